@@ -1,0 +1,55 @@
+# make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
+# make test    set up, run the test suite
+# make lint    formatting, lint and types
+# make bench   benchmarks against torchvision, results in benchmarks/results
+# make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
+# make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
+PYTHON ?= python3
+VENV ?= .venv
+MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+BIN := $(abspath $(VENV))/bin
+CSRC := $(wildcard csrc/* csrc/*/*)
+FORMATTED := $(filter %.h %.cpp %.cu %.cuh,$(CSRC))
+
+.PHONY: demo test lint format bench wheel cuda-build clean
+
+demo: $(VENV)/.built
+	$(BIN)/detops demo
+
+test: $(VENV)/.built
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	$(BIN)/mypy
+
+format: $(VENV)/.dependencies
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
+
+wheel: $(VENV)/.dependencies
+	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+cuda-build: $(VENV)/.dependencies
+	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=9.0 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet \
+		build --build-base build/cuda --build-lib build/cuda/lib
+	cd build/cuda/lib && $(BIN)/python -c "import detops._C; \
+		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
+		assert detops._C.cuda_version"
+
+$(VENV)/.dependencies: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	touch $@
+
+# Rebuilds only what changed; ninja keeps the object files.
+$(VENV)/.built: $(VENV)/.dependencies setup.py pyproject.toml $(CSRC)
+	MAX_JOBS=$(MAX_JOBS) $(BIN)/pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps --editable .
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info detops/_C*.so detops/_build.py $(VENV)/.built

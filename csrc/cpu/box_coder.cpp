@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include "../math/box_coder.h"
+#include "../ops.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kGrain = 4096;
+
+at::ScalarType coder_type(const Tensor& a, const Tensor& b) {
+  return compute_type(at::promote_types(a.scalar_type(), b.scalar_type()));
+}
+
+template <typename T>
+math::Delta<T> coder_weights(at::ArrayRef<double> w) {
+  return {T(w[0]), T(w[1]), T(w[2]), T(w[3])};
+}
+
+template <template <typename> class Row, typename T>
+const Row<T>* rows(const Tensor& t) {
+  return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
+}
+
+template <template <typename> class Row, typename T>
+Row<T>* mutable_rows(const Tensor& t) {
+  return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
+}
+
+}  // namespace
+
+Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
+                            at::ArrayRef<double> weights) {
+  Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
+  const at::ScalarType type = coder_type(boxes, anchors);
+  const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor deltas = output.to(type);  // itself, unless half precision
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes", [&] {
+    const auto* b = rows<math::Box, scalar_t>(box);
+    const auto* a = rows<math::Box, scalar_t>(anchor);
+    auto* out = mutable_rows<math::Delta, scalar_t>(deltas);
+    const auto w = coder_weights<scalar_t>(weights);
+    at::parallel_for(0, box.size(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = math::encode(b[i], a[i], w);
+    });
+  });
+  return deltas.to(output.scalar_type());
+}
+
+std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
+                                                 const Tensor& anchors,
+                                                 at::ArrayRef<double> weights) {
+  auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
+  const at::ScalarType type = coder_type(boxes, anchors);
+  const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
+  const Tensor to_box = at::empty_like(box), to_anchor = at::empty_like(anchor);
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes_backward", [&] {
+    const auto* b = rows<math::Box, scalar_t>(box);
+    const auto* a = rows<math::Box, scalar_t>(anchor);
+    const auto* g = rows<math::Delta, scalar_t>(outer);
+    auto* gb = mutable_rows<math::Box, scalar_t>(to_box);
+    auto* ga = mutable_rows<math::Box, scalar_t>(to_anchor);
+    const auto w = coder_weights<scalar_t>(weights);
+    at::parallel_for(0, box.size(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        math::encode_gradient(b[i], a[i], w, g[i], gb[i], ga[i]);
+      }
+    });
+  });
+  return {grad_boxes.copy_(to_box), grad_anchors.copy_(to_anchor)};
+}
+
+Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
+                            at::ArrayRef<double> weights, double clip) {
+  Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
+  const at::ScalarType type = coder_type(deltas, anchors);
+  const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor boxes = output.to(type);  // itself, unless half precision
+  const int64_t per_anchor = delta.size(1) / 4;
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.decode_boxes", [&] {
+    const auto* d = rows<math::Delta, scalar_t>(delta);
+    const auto* a = rows<math::Box, scalar_t>(anchor);
+    auto* out = mutable_rows<math::Box, scalar_t>(boxes);
+    const auto w = coder_weights<scalar_t>(weights);
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, per_anchor));
+    at::parallel_for(0, anchor.size(0), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * per_anchor; i < end * per_anchor; ++i) {
+        out[i] = math::decode(d[i], a[i / per_anchor], w, scalar_t(clip));
+      }
+    });
+  });
+  return boxes.to(output.scalar_type());
+}
+
+std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
+                                                 const Tensor& anchors,
+                                                 at::ArrayRef<double> weights, double clip) {
+  auto [grad_deltas, grad_anchors] =
+      meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
+  const at::ScalarType type = coder_type(deltas, anchors);
+  const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
+  const Tensor to_delta = at::empty_like(delta), to_anchor = at::zeros_like(anchor);
+  const int64_t per_anchor = delta.size(1) / 4;
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.decode_boxes_backward", [&] {
+    const auto* d = rows<math::Delta, scalar_t>(delta);
+    const auto* a = rows<math::Box, scalar_t>(anchor);
+    const auto* g = rows<math::Box, scalar_t>(outer);
+    auto* gd = mutable_rows<math::Delta, scalar_t>(to_delta);
+    auto* ga = mutable_rows<math::Box, scalar_t>(to_anchor);
+    const auto w = coder_weights<scalar_t>(weights);
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, per_anchor));
+    at::parallel_for(0, anchor.size(0), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        for (int64_t j = i * per_anchor; j < (i + 1) * per_anchor; ++j) {
+          math::decode_gradient(d[j], a[i], w, scalar_t(clip), g[j], gd[j], ga[i]);
+        }
+      }
+    });
+  });
+  return {grad_deltas.copy_(to_delta), grad_anchors.copy_(to_anchor)};
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// Target regions: code between DETOPS_TARGET_BEGIN(...) and DETOPS_TARGET_END is compiled for that
+// instruction set, whatever the build flags say. All headers must be included before the first
+// region, and code inside uses no std:: templates: an out-of-line copy of one would be compiled for
+// the region and shared with the rest of the program.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define DETOPS_X86_TARGETS 1
+#include <immintrin.h>
+#endif
+
+#define DETOPS_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define DETOPS_TARGET_BEGIN(features) \
+  DETOPS_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define DETOPS_TARGET_END DETOPS_PRAGMA(clang attribute pop)
+#elif defined(__GNUC__)
+#define DETOPS_TARGET_BEGIN(features) \
+  DETOPS_PRAGMA(GCC push_options) DETOPS_PRAGMA(GCC target(features))
+#define DETOPS_TARGET_END DETOPS_PRAGMA(GCC pop_options)
+#endif
+
+#define DETOPS_AVX2 "avx2,fma,f16c,bmi,bmi2"
+#define DETOPS_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"

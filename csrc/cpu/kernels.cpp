@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#include "kernels.h"
+
+#include <ATen/Version.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+#include "../math/box.h"
+#include "isa.h"
+
+namespace detops::cpu {
+
+#define DETOPS_KERNEL_TABLE(name)                                                               \
+  const Kernels table{name,                                                                     \
+                      nms<float>,                                                               \
+                      nms<double>,                                                              \
+                      {roi_align_forward<float>, roi_align_forward_channels_last<float>},       \
+                      {roi_align_forward<double>, roi_align_forward_channels_last<double>},     \
+                      {roi_align_forward<Half>, roi_align_forward_channels_last<Half>},         \
+                      {roi_align_forward<BFloat16>, roi_align_forward_channels_last<BFloat16>}, \
+                      {roi_align_backward<float>, roi_align_backward_channels_last<float>},     \
+                      {roi_align_backward<double>, roi_align_backward_channels_last<double>}};
+
+namespace baseline {
+#define DETOPS_VECTOR_BYTES 16
+#include "simd.inl"
+
+#include "nms.inl"
+#include "roi_align.inl"
+#undef DETOPS_VECTOR_BYTES
+#undef DETOPS_INLINE
+DETOPS_KERNEL_TABLE("baseline")
+}  // namespace baseline
+
+#ifdef DETOPS_X86_TARGETS
+DETOPS_TARGET_BEGIN(DETOPS_AVX2)
+namespace avx2 {
+#define DETOPS_VECTOR_BYTES 32
+#include "simd.inl"
+
+#include "nms.inl"
+#include "roi_align.inl"
+#undef DETOPS_VECTOR_BYTES
+#undef DETOPS_INLINE
+}  // namespace avx2
+DETOPS_TARGET_END
+
+DETOPS_TARGET_BEGIN(DETOPS_AVX512)
+namespace avx512 {
+#define DETOPS_VECTOR_BYTES 64
+#include "simd.inl"
+
+#include "nms.inl"
+#include "roi_align.inl"
+#undef DETOPS_VECTOR_BYTES
+#undef DETOPS_INLINE
+}  // namespace avx512
+DETOPS_TARGET_END
+
+// Outside the regions: the initialisers run at load time, on any processor.
+namespace avx2 {
+DETOPS_KERNEL_TABLE("avx2")
+}
+namespace avx512 {
+DETOPS_KERNEL_TABLE("avx512")
+}
+#endif
+
+namespace {
+
+// A processor that PyTorch calls AVX512 has the four subsets that DETOPS_AVX512 names; the checks
+// below guard a name forced by hand.
+bool runs_here(const Kernels& table) {
+#ifdef DETOPS_X86_TARGETS
+  if (&table == &avx512::table) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  }
+  if (&table == &avx2::table) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  }
+#endif
+  return &table == &baseline::table;
+}
+
+const Kernels& best() {
+#ifdef DETOPS_X86_TARGETS
+  const std::string capability = at::get_cpu_capability();
+  if (capability == "AVX512" && runs_here(avx512::table)) return avx512::table;
+  if (capability != "DEFAULT" && runs_here(avx2::table)) return avx2::table;
+#endif
+  return baseline::table;
+}
+
+std::atomic<const Kernels*>& chosen() {
+  static std::atomic<const Kernels*> table{&best()};
+  return table;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
+
+const char* cpu_isa() { return kernels().isa; }
+
+void set_cpu_isa(const char* name) {
+  const std::string wanted = name;
+  if (wanted == "auto") {
+    chosen() = &best();
+    return;
+  }
+  const Kernels* tables[] = {
+      &baseline::table,
+#ifdef DETOPS_X86_TARGETS
+      &avx2::table,
+      &avx512::table,
+#endif
+  };
+  for (const Kernels* table : tables) {
+    if (wanted != table->isa) continue;
+    if (!runs_here(*table)) {
+      throw std::invalid_argument("detops.set_cpu_isa: this processor cannot run " + wanted);
+    }
+    chosen() = table;
+    return;
+  }
+  throw std::invalid_argument("detops.set_cpu_isa: expected auto, baseline, avx2 or avx512, got " +
+                              wanted);
+}
+
+}  // namespace detops::cpu

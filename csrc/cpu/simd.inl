@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set, inside its target region and namespace, with
+// DETOPS_VECTOR_BYTES set. Vectors are the compilers' vector extension: plain arithmetic, one
+// instruction each. Everything is force-inlined, since a vector argument has no common ABI.
+
+#define DETOPS_INLINE static inline __attribute__((always_inline))
+
+template <typename T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(DETOPS_VECTOR_BYTES)));
+};
+template <typename T>
+using Vector = typename VectorOf<T>::type;
+
+template <typename T>
+constexpr int64_t kLanes = DETOPS_VECTOR_BYTES / sizeof(T);
+
+typedef uint16_t Bits16 __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
+
+DETOPS_INLINE Vector<float> load(const float* p) {
+  Vector<float> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+DETOPS_INLINE Vector<double> load(const double* p) {
+  Vector<double> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+DETOPS_INLINE Vector<float> load(const BFloat16* p) {
+  Bits16 bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  const Vector<uint32_t> wide = __builtin_convertvector(bits, Vector<uint32_t>) << 16;
+  return (Vector<float>)wide;
+}
+
+DETOPS_INLINE Vector<float> load(const Half* p) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  Vector<float> v;
+  for (int64_t i = 0; i < kLanes<float>; ++i) v[i] = math::to_float(p[i]);
+  return v;
+#endif
+}
+
+template <typename A>
+DETOPS_INLINE void store(A* p, Vector<A> v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+DETOPS_INLINE void store(BFloat16* p, Vector<float> v) {
+  const Vector<uint32_t> u = (Vector<uint32_t>)v;
+  const Vector<uint32_t> rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const Vector<uint32_t> quiet = v != v ? rounded - rounded + 0x7fc0u : rounded;
+  const Bits16 bits = __builtin_convertvector(quiet, Bits16);
+  __builtin_memcpy(p, &bits, sizeof bits);
+}
+
+DETOPS_INLINE void store(Half* p, Vector<float> v) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int64_t i = 0; i < kLanes<float>; ++i) math::from_float(v[i], p[i]);
+#endif
+}
+
+// The first n < lanes elements; the rest reads as zero and is not written.
+template <typename T>
+DETOPS_INLINE Vector<accumulate_t<T>> load_part(const T* p, int64_t n) {
+  T buffer[kLanes<accumulate_t<T>>] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  return load(buffer);
+}
+
+template <typename T>
+DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
+  T buffer[kLanes<accumulate_t<T>>];
+  store(buffer, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+template <typename A>
+DETOPS_INLINE Vector<A> splat(A x) {
+  return x - Vector<A>{};  // not x + 0: that would turn -0 into +0
+}
+
+template <typename V>
+DETOPS_INLINE V vector_max(V a, V b) {
+  return a < b ? b : a;
+}
+
+template <typename V>
+DETOPS_INLINE V vector_min(V a, V b) {
+  return b < a ? b : a;
+}
+
+// One bit per lane of a comparison's result.
+template <typename T, typename Mask>
+DETOPS_INLINE uint32_t lane_bits(Mask mask) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  return sizeof(T) == 4 ? _mm512_movepi32_mask((__m512i)mask) : _mm512_movepi64_mask((__m512i)mask);
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  return sizeof(T) == 4 ? _mm256_movemask_ps((__m256)mask) : _mm256_movemask_pd((__m256d)mask);
+#elif defined(DETOPS_X86_TARGETS)
+  return sizeof(T) == 4 ? _mm_movemask_ps((__m128)mask) : _mm_movemask_pd((__m128d)mask);
+#else
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < kLanes<T>; ++i) bits |= uint32_t(mask[i] != 0) << i;
+  return bits;
+#endif
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+
+#include "../math/box_coder.h"
+#include "../ops.h"
+#include "launch.cuh"
+
+// One thread per anchor: several deltas of one anchor add into its gradient without atomics.
+namespace detops::cuda {
+namespace {
+
+template <typename T>
+struct CoderParams {
+  const math::Delta<T>* deltas;  // [N * k]
+  const math::Box<T>* boxes;     // [N]
+  const math::Box<T>* anchors;   // [N]
+  int64_t count;                 // N
+  int64_t per_anchor;            // k
+  math::Delta<T> weights;
+  T clip;
+};
+
+template <typename T>
+__global__ void encode_boxes_kernel(CoderParams<T> p, math::Delta<T>* out) {
+  DETOPS_FOR_EACH(i, p.count) { out[i] = math::encode(p.boxes[i], p.anchors[i], p.weights); }
+}
+
+template <typename T>
+__global__ void encode_boxes_backward_kernel(CoderParams<T> p, const math::Delta<T>* grad,
+                                             math::Box<T>* grad_boxes, math::Box<T>* grad_anchors) {
+  DETOPS_FOR_EACH(i, p.count) {
+    math::encode_gradient(p.boxes[i], p.anchors[i], p.weights, grad[i], grad_boxes[i],
+                          grad_anchors[i]);
+  }
+}
+
+template <typename T>
+__global__ void decode_boxes_kernel(CoderParams<T> p, math::Box<T>* out) {
+  DETOPS_FOR_EACH(i, p.count * p.per_anchor) {
+    out[i] = math::decode(p.deltas[i], p.anchors[i / p.per_anchor], p.weights, p.clip);
+  }
+}
+
+template <typename T>
+__global__ void decode_boxes_backward_kernel(CoderParams<T> p, const math::Box<T>* grad,
+                                             math::Delta<T>* grad_deltas,
+                                             math::Box<T>* grad_anchors) {
+  DETOPS_FOR_EACH(i, p.count) {
+    math::Box<T> sum{};
+    for (int64_t j = i * p.per_anchor; j < (i + 1) * p.per_anchor; ++j) {
+      math::decode_gradient(p.deltas[j], p.anchors[i], p.weights, p.clip, grad[j], grad_deltas[j],
+                            sum);
+    }
+    grad_anchors[i] = sum;
+  }
+}
+
+at::ScalarType coder_type(const Tensor& a, const Tensor& b) {
+  return compute_type(at::promote_types(a.scalar_type(), b.scalar_type()));
+}
+
+template <typename T>
+CoderParams<T> coder_params(const Tensor& anchors, at::ArrayRef<double> w) {
+  CoderParams<T> p{};
+  p.anchors = reinterpret_cast<const math::Box<T>*>(anchors.const_data_ptr<T>());
+  p.count = anchors.size(0);
+  p.per_anchor = 1;
+  p.weights = {T(w[0]), T(w[1]), T(w[2]), T(w[3])};
+  return p;
+}
+
+template <template <typename> class Row, typename T>
+const Row<T>* rows(const Tensor& t) {
+  return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
+}
+
+template <template <typename> class Row, typename T>
+Row<T>* mutable_rows(const Tensor& t) {
+  return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
+}
+
+}  // namespace
+
+Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
+                            at::ArrayRef<double> weights) {
+  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
+  if (output.numel() == 0) return output;
+  const at::ScalarType type = coder_type(boxes, anchors);
+  const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor deltas = output.to(type);  // itself, unless half precision
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes", [&] {
+    auto p = coder_params<scalar_t>(anchor, weights);
+    p.boxes = rows<math::Box, scalar_t>(box);
+    encode_boxes_kernel<<<blocks_for(p.count), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        p, mutable_rows<math::Delta, scalar_t>(deltas));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return deltas.to(output.scalar_type());
+}
+
+std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
+                                                 const Tensor& anchors,
+                                                 at::ArrayRef<double> weights) {
+  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
+  if (grad_boxes.numel() == 0) return {grad_boxes, grad_anchors};
+  const at::ScalarType type = coder_type(boxes, anchors);
+  const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
+  const Tensor to_box = at::empty_like(box), to_anchor = at::empty_like(anchor);
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes_backward", [&] {
+    auto p = coder_params<scalar_t>(anchor, weights);
+    p.boxes = rows<math::Box, scalar_t>(box);
+    encode_boxes_backward_kernel<<<blocks_for(p.count), kThreads, 0,
+                                   at::cuda::getCurrentCUDAStream()>>>(
+        p, rows<math::Delta, scalar_t>(outer), mutable_rows<math::Box, scalar_t>(to_box),
+        mutable_rows<math::Box, scalar_t>(to_anchor));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return {grad_boxes.copy_(to_box), grad_anchors.copy_(to_anchor)};
+}
+
+Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
+                            at::ArrayRef<double> weights, double clip) {
+  const at::cuda::OptionalCUDAGuard guard(deltas.device());
+  Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
+  if (output.numel() == 0) return output;
+  const at::ScalarType type = coder_type(deltas, anchors);
+  const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor boxes = output.to(type);  // itself, unless half precision
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.decode_boxes", [&] {
+    auto p = coder_params<scalar_t>(anchor, weights);
+    p.deltas = rows<math::Delta, scalar_t>(delta);
+    p.per_anchor = delta.size(1) / 4;
+    p.clip = static_cast<scalar_t>(clip);
+    decode_boxes_kernel<<<blocks_for(p.count * p.per_anchor), kThreads, 0,
+                          at::cuda::getCurrentCUDAStream()>>>(
+        p, mutable_rows<math::Box, scalar_t>(boxes));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return boxes.to(output.scalar_type());
+}
+
+std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
+                                                 const Tensor& anchors,
+                                                 at::ArrayRef<double> weights, double clip) {
+  const at::cuda::OptionalCUDAGuard guard(deltas.device());
+  auto [grad_deltas, grad_anchors] =
+      meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
+  if (grad_deltas.numel() == 0) return {grad_deltas, grad_anchors.zero_()};
+  const at::ScalarType type = coder_type(deltas, anchors);
+  const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
+  const Tensor to_delta = at::empty_like(delta), to_anchor = at::empty_like(anchor);
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.decode_boxes_backward", [&] {
+    auto p = coder_params<scalar_t>(anchor, weights);
+    p.deltas = rows<math::Delta, scalar_t>(delta);
+    p.per_anchor = delta.size(1) / 4;
+    p.clip = static_cast<scalar_t>(clip);
+    decode_boxes_backward_kernel<<<blocks_for(p.count), kThreads, 0,
+                                   at::cuda::getCurrentCUDAStream()>>>(
+        p, rows<math::Box, scalar_t>(outer), mutable_rows<math::Delta, scalar_t>(to_delta),
+        mutable_rows<math::Box, scalar_t>(to_anchor));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return {grad_deltas.copy_(to_delta), grad_anchors.copy_(to_anchor)};
+}
+
+}  // namespace detops::cuda

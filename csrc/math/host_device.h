@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+// Everything in csrc/math compiles for host and device and knows no PyTorch. A value that decides
+// a result (a comparison with NaN, an empty range, an overlap with nothing) is decided here only.
+#if defined(__CUDACC__)
+#define DETOPS_HD __host__ __device__ __forceinline__
+#else
+#define DETOPS_HD inline
+#endif
+
+namespace detops::math {
+
+// Comparisons written out, so that host and device treat NaN alike: a NaN in `a` yields `a`, a NaN
+// in `b` yields `a` as well.
+template <typename T>
+DETOPS_HD T max(T a, T b) {
+  return a < b ? b : a;
+}
+
+template <typename T>
+DETOPS_HD T min(T a, T b) {
+  return b < a ? b : a;
+}
+
+// exp and log of the width of T: std:: picks the float overload on the host, and a device has both.
+DETOPS_HD float exp(float x) { return ::expf(x); }
+DETOPS_HD double exp(double x) { return ::exp(x); }
+DETOPS_HD float log(float x) { return ::logf(x); }
+DETOPS_HD double log(double x) { return ::log(x); }
+DETOPS_HD float sqrt(float x) { return ::sqrtf(x); }
+DETOPS_HD double sqrt(double x) { return ::sqrt(x); }
+DETOPS_HD float ceil(float x) { return ::ceilf(x); }
+DETOPS_HD double ceil(double x) { return ::ceil(x); }
+
+}  // namespace detops::math

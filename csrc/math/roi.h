@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "bilinear.h"
+
+// "Mask R-CNN" (He et al., 2017), section 3 (RoIAlign). A bin's value is the mean of bilinear
+// samples on a regular grid, so it is a product of one rule for rows and one for columns; this file
+// gives the rule of one axis, and both backends build the two-dimensional op from it.
+namespace detops::math {
+
+// A sample count above this is not held exactly by a float32; a bin so wide that it needs one
+// (over 1.6e7 pixels) has a mean of 0 to within rounding, and is defined as empty.
+constexpr double kMaxSamples = 1 << 24;
+
+template <typename T>
+struct RoIAxis {
+  T start;  // of the RoI, in pixels of the feature map
+  T bin;    // size of one bin
+  T count;  // samples per bin; 0 for an empty, inverted, infinite or NaN RoI
+};
+
+// One axis of a RoI [low, high] in image pixels. `sampling_ratio` <= 0 takes about one sample a
+// pixel. Not `aligned`: no half-pixel shift, and at least one pixel wide (the first published
+// form).
+template <typename T>
+DETOPS_HD RoIAxis<T> roi_axis(T low, T high, T spatial_scale, bool aligned, int64_t pooled,
+                              int64_t sampling_ratio) {
+  const T shift = aligned ? T(0.5) : T(0);
+  const T start = low * spatial_scale - shift;
+  T size = high * spatial_scale - shift - start;
+  if (!aligned) size = max(size, T(1));
+  const T bin = size / T(pooled);
+  const T count = sampling_ratio > 0 ? T(sampling_ratio) : ceil(bin);
+  return {start, bin, count > 0 && double(count) <= kMaxSamples ? count : T(0)};
+}
+
+// Calls visit(index, weight) for the taps of bin `p` on a map `size` pixels long. Weights include
+// 1/count. Samples that cannot reach the map are not visited, so the cost is O(size + a few) even
+// where an adaptive RoI is 1e7 pixels wide.
+template <typename T, typename Visit>
+DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+  const T origin = axis.start + T(p) * axis.bin;
+  int64_t first = 0, last = static_cast<int64_t>(axis.count);
+  if (last > 16 && axis.bin > 0) {
+    // Two samples of slack on both sides: bilinear_taps makes the exact decision.
+    const double step = double(axis.bin) / double(axis.count);
+    const double from = (-1.0 - double(origin)) / step - 2.5;
+    const double to = (double(size) - double(origin)) / step + 2.5;
+    if (!(from < double(last)) || !(to > 0)) return;
+    if (from > 0) first = static_cast<int64_t>(from);
+    if (to < double(last)) last = static_cast<int64_t>(to);
+  }
+  for (int64_t i = first; i < last; ++i) {
+    Taps<T> taps;
+    const T x = origin + (T(i) + T(0.5)) * axis.bin / axis.count;
+    if (!bilinear_taps(x, size, taps)) continue;
+    visit(taps.low, taps.weight_low / axis.count);
+    if (taps.weight_high != 0) visit(taps.high, taps.weight_high / axis.count);
+  }
+}
+
+// Pyramid level of a RoI, "Feature Pyramid Networks" (Lin et al., 2017), equation 1:
+// floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6), within [0, levels) after
+// subtracting `first_level`. Written with comparisons and correctly rounded operations instead of
+// log2, so that every device puts a RoI on the same level.
+template <typename T>
+DETOPS_HD int64_t roi_level(T x1, T y1, T x2, T y2, double canonical_scale, int64_t canonical_level,
+                            int64_t first_level, int64_t levels) {
+  const double ratio =
+      double(sqrt((x2 - x1) * (y2 - y1))) / canonical_scale * 1.00000069314742;  // 2^1e-6
+  int64_t level = 0;
+  while (level + 1 < levels &&
+         ratio >= ::ldexp(1.0, static_cast<int>(level + 1 + first_level - canonical_level))) {
+    ++level;
+  }
+  return level;  // a NaN area compares false: the finest level
+}
+
+}  // namespace detops::math

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// The dispatch page: every op's schema, and which function runs it on which backend. Nothing else.
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/extension.h>
+#include <torch/library.h>
+
+#ifdef WITH_CUDA
+#include <cuda.h>
+#endif
+
+#include "cpu/kernels.h"
+#include "ops.h"
+
+TORCH_LIBRARY(detops, m) {
+  m.def("check_nms(Tensor boxes, Tensor scores, Tensor? idxs, float iou_threshold) -> ()");
+  m.def("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor");
+  m.def("batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor");
+
+  m.def(
+      "roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width, int sampling_ratio, bool aligned=False) -> Tensor");
+  m.def(
+      "roi_align_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width, "
+      "int sampling_ratio, bool aligned=False) -> Tensor");
+  m.def(
+      "multiscale_roi_align_forward(Tensor[] inputs, Tensor boxes, float[] spatial_scales, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio, bool aligned, "
+      "float canonical_scale, int canonical_level) -> Tensor");
+  m.def(
+      "multiscale_roi_align_backward(Tensor grad, Tensor boxes, float[] spatial_scales, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
+      "float canonical_scale, int canonical_level) -> Tensor[]");
+
+  m.def("box_iou_forward(Tensor boxes1, Tensor boxes2) -> Tensor");
+  m.def("box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2) -> (Tensor, Tensor)");
+  m.def("encode_boxes_forward(Tensor boxes, Tensor anchors, float[] weights) -> Tensor");
+  m.def(
+      "encode_boxes_backward(Tensor grad, Tensor boxes, Tensor anchors, float[] weights) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "decode_boxes_forward(Tensor deltas, Tensor anchors, float[] weights, float clip) -> Tensor");
+  m.def(
+      "decode_boxes_backward(Tensor grad, Tensor deltas, Tensor anchors, float[] weights, "
+      "float clip) -> (Tensor, Tensor)");
+
+  m.def("box_area(Tensor boxes) -> Tensor");
+  m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
+  m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
+  m.def("remove_small_boxes(Tensor boxes, float min_size) -> Tensor");
+}
+
+namespace {
+
+// The ops that have a kernel per backend.
+#define DETOPS_IMPL_BACKEND(backend)                             \
+  m.impl("nms", TORCH_FN(detops::backend::nms));                 \
+  m.impl("batched_nms", TORCH_FN(detops::backend::batched_nms)); \
+  DETOPS_IMPL_SHARED(backend)
+
+// Those whose output size does not depend on values: on Meta too.
+#define DETOPS_IMPL_SHARED(backend)                                                                \
+  m.impl("roi_align_forward", TORCH_FN(detops::backend::roi_align_forward));                       \
+  m.impl("roi_align_backward", TORCH_FN(detops::backend::roi_align_backward));                     \
+  m.impl("multiscale_roi_align_forward", TORCH_FN(detops::backend::multiscale_roi_align_forward)); \
+  m.impl("multiscale_roi_align_backward",                                                          \
+         TORCH_FN(detops::backend::multiscale_roi_align_backward));                                \
+  m.impl("box_iou_forward", TORCH_FN(detops::backend::box_iou_forward));                           \
+  m.impl("box_iou_backward", TORCH_FN(detops::backend::box_iou_backward));                         \
+  m.impl("encode_boxes_forward", TORCH_FN(detops::backend::encode_boxes_forward));                 \
+  m.impl("encode_boxes_backward", TORCH_FN(detops::backend::encode_boxes_backward));               \
+  m.impl("decode_boxes_forward", TORCH_FN(detops::backend::decode_boxes_forward));                 \
+  m.impl("decode_boxes_backward", TORCH_FN(detops::backend::decode_boxes_backward));
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(detops, CPU, m){DETOPS_IMPL_BACKEND(cpu)}
+#ifdef WITH_CUDA
+TORCH_LIBRARY_IMPL(detops, CUDA, m){DETOPS_IMPL_BACKEND(cuda)}
+#endif
+
+TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_IMPL_SHARED(meta)}
+
+TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m) {
+  m.impl("check_nms", TORCH_FN(detops::meta::check_nms));
+  m.impl("box_area", TORCH_FN(detops::composite::box_area));
+  m.impl("box_convert", TORCH_FN(detops::composite::box_convert));
+  m.impl("clip_boxes_to_image", TORCH_FN(detops::composite::clip_boxes_to_image));
+  m.impl("remove_small_boxes", TORCH_FN(detops::composite::remove_small_boxes));
+}
+
+// The derivative is a Python autograd.Function over the raw ops. A raw op called with gradients
+// wanted says so on the way back, instead of recording what ATen calls happen inside it.
+TORCH_LIBRARY_IMPL(detops, Autograd, m) {
+  for (const char* op :
+       {"nms", "batched_nms", "roi_align_forward", "roi_align_backward",
+        "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
+        "box_iou_backward", "encode_boxes_forward", "encode_boxes_backward", "decode_boxes_forward",
+        "decode_boxes_backward"}) {
+    m.impl(op, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+namespace {
+
+// Under autocast, boxes are computed and returned in float32. The RoI ops are not here: they take
+// features of any dtype with boxes of any other, and accumulate in float32 as it is.
+template <c10::DeviceType device, c10::DispatchKey key>
+void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
+  const size_t count = op.schema().arguments().size();
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    if (value.isTensor()) value = at::autocast::cached_cast(at::kFloat, value.toTensor(), device);
+  }
+  op.callBoxed(stack);
+}
+
+template <c10::DeviceType device, c10::DispatchKey key>
+void impl_autocast(torch::Library& m) {
+  for (const char* op :
+       {"nms", "batched_nms", "box_iou_forward", "encode_boxes_forward", "decode_boxes_forward"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(detops, AutocastCPU, m) {
+  impl_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>(m);
+}
+
+TORCH_LIBRARY_IMPL(detops, AutocastCUDA, m) {
+  impl_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>(m);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  namespace py = pybind11;
+  // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
+  const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
+  for (const char* op :
+       {"check_nms", "nms", "batched_nms", "roi_align_forward", "roi_align_backward",
+        "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
+        "box_iou_backward", "encode_boxes_forward", "encode_boxes_backward", "decode_boxes_forward",
+        "decode_boxes_backward", "box_area", "box_convert", "clip_boxes_to_image",
+        "remove_small_boxes"}) {
+    m.attr(op) = ops.attr(op);
+  }
+
+  m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
+  m.def("set_cpu_isa", &detops::cpu::set_cpu_isa, py::arg("name"),
+        "Forces an instruction set (baseline, avx2, avx512), or auto for PyTorch's choice.");
+#ifdef WITH_CUDA
+  m.attr("cuda_version") = CUDA_VERSION;
+#else
+  m.attr("cuda_version") = py::none();
+#endif
+}

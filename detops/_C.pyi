@@ -1,0 +1,79 @@
+"""The compiled module. Every op is the object ``torch.ops.detops.<name>``; schemas: vision.cpp."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+cuda_version: int | None
+
+def cpu_isa() -> str: ...
+def set_cpu_isa(name: str) -> None: ...
+def check_nms(
+    boxes: Tensor, scores: Tensor, idxs: Tensor | None, iou_threshold: float
+) -> None: ...
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor: ...
+def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor: ...
+def roi_align_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool = False,
+) -> Tensor: ...
+def roi_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    aligned: bool = False,
+) -> Tensor: ...
+def multiscale_roi_align_forward(
+    inputs: Sequence[Tensor],
+    boxes: Tensor,
+    spatial_scales: Sequence[float],
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+    canonical_scale: float,
+    canonical_level: int,
+) -> Tensor: ...
+def multiscale_roi_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scales: Sequence[float],
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    heights: Sequence[int],
+    widths: Sequence[int],
+    sampling_ratio: int,
+    aligned: bool,
+    canonical_scale: float,
+    canonical_level: int,
+) -> list[Tensor]: ...
+def box_iou_forward(boxes1: Tensor, boxes2: Tensor) -> Tensor: ...
+def box_iou_backward(grad: Tensor, boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]: ...
+def encode_boxes_forward(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor: ...
+def encode_boxes_backward(
+    grad: Tensor, boxes: Tensor, anchors: Tensor, weights: Sequence[float]
+) -> tuple[Tensor, Tensor]: ...
+def decode_boxes_forward(
+    deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
+) -> Tensor: ...
+def decode_boxes_backward(
+    grad: Tensor, deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
+) -> tuple[Tensor, Tensor]: ...
+def box_area(boxes: Tensor) -> Tensor: ...
+def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor: ...
+def clip_boxes_to_image(boxes: Tensor, height: int, width: int) -> Tensor: ...
+def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor: ...

@@ -1,0 +1,120 @@
+"""Box regression targets of Faster R-CNN."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+CLIP = math.log(1000 / 16)
+
+
+class EncodeBoxesFunction(torch.autograd.Function):
+    """Differentiable in boxes and anchors, once."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
+        """See :func:`encode_boxes`."""
+        return _C.encode_boxes_forward(boxes, anchors, weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the inputs."""
+        boxes, anchors, ctx.weights = inputs
+        ctx.save_for_backward(boxes, anchors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """See csrc/math/box_coder.h."""
+        return *_C.encode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights), None
+
+
+class DecodeBoxesFunction(torch.autograd.Function):
+    """Differentiable in deltas and anchors, once."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float) -> Tensor:
+        """See :func:`decode_boxes`."""
+        return _C.decode_boxes_forward(deltas, anchors, weights, clip)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the inputs."""
+        deltas, anchors, ctx.weights, ctx.clip = inputs
+        ctx.save_for_backward(deltas, anchors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """See csrc/math/box_coder.h."""
+        grads = _C.decode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights, ctx.clip)
+        return *grads, None, None
+
+
+def encode_boxes(
+    boxes: Tensor, anchors: Tensor, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
+) -> Tensor:
+    """Deltas that lead from anchors to boxes.
+
+    "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2:
+    ``(wx (x - xa) / wa, wy (y - ya) / ha, ww log(w / wa), wh log(h / ha))`` with centres x, y.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        anchors: ``[N, 4]`` likewise.
+        weights: factors (wx, wy, ww, wh), positive.
+
+    Returns:
+        ``[N, 4]``.
+
+    Raises:
+        RuntimeError: wrong shape, dtype, device or weights.
+    """
+    return EncodeBoxesFunction.apply(boxes, anchors, tuple(weights))
+
+
+def decode_boxes(
+    deltas: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+    clip: float = CLIP,
+) -> Tensor:
+    """The inverse of :func:`encode_boxes`, for k boxes per anchor.
+
+    Args:
+        deltas: ``[N, 4k]``.
+        anchors: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        weights: factors (wx, wy, ww, wh), positive.
+        clip: upper bound of the logarithms of the sizes, against overflow.
+
+    Returns:
+        ``[N, 4k]`` as k times (x1, y1, x2, y2).
+
+    Raises:
+        RuntimeError: wrong shape, dtype, device or weights.
+    """
+    return DecodeBoxesFunction.apply(deltas, anchors, tuple(weights), clip)
+
+
+class BoxCoder:
+    """:func:`encode_boxes` and :func:`decode_boxes` with fixed weights and clip."""
+
+    def __init__(
+        self, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0), clip: float = CLIP
+    ) -> None:
+        self.weights = tuple(weights)
+        self.clip = clip
+
+    def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
+        """``[N, 4]`` and ``[N, 4]`` to deltas ``[N, 4]``."""
+        return encode_boxes(boxes, anchors, self.weights)
+
+    def decode(self, deltas: Tensor, anchors: Tensor) -> Tensor:
+        """Deltas ``[N, 4k]`` and ``[N, 4]`` to boxes ``[N, 4k]``."""
+        return decode_boxes(deltas, anchors, self.weights, self.clip)

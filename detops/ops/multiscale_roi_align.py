@@ -1,0 +1,206 @@
+"""RoIAlign on a feature pyramid."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._rois import as_pair, as_rois, memory_format
+
+
+class Pooling(NamedTuple):
+    """The arguments that the forward and backward ops share, in their order."""
+
+    spatial_scales: list[float]
+    height: int
+    width: int
+    sampling_ratio: int
+    aligned: bool
+    canonical_scale: float
+    canonical_level: int
+
+
+class MultiScaleRoIAlignFunction(torch.autograd.Function):
+    """Linear in the maps; no gradient reaches the boxes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(boxes: Tensor, pooling: Pooling, *inputs: Tensor) -> Tensor:
+        """See :func:`multiscale_roi_align`."""
+        return _C.multiscale_roi_align_forward(inputs, boxes, *pooling)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes and what the backward pass needs to know of the maps."""
+        boxes, ctx.pooling, *maps = inputs
+        ctx.save_for_backward(boxes)
+        ctx.sizes = [tuple(m.shape) for m in maps]
+        ctx.format = memory_format(maps[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The transpose of the forward pass."""
+        (boxes,) = ctx.saved_tensors
+        grads = MultiScaleRoIAlignBackwardFunction.apply(
+            grad.contiguous(memory_format=ctx.format), boxes, ctx.pooling, ctx.sizes
+        )
+        return None, None, *grads
+
+
+class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
+    """The transpose of :class:`MultiScaleRoIAlignFunction`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        grad: Tensor, boxes: Tensor, pooling: Pooling, sizes: list[tuple[int, int, int, int]]
+    ) -> tuple[Tensor, ...]:
+        """Spreads ``grad`` over one map per level."""
+        batch, channels = sizes[0][:2]
+        scales, height, width, *rest = pooling
+        return tuple(
+            _C.multiscale_roi_align_backward(
+                grad,
+                boxes,
+                scales,
+                height,
+                width,
+                batch,
+                channels,
+                [s[2] for s in sizes],
+                [s[3] for s in sizes],
+                *rest,
+            )
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Keeps the boxes."""
+        _, boxes, ctx.pooling, _ = inputs
+        ctx.save_for_backward(boxes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        """Double backward: the forward pass of the gradients."""
+        (boxes,) = ctx.saved_tensors
+        return MultiScaleRoIAlignFunction.apply(boxes, ctx.pooling, *grads), None, None, None
+
+
+def multiscale_roi_align(
+    inputs: Sequence[Tensor],
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scales: Sequence[float],
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+    canonical_scale: float = 224,
+    canonical_level: int = 4,
+) -> Tensor:
+    """Pools each box from the level of a feature pyramid that suits its size, in one kernel.
+
+    "Feature Pyramid Networks" (Lin et al., 2017), equation 1: level
+    ``floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6)``, within the levels given.
+
+    Args:
+        inputs: one ``[N, C, H_l, W_l]`` per level, finest first, all in one layout and dtype.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scales: per level, pixels of the map per pixel of the boxes: powers of two.
+        sampling_ratio: see :func:`roi_align`.
+        aligned: see :func:`roi_align`.
+        canonical_scale: side in pixels of a box that belongs on ``canonical_level``.
+        canonical_level: its level, as the exponent of the level's stride.
+
+    Returns:
+        ``[K, C, height, width]``.
+
+    Raises:
+        RuntimeError: as :func:`roi_align`; also maps that disagree in N, C or dtype, and another
+            number of scales than of maps.
+    """
+    height, width = as_pair(output_size)
+    pooling = Pooling(
+        list(spatial_scales),
+        height,
+        width,
+        sampling_ratio,
+        aligned,
+        canonical_scale,
+        canonical_level,
+    )
+    return MultiScaleRoIAlignFunction.apply(as_rois(boxes), pooling, *inputs)
+
+
+class MultiScaleRoIAlign(nn.Module):
+    """A drop-in for torchvision's module of the same name; see :func:`multiscale_roi_align`.
+
+    The scale of each level is inferred from its map and the largest image, on every call.
+    """
+
+    def __init__(
+        self,
+        featmap_names: list[str],
+        output_size: int | tuple[int, int] | list[int],
+        sampling_ratio: int,
+        *,
+        canonical_scale: int = 224,
+        canonical_level: int = 4,
+    ) -> None:
+        super().__init__()
+        self.featmap_names = featmap_names
+        self.output_size = as_pair(output_size)  # type: ignore[arg-type]
+        self.sampling_ratio = sampling_ratio
+        self.canonical_scale = canonical_scale
+        self.canonical_level = canonical_level
+
+    def forward(
+        self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
+    ) -> Tensor:
+        """Pools boxes from named maps.
+
+        Args:
+            x: maps by name; those in ``featmap_names`` are used, finest first.
+            boxes: per image ``[L, 4]``, in pixels of the image.
+            image_shapes: per image its ``(height, width)``.
+
+        Returns:
+            ``[K, C, height, width]``.
+        """
+        maps = [x[name] for name in self.featmap_names if name in x]
+        if not maps:
+            raise ValueError(
+                f"detops.MultiScaleRoIAlign: x must hold one of {self.featmap_names}, "
+                f"got {list(x)}"
+            )
+        height = max(shape[0] for shape in image_shapes)
+        width = max(shape[1] for shape in image_shapes)
+        return multiscale_roi_align(
+            maps,
+            boxes,
+            self.output_size,
+            [power_of_two_scale(m.shape[-2:], (height, width)) for m in maps],
+            self.sampling_ratio,
+            canonical_scale=self.canonical_scale,
+            canonical_level=self.canonical_level,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"featmap_names={self.featmap_names}, output_size={self.output_size}, "
+            f"sampling_ratio={self.sampling_ratio}"
+        )
+
+
+def power_of_two_scale(feature: Sequence[int], image: tuple[int, int]) -> float:
+    """The power of two nearest to the map's scale, judged by the longer side of the image.
+
+    The longer side is the one that rounding by strides and padding distorts less.
+    """
+    side = 0 if image[0] >= image[1] else 1
+    return 2.0 ** round(math.log2(feature[side] / image[side]))

@@ -1,0 +1,66 @@
+"""Non-maximum suppression."""
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Keeps the highest-scoring boxes that do not overlap a better one too much.
+
+    Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
+    box falls when its IoU with a kept box is strictly greater than the threshold. The IoU is
+    rounded to float32 (float64 for float64 boxes) and the threshold taken as the double it is; a
+    NaN IoU (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on every
+    device, instruction set and number of threads.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        iou_threshold: overlap above which the lower-scoring box falls.
+
+    Returns:
+        int64 ``[K]``: indices of the kept boxes, by descending score.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+    """
+    return _C.nms(boxes, scores, iou_threshold)
+
+
+def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
+    """Non-maximum suppression within each class.
+
+    Labels are compared as they are and coordinates are never shifted, so boxes of different classes
+    cannot touch, wherever they lie. Otherwise as :func:`nms`.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        idxs: integer ``[N]``, the class of each box: any values.
+        iou_threshold: overlap above which the lower-scoring box of a class falls.
+
+    Returns:
+        int64 ``[K]``: indices of the kept boxes of all classes, by descending score.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+    """
+    return _C.batched_nms(boxes, scores, idxs, iou_threshold)
+
+
+# The size of the result depends on values: fake tensors need a fresh symbol, which only Python can
+# make. The checks are those of the kernels.
+@torch.library.register_fake("detops::nms")
+def _nms_fake(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    _C.check_nms(boxes, scores, None, iou_threshold)
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+
+@torch.library.register_fake("detops::batched_nms")
+def _batched_nms_fake(
+    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor:
+    _C.check_nms(boxes, scores, idxs, iou_threshold)
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

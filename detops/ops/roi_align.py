@@ -1,0 +1,144 @@
+"""RoIAlign."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._rois import as_pair, as_rois, memory_format
+
+
+class RoIAlignFunction(torch.autograd.Function):
+    """Linear in ``input``; no gradient reaches the boxes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        input: Tensor, boxes: Tensor, pooling: tuple[float, int, int, int, bool]
+    ) -> Tensor:
+        """See :func:`roi_align`."""
+        return _C.roi_align_forward(input, boxes, *pooling)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes and what the backward pass needs to know of the input."""
+        input, boxes, ctx.pooling = inputs
+        ctx.save_for_backward(boxes)
+        ctx.size = tuple(input.shape)
+        ctx.format = memory_format(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """The transpose of the forward pass."""
+        (boxes,) = ctx.saved_tensors
+        return (
+            RoIAlignBackwardFunction.apply(
+                grad.contiguous(memory_format=ctx.format), boxes, ctx.pooling, ctx.size
+            ),
+            None,
+            None,
+        )
+
+
+class RoIAlignBackwardFunction(torch.autograd.Function):
+    """The transpose of :class:`RoIAlignFunction`, so its own derivative is the forward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        boxes: Tensor,
+        pooling: tuple[float, int, int, int, bool],
+        size: tuple[int, int, int, int],
+    ) -> Tensor:
+        """Spreads ``grad`` over a map of the given size."""
+        scale, height, width, sampling_ratio, aligned = pooling
+        return _C.roi_align_backward(
+            grad, boxes, scale, height, width, *size, sampling_ratio, aligned
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes."""
+        _, boxes, ctx.pooling, _ = inputs
+        ctx.save_for_backward(boxes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Double backward: RoIAlign of the gradient."""
+        (boxes,) = ctx.saved_tensors
+        return RoIAlignFunction.apply(grad, boxes, ctx.pooling), None, None, None
+
+
+def roi_align(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor:
+    """Pools each box into a grid of bins by averaging bilinear samples.
+
+    "Mask R-CNN" (He et al., 2017), section 3. A sample outside ``[-1, H] x [-1, W]`` counts as zero;
+    between the border and that limit the border's value is taken. NaN, infinite and (with
+    ``aligned``) inverted boxes under adaptive sampling give zeros. Coordinates and sums are never
+    below float32, whatever the dtype of ``input``; boxes may have another dtype.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        sampling_ratio: samples per bin and axis; not positive: about one per pixel.
+        aligned: shift by half a pixel, so that pixel centres match; otherwise the first published
+            form, in which a box is at least one pixel wide.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
+            index out of range (on CUDA such a box gives zeros).
+    """
+    height, width = as_pair(output_size)
+    pooling = (spatial_scale, height, width, sampling_ratio, aligned)
+    return RoIAlignFunction.apply(input, as_rois(boxes), pooling)
+
+
+class RoIAlign(nn.Module):
+    """See :func:`roi_align`."""
+
+    def __init__(
+        self,
+        output_size: int | tuple[int, int],
+        spatial_scale: float,
+        sampling_ratio: int,
+        aligned: bool = False,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+        self.sampling_ratio = sampling_ratio
+        self.aligned = aligned
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return roi_align(
+            input,
+            rois,
+            self.output_size,
+            self.spatial_scale,
+            self.sampling_ratio,
+            self.aligned,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
+            f"sampling_ratio={self.sampling_ratio}, aligned={self.aligned}"
+        )
