@@ -38,3 +38,30 @@ def memory_format(input: Tensor) -> Any:
     if input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous():
         return torch.channels_last
     return torch.contiguous_format
+
+
+# vmap folds its dimension into the images of a batch, so that one call of the kernel does it all.
+
+
+def fold(x: Tensor, dim: int | None, batch: int) -> Tensor:
+    """``[N, ...]`` with the dimension ``dim`` of size ``batch`` on top, to ``[batch * N, ...]``."""
+    front = x.expand(batch, *x.shape) if dim is None else x.movedim(dim, 0)
+    return front.flatten(0, 1)
+
+
+def unfold(x: Tensor, batch: int) -> Tensor:
+    """``[batch * N, ...]`` to ``[batch, N, ...]``."""
+    return x.unflatten(0, (batch, -1)) if x.size(0) else x.new_empty(batch, 0, *x.shape[1:])
+
+
+def fold_boxes(boxes: Tensor, dim: int | None, batch: int, images: int) -> Tensor:
+    """Like :func:`fold`, with batch indices that point into the folded images.
+
+    An index out of range stays one: it must not come to mean an image of the next batch entry.
+    """
+    front = boxes.expand(batch, *boxes.shape) if dim is None else boxes.movedim(dim, 0)
+    front = front.to(torch.promote_types(front.dtype, torch.float32))
+    index, box = front[..., :1], front[..., 1:]
+    offset = images * torch.arange(batch, device=front.device).view(-1, 1, 1)
+    index = torch.where((index >= 0) & (index < images), index + offset, -1)
+    return torch.cat([index, box], dim=-1).flatten(0, 1)

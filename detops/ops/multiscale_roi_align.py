@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _C
-from ._rois import as_pair, as_rois, memory_format
+from ._rois import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
 
 
 class Pooling(NamedTuple):
@@ -25,8 +25,6 @@ class Pooling(NamedTuple):
 
 class MultiScaleRoIAlignFunction(torch.autograd.Function):
     """Linear in the maps; no gradient reaches the boxes."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(boxes: Tensor, pooling: Pooling, *inputs: Tensor) -> Tensor:
@@ -51,10 +49,19 @@ class MultiScaleRoIAlignFunction(torch.autograd.Function):
         return None, None, *grads
 
 
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, boxes: Tensor, pooling: Pooling, *inputs: Tensor
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch, dims = info.batch_size, in_dims[2:]
+        folded = [fold(m, d, batch) for m, d in zip(inputs, dims, strict=True)]
+        boxes = fold_boxes(boxes, in_dims[0], batch, folded[0].size(0) // batch)
+        return unfold(MultiScaleRoIAlignFunction.apply(boxes, pooling, *folded), batch), 0
+
+
 class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
     """The transpose of :class:`MultiScaleRoIAlignFunction`."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -89,6 +96,18 @@ class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
         """Double backward: the forward pass of the gradients."""
         (boxes,) = ctx.saved_tensors
         return MultiScaleRoIAlignFunction.apply(boxes, ctx.pooling, *grads), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, pooling: Pooling, sizes: list
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """One call over the folded images."""
+        batch, images = info.batch_size, sizes[0][0]
+        boxes = fold_boxes(boxes, in_dims[1], batch, images)
+        grad = fold(grad, in_dims[0], batch)
+        sizes = [(batch * images, *size[1:]) for size in sizes]
+        maps = MultiScaleRoIAlignBackwardFunction.apply(grad, boxes, pooling, sizes)
+        return tuple(unfold(m, batch) for m in maps), (0,) * len(maps)
 
 
 def multiscale_roi_align(

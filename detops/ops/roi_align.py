@@ -6,13 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import _C
-from ._rois import as_pair, as_rois, memory_format
+from ._rois import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
 
 
 class RoIAlignFunction(torch.autograd.Function):
     """Linear in ``input``; no gradient reaches the boxes."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -42,10 +40,19 @@ class RoIAlignFunction(torch.autograd.Function):
         )
 
 
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: tuple
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch)
+        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
+        return unfold(RoIAlignFunction.apply(folded, boxes, pooling), batch), 0
+
+
 class RoIAlignBackwardFunction(torch.autograd.Function):
     """The transpose of :class:`RoIAlignFunction`, so its own derivative is the forward pass."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -71,6 +78,17 @@ class RoIAlignBackwardFunction(torch.autograd.Function):
         """Double backward: RoIAlign of the gradient."""
         (boxes,) = ctx.saved_tensors
         return RoIAlignFunction.apply(grad, boxes, ctx.pooling), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, pooling: tuple, size: tuple
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch, images = info.batch_size, size[0]
+        boxes = fold_boxes(boxes, in_dims[1], batch, images)
+        grad = fold(grad, in_dims[0], batch)
+        size = (batch * images, *size[1:])
+        return unfold(RoIAlignBackwardFunction.apply(grad, boxes, pooling, size), batch), 0
 
 
 def roi_align(

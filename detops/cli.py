@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: MIT
+"""The `detops` command.
+
+Torch and the rest are imported by the commands that need them, so that help and usage errors are
+quick.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from .data import CocoDetection
+
+PACKAGE = Path(__file__).resolve().parent
+TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
+DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
+# Beside the package in a checkout, inside it in an installation.
+CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
+DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
+USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
+
+app = typer.Typer(
+    help="Train, evaluate and run detectors on the detops operators.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+# Results go to stdout, all else to stderr.
+out = Console(soft_wrap=True, highlight=False, markup=False)
+err = Console(soft_wrap=True, highlight=False, markup=False, stderr=True)
+
+Weights = Annotated[
+    Path, typer.Option(help="Checkpoint to detect with.", show_default="the tree-crown detector")
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
+]
+Images = Annotated[
+    Path | None, typer.Option(help="Folder of the images, if not that of the JSON file.")
+]
+SkipBroken = Annotated[
+    bool, typer.Option("--skip-broken", help="Leave broken annotations out instead of stopping.")
+]
+
+
+class UsageError(ValueError):
+    """A request that cannot be carried out as it stands."""
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Train, evaluate and run detectors on the detops operators."""
+
+
+@app.command()
+def train(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY VALUE", help="Config keys and their values."),
+    ] = None,
+    config: Annotated[
+        Path, typer.Option(help="Config, a YAML file.", show_default="tree_crowns.yaml")
+    ] = DEFAULT_CONFIG,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    images: Images = None,
+    skip_broken: SkipBroken = False,
+    half: Annotated[
+        bool, typer.Option("--half", help="Write weights.pt in float16, half the size.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the weights, the data's order, the crops.")] = 0,
+    device: Device = None,
+) -> None:
+    """Train a detector on data in COCO format.
+
+    Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
+    results.json, which holds the evaluation on DATASETS.TEST.
+
+    For example:
+
+        detops train --config configs/tree_crowns.yaml --output runs/trees
+
+        detops train --config configs/tree_crowns.yaml --output runs/trees --resume
+
+        detops train --output runs/mine DATASETS.TRAIN '[my/train.json]' SOLVER.MAX_ITER 3000
+    """
+    from .data import load_datasets
+    from .engine import Detector, Trainer, evaluate, save_weights
+    from .engine.progress import counting_progress, training_progress
+
+    cfg, text = _load_config(config, overrides or [])
+    output = output or _default_output(cfg, config)
+    if (output / "checkpoint.pt").exists() and not resume:
+        raise UsageError(
+            f"{output}/checkpoint.pt is there already: give --resume to go on from it, "
+            "or another --output"
+        )
+    on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
+    datasets = load_datasets(cfg.DATASETS.TRAIN, images, on_error)
+    tests = load_datasets(cfg.DATASETS.TEST, images, on_error) if cfg.DATASETS.TEST else []
+    for dataset in datasets + tests:
+        _tell_skipped(dataset)
+    trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed)
+    if resume:
+        trainer.resume()
+    began, done_before = time.perf_counter(), trainer.step
+    times = []
+    with training_progress(err, cfg.SOLVER.MAX_ITER, trainer.step) as report:
+
+        def note(record: dict[str, float]) -> None:
+            times.append(record["seconds"])
+            report(record)
+
+        trainer.run(note)
+    results: dict[str, Any] = {
+        "steps": trainer.step - done_before,
+        "seconds": round(time.perf_counter() - began, 1),
+        "seconds_per_step": round(statistics.median(times), 4) if times else None,
+        "evaluation": {},
+    }
+    weights = output / "weights.pt"
+    save_weights(weights, trainer.best_model.state_dict(), text, trainer.names, half)
+    # From the file, so that what is rated is what will be used, its precision included.
+    detector = Detector.from_checkpoint(weights, trainer.device)
+    for dataset in tests:
+        with counting_progress(err, f"evaluating {dataset.path.name}") as count:
+            metrics = evaluate(detector, dataset, report=count)
+        results["evaluation"][dataset.path.name] = metrics
+        _print_metrics(metrics, dataset.path.name)
+    _write_json(output / "results.json", results)
+    out.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s")
+    out.print(str(weights))
+
+
+@app.command("eval")
+def evaluate_command(
+    weights: Weights = DEFAULT_WEIGHTS,
+    data: Annotated[
+        Path, typer.Option(help="COCO JSON file.", show_default="the tree crowns' val.json")
+    ] = TREE_CROWNS / "val.json",
+    images: Images = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    max_detections: Annotated[
+        int | None,
+        typer.Option(help="Detections counted in an image; enough for all objects by default."),
+    ] = None,
+    skip_broken: SkipBroken = False,
+    device: Device = None,
+) -> None:
+    """Rate a detector on data in COCO format.
+
+    For example:
+
+        detops eval
+
+        detops eval --weights runs/trees/weights.pt --data my/val.json --output results.json
+    """
+    from .data import CocoDetection
+    from .engine import Detector, evaluate
+    from .engine.progress import counting_progress
+
+    dataset = CocoDetection(data, images, "skip" if skip_broken else "raise")
+    _tell_skipped(dataset)
+    detector = Detector.from_checkpoint(weights, device)
+    with counting_progress(err, "evaluating") as report:
+        metrics = evaluate(detector, dataset, max_detections, report)
+    _print_metrics(metrics, data.name)
+    if output is not None:
+        _write_json(output, metrics)
+
+
+@app.command()
+def detect(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    weights: Weights = DEFAULT_WEIGHTS,
+    output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the boxes to this file.")
+    ] = None,
+    score_threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Leave out detections below.")
+    ] = 0.5,
+    device: Device = None,
+) -> None:
+    """Detect objects in images, and draw them.
+
+    For example:
+
+        detops detect photo.jpg
+
+        detops detect *.jpg --weights runs/trees/weights.pt --output found --json found.json
+    """
+    from .data import load_image
+    from .engine import Detector
+    from .engine.progress import counting_progress
+    from .visualize import draw_detections
+
+    for path in images:
+        if not path.is_file():
+            raise UsageError(f"{path}: no such image file")
+    detector = Detector.from_checkpoint(weights, device)
+    output.mkdir(parents=True, exist_ok=True)
+    several = len(detector.names) > 1
+    entries, used = [], set()
+    with counting_progress(err, "detecting") as report:
+        for number, path in enumerate(images, start=1):
+            pixels = load_image(path)
+            found = detector.detect(pixels, score_threshold)
+            picture = draw_detections(
+                pixels,
+                found["boxes"],
+                found["scores"],
+                found["labels"],
+                found["names"] if several else None,
+            )
+            # Images of the same name from two folders must not overwrite one another.
+            name = path.stem if path.stem not in used else f"{path.stem}_{number}"
+            used.add(name)
+            picture.save(output / f"{name}.png")
+            entries.append(_image_entry(path, pixels.shape, found))
+            report(number, len(images))
+            out.print(f"{path}: {len(found['scores'])} found, {output / name}.png")
+    if json_file is not None:
+        _write_json(json_file, entries)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Picture to write.")] = Path("demo.png"),
+    weights: Weights = DEFAULT_WEIGHTS,
+) -> None:
+    """Find the trees in a photograph, and time the operators against torchvision's.
+
+    For example:
+
+        detops demo
+
+        detops demo --output trees.png
+    """
+    from .demo import run
+
+    run(output, weights, out)
+
+
+@app.command()
+def info() -> None:
+    """Show versions, instruction set, threads, CUDA build and device.
+
+    For example:
+
+        detops info
+    """
+    from .info import collect
+
+    facts = collect()
+    width = max(map(len, facts))
+    for title, value in facts.items():
+        out.print(f"{title:<{width}}  {value}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: those after the program's name; the process's own by default.
+
+    Returns:
+        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    if debug:
+        # Taken wherever it stands, since one adds it to a command that just failed.
+        arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return int(app(arguments, prog_name="detops", standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("stopped", INTERRUPTED)
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return USER_ERROR  # the help it stands for has been printed
+        if debug:
+            err.print_exception()
+        usage_message = getattr(error, "format_message", None)
+        if usage_message is not None:
+            return _fail(usage_message(), USER_ERROR)
+        if isinstance(error, _user_errors()):
+            return _fail(str(error), USER_ERROR)
+        hint = "" if debug else " (--debug shows where)"
+        return _fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    kinds: tuple[type[Exception], ...] = (ValueError, OSError, ImportError)
+    # A module that was never imported cannot have raised its error.
+    for module, name in (("config", "ConfigError"), ("engine.train", "TrainingError")):
+        loaded = sys.modules.get(f"{__package__}.{module}")
+        if loaded is not None:
+            kinds += (getattr(loaded, name),)
+    return kinds
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"detops: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _load_config(path: Path, overrides: list[str]) -> tuple[Any, str]:
+    from .config import dump_config, load_config
+
+    if not path.is_file():
+        raise UsageError(f"{path}: no such config file")
+    cfg = load_config(path, overrides)
+    return cfg, dump_config(cfg)
+
+
+def _default_output(cfg: Any, config: Path) -> Path:
+    return Path("runs") / config.stem if cfg.OUTPUT_DIR in ("", ".") else Path(cfg.OUTPUT_DIR)
+
+
+def _build_trainer(
+    trainer: type,
+    cfg: Any,
+    text: str,
+    datasets: list[CocoDetection],
+    output: Path,
+    device: str | None,
+    seed: int,
+) -> Any:
+    import torch
+    from torch.utils.data import ConcatDataset
+
+    from .data.transforms import TrainTransform
+    from .engine.detect import default_device
+    from .modeling import build_detection_model
+
+    names = datasets[0].names
+    classes = cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES
+    if classes != len(names) + 1:
+        raise UsageError(
+            f"MODEL.ROI_BOX_HEAD.NUM_CLASSES: expected {len(names) + 1} (background and "
+            f"{len(names)} categories of {datasets[0].path}), got {classes}"
+        )
+    for dataset in datasets:
+        dataset.transform = TrainTransform(cfg)
+    torch.manual_seed(seed)
+    model = build_detection_model(cfg)
+    place = default_device() if device is None else device
+    return trainer(model, ConcatDataset(datasets), cfg, text, names, output, place, seed)
+
+
+def _tell_skipped(dataset: CocoDetection) -> None:
+    if dataset.skipped:
+        counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
+        err.print(f"{dataset.path}: skipped {counts}")
+
+
+def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
+    columns = (found["boxes"].tolist(), found["names"], found["scores"].tolist())
+    return {
+        "image": str(path),
+        "width": shape[2],
+        "height": shape[1],
+        "detections": [
+            {"box": box, "name": name, "score": score}
+            for box, name, score in zip(*columns, strict=True)
+        ],
+    }
+
+
+def _print_metrics(metrics: dict[str, Any], title: str) -> None:
+    table = Table("detections counted per image", "AP", "AP50", "AP75", "AR", title=title)
+    rows = {row["max_detections"]: row for row in (metrics["standard"], metrics)}
+    for limit, row in rows.items():
+        values = (row[key] for key in ("AP", "AP50", "AP75", "AR"))
+        table.add_row(str(limit), *("-" if v is None else f"{v:.3f}" for v in values))
+    out.print(table)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

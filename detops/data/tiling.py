@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""Large images in overlapping tiles: cutting, and merging what was found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Tile = tuple[int, int, int, int]
+
+
+def tile_origins(length: int, tile: int, overlap: float = 0.25) -> list[int]:
+    """Where tiles start along one side: every pixel covered, the last tile flush with the end.
+
+    Args:
+        length: pixels of the side.
+        tile: pixels of a tile.
+        overlap: least share of a tile that it has in common with the next, in [0, 1).
+    """
+    if length < 1 or tile < 1:
+        raise ValueError(f"tile_origins: expected length and tile >= 1, got {length} and {tile}")
+    if not 0 <= overlap < 1:
+        raise ValueError(f"tile_origins: expected overlap in [0, 1), got {overlap}")
+    step = max(1, int(tile * (1 - overlap)))
+    return [*range(0, length - tile, step), max(0, length - tile)]
+
+
+def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list[Tile]:
+    """Windows (x1, y1, x2, y2) that cover an image, at most `tile` pixels wide and high."""
+    return [
+        (x, y, min(x + tile, width), min(y + tile, height))
+        for y in tile_origins(height, tile, overlap)
+        for x in tile_origins(width, tile, overlap)
+    ]
+
+
+def seen_better_elsewhere(
+    boxes: Tensor, own: Tile, tiles: Sequence[Tile], image_size: tuple[int, int], margin: float
+) -> Tensor:
+    """Which boxes of a tile are cut by its border while another tile has them in its inside.
+
+    Non-maximum suppression alone keeps the cut half of an object, because it overlaps the whole
+    one too little.
+
+    Args:
+        boxes: [K, 4] xyxy in the image's pixels.
+        own: the tile they were found in.
+        tiles: all tiles of the image.
+        image_size: (height, width).
+        margin: pixels; nearer to a border than this is touching it.
+
+    Returns:
+        bool [K].
+    """
+    cut = ~_inside(boxes, own, image_size, margin)
+    whole = torch.zeros_like(cut)
+    for other in tiles:
+        if other != own:
+            # Twice the margin, so that of two tiles at least one keeps an object that is as wide
+            # as their overlap.
+            whole |= _inside(boxes, other, image_size, 2 * margin)
+    return cut & whole
+
+
+def _inside(boxes: Tensor, tile: Tile, image_size: tuple[int, int], margin: float) -> Tensor:
+    """Which boxes keep clear of the tile's borders; a border of the image itself cuts nothing."""
+    height, width = image_size
+    x1, y1, x2, y2 = tile
+    low = [side + margin if side > 0 else -margin for side in (x1, y1)]
+    high = [
+        side - margin if side < end else end + margin for side, end in ((x2, width), (y2, height))
+    ]
+    left_top = (boxes[:, :2] > boxes.new_tensor(low)).all(dim=1)
+    return left_top & (boxes[:, 2:] < boxes.new_tensor(high)).all(dim=1)
+
+
+def merge_detections(
+    detections: Sequence[dict[str, Tensor]],
+    tiles: Sequence[Tile],
+    image_size: tuple[int, int],
+    iou_threshold: float = 0.5,
+    margin: float = 2.0,
+) -> dict[str, Tensor]:
+    """Puts the detections of an image's tiles together.
+
+    Boxes that a tile's border cuts are dropped where another tile shows them whole, then
+    duplicates fall by `detops.ops.batched_nms`.
+
+    Args:
+        detections: one dict per tile: boxes [k, 4] xyxy in the tile's pixels, labels [k],
+            scores [k].
+        tiles: the tiles (x1, y1, x2, y2), in the same order.
+        image_size: (height, width) of the image.
+        iou_threshold: of the non-maximum suppression, within a class.
+        margin: pixels; a box nearer to a tile's border than this counts as cut.
+
+    Returns:
+        boxes [K, 4] in the image's pixels and clipped to it, labels [K], scores [K], by descending
+        score.
+    """
+    from ..ops import batched_nms
+
+    if len(detections) != len(tiles) or not tiles:
+        raise ValueError(
+            "merge_detections: expected one dict per tile and at least one tile, got "
+            f"{len(detections)} dicts and {len(tiles)} tiles"
+        )
+    height, width = image_size
+    parts = []
+    for found, tile in zip(detections, tiles, strict=True):
+        boxes = found["boxes"] + found["boxes"].new_tensor([tile[0], tile[1], tile[0], tile[1]])
+        keep = ~seen_better_elsewhere(boxes, tile, tiles, image_size, margin)
+        parts.append((boxes[keep], found["labels"][keep], found["scores"][keep]))
+    boxes, labels, scores = (torch.cat(column) for column in zip(*parts, strict=True))
+    limit = boxes.new_tensor([width, height, width, height])
+    boxes = torch.minimum(boxes.clamp(min=0), limit)
+    visible = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
+    boxes, labels, scores = boxes[visible], labels[visible], scores[visible]
+    keep = batched_nms(boxes, scores, labels, iou_threshold)
+    return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""The demonstration: trees found in a photograph, and the operators beside torchvision's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import detops
+
+from .data import CocoDetection
+from .engine import Detector, coco_metrics
+from .engine.evaluate import to_coco
+from .visualize import draw_detections
+
+TREE_CROWNS = Path(__file__).resolve().parent / "assets" / "tree_crowns"
+SHOWN_SCORE = 0.5
+SECONDS_PER_CASE = 1.0
+REPEATS = (3, 25)  # least and most
+TOLERANCE = 1e-4
+
+Call = Callable[[], Any]
+
+
+@dataclass
+class Case:
+    """Two ways to compute the same: ours, torchvision's, and what the result is held against."""
+
+    name: str
+    ours: Call
+    theirs: Call
+    reference: Call | None = None  # theirs by default
+
+
+def run(output: Path, weights: Path, console: Console) -> None:
+    """Detects the crowns of val.jpg, draws them, rates them, and times the operators.
+
+    Args:
+        output: picture to write.
+        weights: checkpoint to detect with.
+        console: for the tables; its last line is the picture's path.
+    """
+    dataset = CocoDetection(TREE_CROWNS / "val.json")
+    detector = Detector.from_checkpoint(weights)
+    began = time.perf_counter()
+    found = detector.detect(dataset.image_path(0))
+    seconds = time.perf_counter() - began
+    console.print(_rating(found, dataset, seconds))
+
+    shown = found["scores"] >= SHOWN_SCORE
+    truth = dataset.target(0)["boxes"]
+    picture = draw_detections(
+        dataset.image_path(0), found["boxes"][shown], found["scores"][shown], ground_truth=truth
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(output)
+
+    cases = _cases()
+    if cases:
+        console.print(_timings(cases))
+    else:
+        console.print("torchvision is not installed: nothing to time the operators against")
+    console.print(str(output.resolve()))
+
+
+def _rating(found: dict[str, Any], dataset: CocoDetection, seconds: float) -> Table:
+    detections = to_coco(found, dataset.images[0]["id"], dataset.category_ids)
+    metrics = coco_metrics(dataset.ground_truth(), detections)
+    title = f"Tree crowns in {dataset.image_path(0).name}"
+    table = Table(title=title, show_header=False)
+    table.add_row("marked by people", str(metrics["objects"]))
+    table.add_row(
+        f"found, score at least {SHOWN_SCORE}", str(int((found["scores"] >= SHOWN_SCORE).sum()))
+    )
+    table.add_row("AP50", f"{metrics['AP50']:.3f}")
+    table.add_row("AP (IoU 0.50 to 0.95)", f"{metrics['AP']:.3f}")
+    table.add_row("detections counted", f"best {metrics['max_detections']}")
+    table.add_row("time", f"{seconds:.2f} s")
+    return table
+
+
+def _timings(cases: list[Case]) -> Table:
+    threads = torch.get_num_threads()
+    table = Table(title=f"Operators, milliseconds (median, CPU, {threads} threads for both)")
+    table.add_column("operator", no_wrap=True)
+    for column in ("detops", "torchvision", "ratio", "same result"):
+        table.add_column(column, justify="right")
+    for case in cases:
+        result = case.ours()
+        same = _same(result, (case.reference or case.theirs)())
+        ours, theirs = _medians(case.ours, case.theirs)
+        table.add_row(
+            case.name,
+            f"{ours * 1e3:.2f}",
+            f"{theirs * 1e3:.2f}",
+            f"{theirs / ours:.1f}x",
+            "yes" if same else "no",
+        )
+    return table
+
+
+def _medians(ours: Call, theirs: Call) -> tuple[float, float]:
+    """Seconds of each, taken in turn so that both meet the same state of the machine."""
+    times: tuple[list[float], list[float]] = ([], [])
+    began = time.perf_counter()
+    least, most = REPEATS
+    while len(times[0]) < most:
+        if len(times[0]) >= least and time.perf_counter() - began > SECONDS_PER_CASE:
+            break
+        for call, taken in zip((ours, theirs), times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _same(ours: Tensor, theirs: Tensor) -> bool:
+    """Index for index, or within the tolerance relative to the largest value."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    if not ours.is_floating_point():
+        return torch.equal(ours, theirs)
+    scale = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
+    return bool(((ours - theirs).abs() <= TOLERANCE * scale).all())
+
+
+def _cases() -> list[Case]:
+    try:
+        from torchvision import ops as vision
+    except ImportError:
+        return []
+    return [*_box_cases(vision), *_roi_cases(vision), *_pyramid_cases(vision)]
+
+
+def _random_boxes(generator: torch.Generator, count: int, width: int, height: int) -> Tensor:
+    corner = torch.rand(count, 2, generator=generator) * torch.tensor([width, height]) * 0.9
+    size = 16 + torch.rand(count, 2, generator=generator) * 120
+    limit = torch.tensor([width, height], dtype=torch.float32)
+    return torch.cat([corner, torch.minimum(corner + size, limit)], dim=1)
+
+
+def _box_cases(vision: Any) -> list[Case]:
+    generator = torch.Generator().manual_seed(0)
+    boxes = _random_boxes(generator, 10_000, 1333, 800)
+    scores = torch.rand(10_000, generator=generator)
+    some, some_scores = boxes[:8000], scores[:8000]
+    classes = torch.randint(80, (8000,), generator=generator)
+
+    def class_by_class() -> Tensor:
+        kept = []
+        for label in range(80):
+            index = (classes == label).nonzero().squeeze(1)
+            kept.append(index[vision.nms(some[index], some_scores[index], 0.5)])
+        together = torch.cat(kept).sort().values
+        return together[some_scores[together].argsort(descending=True, stable=True)]
+
+    cases = []
+    for count in (1000, 10_000):
+        first, first_scores = boxes[:count], scores[:count]
+        ours, theirs = (partial(op, first, first_scores, 0.5) for op in (detops.nms, vision.nms))
+        cases.append(Case(f"nms, {count:,} boxes", ours, theirs))
+    cases.append(
+        Case(
+            "batched_nms, 8,000, 80 classes",
+            lambda: detops.batched_nms(some, some_scores, classes, 0.5),
+            lambda: vision.batched_nms(some, some_scores, classes, 0.5),
+            class_by_class,
+        )
+    )
+    first, second = boxes[:2000], boxes[2000:4000]
+    cases.append(
+        Case(
+            "box_iou, 2,000 x 2,000",
+            lambda: detops.box_iou(first, second),
+            lambda: vision.box_iou(first, second),
+        )
+    )
+    return cases
+
+
+def _roi_cases(vision: Any) -> list[Case]:
+    generator = torch.Generator().manual_seed(1)
+    cases = []
+    layouts = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+    for layout, memory_format in layouts.items():
+        features = torch.randn(2, 256, 50, 84, generator=generator)
+        features = features.contiguous(memory_format=memory_format).requires_grad_()
+        boxes = [_random_boxes(generator, 128, 1333, 800) for _ in range(2)]
+
+        settings = (features, boxes, 7, 1 / 16, 2, True)
+        for name, way in (("forward", _forward), ("backward", _backward)):
+            ours, theirs = (way(op, settings) for op in (detops.roi_align, vision.roi_align))
+            cases.append(Case(f"roi_align {name}, {layout}", ours, theirs))
+    return cases
+
+
+def _forward(op: Callable[..., Tensor], settings: tuple) -> Call:
+    return lambda: op(*settings).detach()
+
+
+def _backward(op: Callable[..., Tensor], settings: tuple) -> Call:
+    pooled = op(*settings)
+    gradient = torch.linspace(-1, 1, pooled.numel()).view_as(pooled)
+    return lambda: torch.autograd.grad(pooled, settings[0], gradient, retain_graph=True)[0]
+
+
+def _pyramid_cases(vision: Any) -> list[Case]:
+    generator = torch.Generator().manual_seed(2)
+    levels = {
+        str(i): torch.randn(1, 256, 200 >> i, 336 >> i, generator=generator) for i in range(4)
+    }
+    boxes = [_random_boxes(generator, 500, 1333, 800)]
+    settings = ([*levels], 7, 2)
+    ours, theirs = detops.MultiScaleRoIAlign(*settings), vision.MultiScaleRoIAlign(*settings)
+    return [
+        Case(
+            "MultiScaleRoIAlign, 500 boxes",
+            lambda: ours(levels, boxes, [(800, 1333)]),
+            lambda: theirs(levels, boxes, [(800, 1333)]),
+        )
+    ]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Detection on images of any size with a trained model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ..data.image import load_image
+from ..data.tiling import cut_tiles, merge_detections
+from .checkpoint import load_checkpoint, load_weights
+
+TILES_AT_ONCE = 8
+
+
+class Detector:
+    """A model with all it needs to detect: names, tiling, device.
+
+    Args:
+        model: called with a list of images [3, h, w] in 0..1, gives a list of dicts of boxes
+            [k, 4] xyxy in pixels, labels [k], scores [k].
+        names: category names, of labels 1..C in order.
+        tile_size: side in pixels of the tiles an image is cut into; 0 takes images whole.
+        tile_overlap: share of a tile that it has in common with the next.
+        tile_nms: IoU above which detections of different tiles are duplicates.
+        device: where to run; a CUDA device if there is one by default.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        tile_size: int = 0,
+        tile_overlap: float = 0.25,
+        tile_nms: float = 0.5,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.device = default_device() if device is None else torch.device(device)
+        self.model = to_device(model, self.device).eval()
+        self.names = tuple(names)
+        self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
+
+    @classmethod
+    def from_config(
+        cls,
+        model: nn.Module,
+        names: Sequence[str],
+        cfg: Any,
+        device: str | torch.device | None = None,
+    ) -> Detector:
+        """A detector tiled as INPUT.TILE_SIZE, INPUT.TILE_OVERLAP and TEST.TILE_NMS say."""
+        tiling = (cfg.INPUT.TILE_SIZE, cfg.INPUT.TILE_OVERLAP, cfg.TEST.TILE_NMS)
+        return cls(model, names, *tiling, device=device)
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | Path, device: str | torch.device | None = None
+    ) -> Detector:
+        """A detector from a checkpoint file alone.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or does not fit the model of its config.
+        """
+        from ..config import load_config
+        from ..modeling import build_detection_model
+
+        checkpoint = load_checkpoint(path)
+        # Through load_config and not the text alone, so that keys added to the config since then
+        # get their defaults; it reads files.
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "config.yaml"
+            file.write_text(checkpoint["config"], encoding="utf-8")
+            cfg = load_config(file)
+        model = build_detection_model(cfg)
+        load_weights(model, checkpoint["model"], path)
+        return cls.from_config(model, checkpoint["names"], cfg, device)
+
+    @torch.inference_mode()
+    def detect(
+        self,
+        image: str | Path | Image.Image | np.ndarray | Tensor,
+        score_threshold: float = 0.0,
+    ) -> dict[str, Any]:
+        """Detects in one image.
+
+        Args:
+            image: a path, PIL image, array [H, W, 3] or tensor [3, H, W]; see `load_image`.
+            score_threshold: detections below it are left out.
+
+        Returns:
+            boxes float32 [K, 4] xyxy in the image's pixels, labels int64 [K], scores float32 [K],
+            by descending score, on the CPU; names, a list of K category names.
+
+        Raises:
+            ImageError: the image cannot be read.
+        """
+        pixels = load_image(image).to(self.device).float().div_(255)
+        found = self._detect_tiled(pixels) if self.tile_size > 0 else self.model([pixels])[0]
+        keep = found["scores"] >= score_threshold
+        result = {key: found[key][keep].cpu() for key in ("boxes", "labels", "scores")}
+        return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
+
+    def _detect_tiled(self, pixels: Tensor) -> dict[str, Tensor]:
+        height, width = pixels.shape[1:]
+        tiles = cut_tiles(height, width, self.tile_size, self.tile_overlap)
+        found: list[dict[str, Tensor]] = []
+        for start in range(0, len(tiles), TILES_AT_ONCE):
+            group = tiles[start : start + TILES_AT_ONCE]
+            found += self.model([self._cut(pixels, tile) for tile in group])
+        return merge_detections(found, tiles, (height, width), self.tile_nms)
+
+    def _cut(self, pixels: Tensor, tile: tuple[int, int, int, int]) -> Tensor:
+        x1, y1, x2, y2 = tile
+        cut = pixels[:, y1:y2, x1:x2]
+        if cut.shape[1:] == (self.tile_size, self.tile_size):
+            return cut
+        # The model enlarges its input to a fixed side. Filled up to a whole tile, an image smaller
+        # than a tile is enlarged as much as the tiles of training were.
+        whole = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
+        whole[:, : y2 - y1, : x2 - x1] = cut
+        return whole
+
+
+def to_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """Moves a model, with channels-last weights: convolutions run faster on them."""
+    # mypy: this overload of Module.to is missing from torch's annotations.
+    return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def default_device() -> torch.device:
+    """The CUDA device if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

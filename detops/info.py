@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""What is installed, and what it was built for."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import torch
+
+
+def collect() -> dict[str, str]:
+    """Versions, instruction set, threads and devices, by title."""
+    from . import _C, _build
+
+    facts = {
+        "detops": _version("detops"),
+        "torch": torch.__version__,
+        "torchvision": _version("torchvision"),
+        "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
+        "instruction set": str(_C.cpu_isa()),
+        "threads": str(torch.get_num_threads()),
+        "built for": f"torch {_build.TORCH}, python {_build.PYTHON}, CUDA {_build.CUDA or 'none'}",
+    }
+    facts["torch's CUDA"] = torch.version.cuda or "none"
+    facts["device"] = (
+        ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        if torch.cuda.is_available()
+        else "CPU only"
+    )
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,51 @@
+"""The two normalisations of detection bodies."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
+
+
+class FrozenBatchNorm2d(nn.Module):
+    """Batch normalisation with fixed statistics and a fixed affine map: one multiply-add.
+
+    No epsilon, as in the Caffe2 models whose weights it was made for.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(channels))
+        self.register_buffer("bias", torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to the same."""
+        scale = self.weight * self.running_var.rsqrt()
+        shift = self.bias - self.running_mean * scale
+        shape = (1, -1, 1, 1)
+        return torch.addcmul(shift.view(shape).to(x.dtype), x, scale.view(shape).to(x.dtype))
+
+
+def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> nn.GroupNorm:
+    """"Group Normalization" (Wu and He, 2018), by groups or by channels per group.
+
+    Raises:
+        ValueError: the channels do not divide evenly, or not exactly one of the two is given.
+    """
+    if (dim_per_gp > 0) == (num_groups > 0):
+        raise ValueError(
+            "GROUP_NORM: expected either NUM_GROUPS or DIM_PER_GP, the other -1, got "
+            f"{num_groups} and {dim_per_gp}"
+        )
+    groups = num_groups if num_groups > 0 else channels // dim_per_gp
+    if groups == 0 or channels % groups:
+        raise ValueError(f"GROUP_NORM: {channels} channels do not divide into {groups} groups")
+    return nn.GroupNorm(groups, channels, eps=eps)

@@ -1,0 +1,148 @@
+"""Residual bodies: "Deep Residual Learning" (He et al., 2015) and ResNeXt (Xie et al., 2017)."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .norm import Norm
+
+# Blocks per stage, by the name's depth.
+STAGES = {
+    "R-18": (2, 2, 2, 2),
+    "R-34": (3, 4, 6, 3),
+    "R-50": (3, 4, 6, 3),
+    "R-101": (3, 4, 23, 3),
+    "R-152": (3, 8, 36, 3),
+}
+
+
+def conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
+    """A convolution without bias, for a normalisation to follow."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+class Stem(nn.Module):
+    """7x7 convolution and max-pooling, to a quarter of the size."""
+
+    def __init__(self, outputs: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = conv(3, outputs, 7, stride=2)
+        self.bn1 = norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, 3, H, W]`` to ``[N, C, H / 4, W / 4]``."""
+        return F.max_pool2d(F.relu_(self.bn1(self.conv1(x))), 3, 2, 1)
+
+
+def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module | None:
+    """A projection where the block changes the shape."""
+    if inputs == outputs and stride == 1:
+        return None
+    return nn.Sequential(conv(inputs, outputs, 1, stride), norm(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.downsample = shortcut(inputs, outputs, stride, norm)
+        self.conv1 = conv(inputs, outputs, 3, stride)
+        self.bn1 = norm(outputs)
+        self.conv2 = conv(outputs, outputs, 3)
+        self.bn2 = norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
+        identity = x if self.downsample is None else self.downsample(x)
+        x = F.relu_(self.bn1(self.conv1(x)))
+        return F.relu_(self.bn2(self.conv2(x)) + identity)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions around a shortcut."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        norm: Norm,
+        *,
+        width: int,
+        groups: int,
+        stride_in_1x1: bool,
+    ) -> None:
+        super().__init__()
+        first, second = (stride, 1) if stride_in_1x1 else (1, stride)
+        self.downsample = shortcut(inputs, outputs, stride, norm)
+        self.conv1 = conv(inputs, width, 1, first)
+        self.bn1 = norm(width)
+        self.conv2 = conv(width, width, 3, second, groups)
+        self.bn2 = norm(width)
+        self.conv3 = conv(width, outputs, 1)
+        self.bn3 = norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
+        identity = x if self.downsample is None else self.downsample(x)
+        x = F.relu_(self.bn1(self.conv1(x)))
+        x = F.relu_(self.bn2(self.conv2(x)))
+        return F.relu_(self.bn3(self.conv3(x)) + identity)
+
+
+Block = Callable[[int, int, int, int], nn.Module]
+
+
+class ResNet(nn.Module):
+    """A stem and up to four stages, ``layer1`` to ``layer4``, at strides 4, 8, 16, 32.
+
+    Args:
+        stem: to stride 4.
+        stem_channels: its channels.
+        block: ``block(inputs, outputs, stride, stage)`` with stages counted from 0.
+        depths: blocks per stage.
+        stage_channels: outputs of the first stage, doubled at each.
+        freeze_at: how many of stem, layer1, layer2... keep their weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        stem: nn.Module,
+        stem_channels: int,
+        block: Block,
+        depths: Sequence[int],
+        stage_channels: int,
+        freeze_at: int,
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = []
+        self.out_channels = []
+        inputs = stem_channels
+        for i, depth in enumerate(depths):
+            outputs = stage_channels * 2**i
+            blocks = [block(inputs, outputs, 1 if i == 0 else 2, i)]
+            blocks += [block(outputs, outputs, 1, i) for _ in range(depth - 1)]
+            name = f"layer{i + 1}"
+            self.add_module(name, nn.Sequential(*blocks))
+            self.stages.append(name)
+            self.out_channels.append(outputs)
+            inputs = outputs
+        for name in ["stem", *self.stages][:freeze_at]:
+            getattr(self, name).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """``[N, 3, H, W]`` to one map per stage, finest first."""
+        x = self.stem(x)
+        maps = []
+        for name in self.stages:
+            x = getattr(self, name)(x)
+            maps.append(x)
+        return maps

@@ -1,0 +1,46 @@
+"""From boxes to features of one size."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..ops import multiscale_roi_align
+
+
+class Pooler(nn.Module):
+    """RoIAlign on the pyramid's levels; see :func:`detops.multiscale_roi_align`.
+
+    Args:
+        output_size: bins a side.
+        scales: per level, pixels of the map per pixel of the boxes.
+        sampling_ratio: samples per bin and axis; 0 for about one per pixel.
+        canonical_scale: side in pixels of a box that belongs on ``canonical_level``.
+        canonical_level: its level, as the exponent of the level's stride.
+    """
+
+    def __init__(
+        self,
+        output_size: int,
+        scales: Sequence[float],
+        sampling_ratio: int,
+        canonical_scale: float = 224,
+        canonical_level: int = 4,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.scales = tuple(scales)
+        self.sampling_ratio = sampling_ratio
+        self.canonical_scale = canonical_scale
+        self.canonical_level = canonical_level
+
+    def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
+        """Levels, finest first, and per image ``[L, 4]``, to ``[K, C, size, size]``."""
+        return multiscale_roi_align(
+            features[: len(self.scales)],
+            boxes,
+            self.output_size,
+            self.scales,
+            self.sampling_ratio,
+            canonical_scale=self.canonical_scale,
+            canonical_level=self.canonical_level,
+        )

@@ -1,0 +1,44 @@
+"""Factories by name, as the config names them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry:
+    """Maps names to factories of one kind of part."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[..., Any]] = {}
+
+    def register(self, *names: str) -> Callable[[T], T]:
+        """A decorator that files a class or function under one or more names."""
+
+        def add(factory: T) -> T:
+            for name in names:
+                if name in self._factories:
+                    raise ValueError(f"{self.kind} {name!r} is registered already")
+                self._factories[name] = factory
+            return factory
+
+        return add
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """The factory of that name.
+
+        Raises:
+            ValueError: there is none; the message lists those there are.
+        """
+        try:
+            return self._factories[name]
+        except KeyError:
+            known = ", ".join(sorted(self._factories))
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {known}") from None
+
+
+BACKBONES = Registry("MODEL.BACKBONE.CONV_BODY")
+RPN_HEADS = Registry("MODEL.RPN.RPN_HEAD")
+ROI_BOX_FEATURE_EXTRACTORS = Registry("MODEL.ROI_BOX_HEAD.FEATURE_EXTRACTOR")
+ROI_BOX_PREDICTOR = Registry("MODEL.ROI_BOX_HEAD.PREDICTOR")

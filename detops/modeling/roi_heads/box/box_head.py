@@ -1,0 +1,72 @@
+"""The box head: "Fast R-CNN" (Girshick, 2015)."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ....ops import BoxCoder
+from ...balanced_sampler import BalancedSampler
+from ...matcher import Matcher
+from .inference import BoxPostProcessor
+from .loss import BoxLoss
+
+
+class BoxHead(nn.Module):
+    """Feature extractor, predictor, post-processor and loss.
+
+    Args:
+        feature_extractor: levels and boxes to feature vectors.
+        predictor: feature vectors to logits and deltas.
+        box_coder: meaning of the deltas.
+        matcher: proposals to ground truth.
+        sampler: proposals that the loss is computed on.
+        score_thresh: lowest score of a detection.
+        nms_thresh: IoU above which the worse of two detections of one class falls.
+        detections_per_img: most detections of an image.
+        class_agnostic: all classes share the deltas.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_extractor: nn.Module,
+        predictor: nn.Module,
+        box_coder: BoxCoder,
+        matcher: Matcher,
+        sampler: BalancedSampler,
+        score_thresh: float,
+        nms_thresh: float,
+        detections_per_img: int,
+        class_agnostic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.feature_extractor = feature_extractor
+        self.predictor = predictor
+        self.loss = BoxLoss(matcher, sampler, box_coder, class_agnostic)
+        self.post_processor = BoxPostProcessor(
+            box_coder, score_thresh, nms_thresh, detections_per_img
+        )
+
+    def forward(
+        self,
+        features: Sequence[Tensor],
+        proposals: list[Tensor],
+        image_sizes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """Detections of each image in inference, losses in training.
+
+        Args:
+            features: per level ``[N, C, H, W]``.
+            proposals: per image ``[n, 4]``.
+            image_sizes: (height, width) of each image inside the batch.
+            targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
+        """
+        if not self.training:
+            logits, deltas = self.predictor(self.feature_extractor(features, proposals))
+            return self.post_processor(logits, deltas, proposals, image_sizes), {}
+        if targets is None:
+            raise ValueError("BoxHead: targets are needed in training, got None")
+        sampled = [self.loss.sample(p, t) for p, t in zip(proposals, targets, strict=True)]
+        x = self.feature_extractor(features, [s.boxes for s in sampled])
+        return [], self.loss(*self.predictor(x), sampled)

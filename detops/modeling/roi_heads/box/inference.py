@@ -1,0 +1,58 @@
+"""From class scores and deltas to detections."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....ops import BoxCoder, batched_nms, clip_boxes_to_image
+
+
+@dataclass(frozen=True)
+class BoxPostProcessor:
+    """Decodes, thresholds, suppresses within each class, and keeps the best."""
+
+    box_coder: BoxCoder
+    score_thresh: float
+    nms_thresh: float
+    detections_per_img: int
+
+    def __call__(
+        self,
+        logits: Tensor,
+        deltas: Tensor,
+        proposals: list[Tensor],
+        image_sizes: list[tuple[int, int]],
+    ) -> list[dict[str, Tensor]]:
+        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores`` ``[n]``, best first.
+
+        Args:
+            logits: ``[K, C]``, all images' proposals in order.
+            deltas: ``[K, 4 C]``, or ``[K, 8]`` if all classes share them.
+            proposals: per image ``[L, 4]``.
+            image_sizes: (height, width) of each image.
+        """
+        counts = [len(p) for p in proposals]
+        boxes = self.box_coder.decode(deltas, torch.cat(proposals)).view(len(deltas), -1, 4)
+        # The background's columns are dropped; shared deltas serve every class.
+        boxes = boxes[:, 1:].expand(-1, logits.size(1) - 1, -1)
+        scores = logits.softmax(dim=1)[:, 1:]
+        return [
+            self._image(b, s, size)
+            for b, s, size in zip(
+                boxes.split(counts), scores.split(counts), image_sizes, strict=True
+            )
+        ]
+
+    def _image(
+        self, boxes: Tensor, scores: Tensor, size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        # NaN scores fail the comparison, and NaN boxes must not become detections either.
+        proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
+        chosen = clip_boxes_to_image(boxes[proposal, cls], size)
+        score, label = scores[proposal, cls], cls + 1
+        sides = chosen[:, 2:] - chosen[:, :2]
+        solid = (sides > 0).all(dim=1)
+        chosen, score, label = chosen[solid], score[solid], label[solid]
+        keep = batched_nms(chosen, score, label, self.nms_thresh)[: self.detections_per_img]
+        return {"boxes": chosen[keep], "labels": label[keep], "scores": score[keep]}

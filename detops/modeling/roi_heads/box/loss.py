@@ -1,0 +1,74 @@
+"""Sampling of proposals and loss of the box head: "Fast R-CNN" (Girshick, 2015), section 2.3."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....ops import BoxCoder, box_iou
+from ...balanced_sampler import BalancedSampler
+from ...matcher import Matcher
+
+
+class Sampled(NamedTuple):
+    """Proposals of one image drawn for training, positives first.
+
+    ``boxes`` ``[n, 4]``; ``labels`` int64 ``[n]``, 0 for background; ``matched`` ``[p, 4]``, the
+    ground truth of the positives.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    matched: Tensor
+
+
+class BoxLoss:
+    """Cross entropy of the classes, smooth L1 of the deltas of the true class."""
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        sampler: BalancedSampler,
+        box_coder: BoxCoder,
+        class_agnostic: bool,
+    ) -> None:
+        self.matcher = matcher
+        self.sampler = sampler
+        self.box_coder = box_coder
+        self.class_agnostic = class_agnostic
+
+    @torch.no_grad()
+    def sample(self, proposals: Tensor, target: dict[str, Tensor]) -> Sampled:
+        """Draws from proposals ``[n, 4]`` and the ground truth itself, which is found early then."""
+        truth = target["boxes"].to(proposals)
+        boxes = torch.cat([proposals, truth])
+        match = self.matcher(box_iou(truth, boxes))
+        positive, negative = self.sampler((match >= 0).long() - (match == -2).long())
+        labels = target["labels"][match[positive]]
+        return Sampled(
+            boxes[torch.cat([positive, negative])],
+            torch.cat([labels, labels.new_zeros(negative.numel())]),
+            truth[match[positive]],
+        )
+
+    def __call__(
+        self, logits: Tensor, deltas: Tensor, sampled: list[Sampled]
+    ) -> dict[str, Tensor]:
+        """The two losses, as means over all drawn proposals.
+
+        Args:
+            logits: ``[K, C]``, all images' samples in order.
+            deltas: ``[K, 4 C]``.
+            sampled: per image.
+        """
+        labels = torch.cat([s.labels for s in sampled])
+        count = max(1, labels.numel())
+        classification = F.cross_entropy(logits, labels, reduction="sum")
+        positive = torch.nonzero(labels > 0).squeeze(1)
+        of_class = labels[positive].clamp(max=1) if self.class_agnostic else labels[positive]
+        predicted = deltas.view(labels.numel(), -1, 4)[positive, of_class]
+        boxes = torch.cat([s.boxes for s in sampled])[positive]
+        wanted = self.box_coder.encode(torch.cat([s.matched for s in sampled]), boxes)
+        regression = F.smooth_l1_loss(predicted, wanted, beta=1.0, reduction="sum")
+        return {"loss_classifier": classification / count, "loss_box_reg": regression / count}

@@ -1,0 +1,104 @@
+"""Anchors of the region proposal network."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class CellAnchors(nn.Module):
+    """The anchors of one cell, per level: buffers named 0, 1, 2..."""
+
+    def __init__(self, anchors: Sequence[Tensor]) -> None:
+        super().__init__()
+        for i, a in enumerate(anchors):
+            self.register_buffer(str(i), a)
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def __getitem__(self, level: int) -> Tensor:
+        return self.get_buffer(str(level))
+
+
+def cell_anchors(sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Tensor:
+    """Anchors centred on (0, 0), in whole pixels, ratio by ratio.
+
+    Args:
+        sizes: square roots of the areas, in pixels.
+        aspect_ratios: height over width.
+
+    Returns:
+        ``[len(aspect_ratios) * len(sizes), 4]`` as (x1, y1, x2, y2).
+    """
+    size = torch.tensor(sizes, dtype=torch.float32)
+    root = torch.tensor(aspect_ratios, dtype=torch.float32).sqrt()
+    width = (size / root[:, None]).flatten()
+    height = (size * root[:, None]).flatten()
+    return (torch.stack([-width, -height, width, height], dim=1) / 2).round()
+
+
+class AnchorGenerator(nn.Module):
+    """Anchors at every position of a pyramid. "Faster R-CNN" (Ren et al., 2015), section 3.1.1.
+
+    Args:
+        sizes: per level the square roots of the anchors' areas, in pixels of the image.
+        aspect_ratios: height over width, on every level.
+        strides: pixels of the image per position, per level.
+        straddle_thresh: in training, anchors that reach more pixels than this beyond the image are
+            left out; negative keeps all.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[Sequence[float]],
+        aspect_ratios: Sequence[float],
+        strides: Sequence[int],
+        straddle_thresh: int = 0,
+    ) -> None:
+        super().__init__()
+        if len(sizes) != len(strides):
+            raise ValueError(
+                f"AnchorGenerator: expected one tuple of sizes per stride ({len(strides)}), "
+                f"got {len(sizes)}"
+            )
+        self.cell_anchors = CellAnchors([cell_anchors(s, aspect_ratios) for s in sizes])
+        self.strides = tuple(strides)
+        self.straddle_thresh = straddle_thresh
+
+    def num_anchors(self) -> list[int]:
+        """Anchors per position, per level."""
+        return [self.cell_anchors[i].size(0) for i in range(len(self.cell_anchors))]
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Per level ``[H * W * A, 4]``: row by row, position by position.
+
+        Raises:
+            ValueError: another number of levels than of strides.
+        """
+        if len(features) != len(self.strides):
+            raise ValueError(
+                f"AnchorGenerator: expected {len(self.strides)} feature levels, "
+                f"got {len(features)}"
+            )
+        return [
+            self._level(i, stride, f.shape[-2], f.shape[-1])
+            for i, (f, stride) in enumerate(zip(features, self.strides, strict=True))
+        ]
+
+    def _level(self, level: int, stride: int, height: int, width: int) -> Tensor:
+        cell = self.cell_anchors[level]
+        x = torch.arange(width, device=cell.device) * stride
+        y = torch.arange(height, device=cell.device) * stride
+        y, x = torch.meshgrid(y, x, indexing="ij")
+        shifts = torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4)
+        return (shifts + cell).view(-1, 4)
+
+    def visible(self, anchors: Tensor, image_size: tuple[int, int]) -> Tensor:
+        """Which anchors take part in training on an image of (height, width): bool ``[N]``."""
+        if self.straddle_thresh < 0:
+            return torch.ones(anchors.size(0), dtype=torch.bool, device=anchors.device)
+        height, width = image_size
+        reach = self.straddle_thresh
+        inside = (anchors[:, :2] >= -reach).all(dim=1)
+        return inside & (anchors[:, 2] < width + reach) & (anchors[:, 3] < height + reach)

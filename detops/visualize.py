@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""Pictures of detections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from .data.image import load_image
+
+# Bright on vegetation, asphalt and skin alike, and far from one another in hue.
+PALETTE = (
+    (255, 193, 7),
+    (255, 87, 100),
+    (186, 130, 255),
+    (255, 140, 0),
+    (120, 230, 90),
+    (255, 120, 210),
+    (90, 160, 255),
+    (230, 230, 120),
+)
+TRUTH_COLOUR = (0, 229, 255)
+SMALL_SIDE = 1200  # pixels; pictures no larger than this are enlarged, so that tags can be read
+SMOOTHING = 2  # shapes are drawn this much larger and reduced, which smooths their edges
+SMOOTHED_PIXELS = 12_000_000  # above this the overlay would cost more memory than it is worth
+
+
+def draw_detections(
+    image: str | Path | Image.Image | np.ndarray | Tensor,
+    boxes: Tensor,
+    scores: Tensor | None = None,
+    labels: Tensor | None = None,
+    names: Sequence[str] | None = None,
+    ground_truth: Tensor | None = None,
+) -> Image.Image:
+    """Draws boxes on an image.
+
+    Args:
+        image: anything `load_image` takes.
+        boxes: [n, 4] xyxy in the image's pixels.
+        scores: [n], written on small tags.
+        labels: [n], colour the boxes.
+        names: names of the n boxes, written on the tags.
+        ground_truth: [m, 4] xyxy, drawn thin in a colour of its own.
+
+    Returns:
+        An RGB picture; twice the size of the image if that is small.
+
+    Raises:
+        ImageError: the image cannot be read.
+        ValueError: boxes are not [n, 4], or scores, labels or names are not n.
+    """
+    picture = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
+    boxes = _checked("boxes", boxes)
+    truth = _checked("ground_truth", ground_truth if ground_truth is not None else boxes[:0])
+    for argument, value in (("scores", scores), ("labels", labels), ("names", names)):
+        if value is not None and len(value) != len(boxes):
+            raise ValueError(
+                f"draw_detections: expected {len(boxes)} {argument}, one per box, got {len(value)}"
+            )
+    scale = 2 if max(picture.size) <= SMALL_SIDE else 1
+    if scale > 1:
+        size = (picture.width * scale, picture.height * scale)
+        picture = picture.resize(size, Image.Resampling.BICUBIC)
+    smoothing = SMOOTHING if picture.width * picture.height <= SMOOTHED_PIXELS else 1
+    overlay = Image.new("RGBA", (picture.width * smoothing, picture.height * smoothing))
+    draw = ImageDraw.Draw(overlay)
+    # Line and text grow with the picture, from what is legible on one of a thousand pixels.
+    unit = smoothing * max(1.0, max(picture.size) / 2000)
+
+    for box in (truth * scale * smoothing).tolist():
+        draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=round(unit))
+    # Lowest score first, so that the surest boxes and tags lie on top.
+    order = range(len(boxes)) if scores is None else scores.argsort().tolist()
+    font = ImageFont.load_default(size=round(11 * unit))
+    tags = []
+    for index in order:
+        corners = _ordered((boxes[index] * scale * smoothing).tolist())
+        colour = (
+            PALETTE[(int(labels[index]) - 1) % len(PALETTE)] if labels is not None else PALETTE[0]
+        )
+        draw.rounded_rectangle(
+            corners, radius=3 * unit, outline=(*colour, 255), width=round(2 * unit)
+        )
+        words = [] if names is None else [names[index]]
+        words += [] if scores is None else [f"{float(scores[index]):.2f}"]
+        tags.append((corners, " ".join(words), colour))
+    for corners, text, colour in tags:
+        if text:
+            _draw_tag(draw, corners, text, colour, font, unit)
+    if smoothing > 1:
+        overlay = overlay.reduce(smoothing)
+    return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
+
+
+def _draw_tag(
+    draw: ImageDraw.ImageDraw,
+    corners: list[float],
+    text: str,
+    colour: tuple[int, int, int],
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    unit: float,
+) -> None:
+    pad = 2 * unit
+    left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
+    width, height = right - left + 2 * pad, bottom - top + 2 * pad
+    x, y = corners[0], corners[1] - height
+    # A tag sits on its box; at the upper border there is room only inside, at the right one it
+    # moves back into the picture.
+    y = corners[1] if y < 0 else y
+    x = max(0, min(x, draw.im.size[0] - width))
+    draw.rounded_rectangle((x, y, x + width, y + height), radius=2 * unit, fill=(*colour, 225))
+    draw.text((x + pad - left, y + pad - top), text, fill=(20, 20, 20, 255), font=font)
+
+
+def _checked(argument: str, boxes: Tensor) -> Tensor:
+    if boxes.dim() != 2 or boxes.shape[1] != 4:
+        raise ValueError(
+            f"draw_detections: expected {argument} of shape [n, 4], got {list(boxes.shape)}"
+        )
+    finite = torch.isfinite(boxes).all()
+    if not finite:
+        raise ValueError(f"draw_detections: expected finite {argument}, got NaN or infinity")
+    return boxes.detach().float().cpu()
+
+
+def _ordered(box: list[float]) -> list[float]:
+    """Corners in the order Pillow insists on, whatever a detector made of them."""
+    x1, y1, x2, y2 = box
+    return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]

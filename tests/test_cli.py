@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""The command line, on the shipped photographs."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from detops import cli
+from detops.data.coco import PACKAGE
+
+VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
+needs_weights = pytest.mark.skipif(
+    not cli.DEFAULT_WEIGHTS.is_file(), reason="the weights are not there yet"
+)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A training of three steps that touches every part."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        cli.DEFAULT_CONFIG.read_text() if cli.DEFAULT_CONFIG.is_file() else "OUTPUT_DIR: .\n"
+    )
+    return path
+
+
+SHORT = [
+    *("SOLVER.MAX_ITER", "3", "SOLVER.CHECKPOINT_PERIOD", "2", "SOLVER.IMS_PER_BATCH", "1"),
+    *("DATASETS.TEST", "[]", "DATALOADER.NUM_WORKERS", "0"),
+]
+
+
+def fails(capsys, *arguments):
+    """The one line of a user error."""
+    assert cli.main(list(map(str, arguments))) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("detops: error: "), captured.err
+    return lines[0]
+
+
+def test_help(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("train", "eval", "detect", "demo", "info"):
+        assert command in text
+        assert cli.main([command, "--help"]) == 0
+        assert f"detops {command}" in capsys.readouterr().out
+
+
+def test_info(capsys):
+    assert cli.main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert torch.__version__ in text and "instruction set" in text
+
+
+def test_errors_are_one_line(capsys, tmp_path, config):
+    text = tmp_path / "text.jpg"
+    text.write_text("no image")
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes(b"nothing")
+    assert "no such image" in fails(capsys, "detect", tmp_path / "none.jpg")
+    assert "no such checkpoint" in fails(capsys, "detect", VAL, "--weights", tmp_path / "w.pt")
+    assert "damaged" in fails(capsys, "detect", VAL, "--weights", damaged)
+    assert "cannot read" in fails(capsys, "eval", "--data", tmp_path / "none.json")
+    assert "no such config" in fails(capsys, "train", "--config", tmp_path / "none.yaml")
+    assert "NO_KEY" in fails(capsys, "train", "--config", config, "SOLVER.NO_KEY", "1")
+    fails(capsys, "train", "--config", config, "SOLVER.MAX_ITER")
+    fails(capsys, "train", "--config", config, "SOLVER.MAX_ITER", "many")
+    assert "none.json" in fails(
+        capsys, "train", "--config", config, "DATASETS.TRAIN", "[none.json]"
+    )
+    assert "NUM_CLASSES" in fails(
+        capsys, "train", "--config", config, "MODEL.ROI_BOX_HEAD.NUM_CLASSES", "5"
+    )
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("A: [1,\nB: {")
+    fails(capsys, "train", "--config", broken)
+    assert "No such command" in fails(capsys, "nonsense")
+    assert "--nonsense" in fails(capsys, "info", "--nonsense")
+    fails(capsys, "detect")
+    fails(capsys, "detect", VAL, "--score-threshold", "2")
+
+
+def test_debug_shows_the_traceback(capsys, tmp_path):
+    assert cli.main(["detect", str(tmp_path / "none.jpg"), "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_train_resume_detect_eval(capsys, tmp_path, config):
+    run = tmp_path / "run"
+    train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
+    assert cli.main([*train, "--half", *SHORT]) == 0, capsys.readouterr().err
+    assert {file.name for file in run.iterdir()} == {
+        *("checkpoint.pt", "metrics.jsonl", "results.json", "weights.pt")
+    }
+    capsys.readouterr()
+    assert "--resume" in fails(capsys, *train, *SHORT)
+    assert cli.main([*train, "--resume", *SHORT, "SOLVER.MAX_ITER", "4"]) == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
+    assert steps == [1, 2, 3, 4]
+
+    # A network of four steps finds next to nothing; that it runs on a small picture is the point.
+    Image.open(VAL).crop((0, 0, 130, 90)).save(tmp_path / "small.png")
+    found = tmp_path / "found.json"
+    command = ["detect", str(tmp_path / "small.png"), "--weights", str(run / "weights.pt")]
+    options = ["--output", str(tmp_path), "--json", str(found), "--score-threshold", "0"]
+    (tmp_path / "pictures").mkdir()
+    options[1] = str(tmp_path / "pictures")
+    assert cli.main([*command, *options]) == 0, capsys.readouterr().err
+    (entry,) = json.loads(found.read_text())
+    assert (entry["width"], entry["height"]) == (130, 90)
+    assert Image.open(tmp_path / "pictures" / "small.png").size == (260, 180)
+    capsys.readouterr()
+    text = tmp_path / "text.jpg"
+    text.write_text("no image")
+    assert "not a readable image" in fails(
+        capsys, "detect", text, "--weights", run / "weights.pt", "--output", tmp_path
+    )
+
+
+@needs_weights
+def test_shipped_detector(capsys, tmp_path):
+    found, results = tmp_path / "found.json", tmp_path / "results.json"
+    assert cli.main(["detect", str(VAL), "--output", str(tmp_path), "--json", str(found)]) == 0
+    (entry,) = json.loads(found.read_text())
+    assert 20 <= len(entry["detections"]) <= 200
+    assert {detection["name"] for detection in entry["detections"]} == {"tree"}
+    assert (tmp_path / "val.png").is_file()
+    assert cli.main(["eval", "--output", str(results)]) == 0, capsys.readouterr().err
+    assert json.loads(results.read_text())["AP50"] >= 0.45

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+"""Cutting images into tiles and merging what was found in them."""
+
+import pytest
+import torch
+
+from detops.data import cut_tiles, merge_detections, tile_origins
+
+
+@pytest.mark.parametrize("length", [1, 7, 63, 64, 65, 100, 129, 1000])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.9])
+def test_one_side(length, overlap):
+    origins = tile_origins(length, 64, overlap)
+    assert origins[0] == 0 and origins[-1] == max(0, length - 64)
+    steps = [b - a for a, b in zip(origins, origins[1:], strict=False)]
+    assert all(0 < step <= 64 * (1 - overlap) for step in steps)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 90), (64, 64), (100, 65), (90, 203)])
+def test_coverage(size):
+    height, width = size
+    covered = torch.zeros(size, dtype=torch.int64)
+    tiles = cut_tiles(height, width, 64)
+    for x1, y1, x2, y2 in tiles:
+        assert 0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height
+        assert x2 - x1 == min(64, width) and y2 - y1 == min(64, height)
+        covered[y1:y2, x1:x2] += 1
+    assert covered.min() >= 1
+    assert len(set(tiles)) == len(tiles)
+
+
+def test_image_smaller_than_a_tile():
+    assert cut_tiles(20, 30, 64) == [(0, 0, 30, 20)]
+
+
+@pytest.mark.parametrize("arguments", [(0, 5), (5, 0), (5, 5, 1.0), (5, 5, -0.1)])
+def test_bad_arguments(arguments):
+    with pytest.raises(ValueError, match="tile_origins: expected"):
+        tile_origins(*arguments)
+
+
+def seen_in(tile, objects):
+    """What a perfect detector finds in a tile: every object cut to it."""
+    x1, y1, x2, y2 = tile
+    boxes = objects.clone()
+    boxes[:, 0::2] = boxes[:, 0::2].clamp(x1, x2) - x1
+    boxes[:, 1::2] = boxes[:, 1::2].clamp(y1, y2) - y1
+    found = (boxes[:, 2:] > boxes[:, :2]).all(1)
+    boxes = boxes[found]
+    scores = 0.9 - 0.001 * torch.arange(len(objects))[found]
+    return {"boxes": boxes, "labels": torch.ones(len(boxes), dtype=torch.int64), "scores": scores}
+
+
+def test_every_object_is_found_once():
+    """Objects no wider than the overlap, everywhere: also at borders and corners of tiles."""
+    height, width = 150, 171
+    x, y = torch.meshgrid(torch.arange(0, 160, 20), torch.arange(0, 140, 20), indexing="xy")
+    corner = torch.stack([x.flatten(), y.flatten()], 1).float()
+    objects = torch.cat([corner, corner + 15], 1)
+    tiles = cut_tiles(height, width, 64, 0.3)
+    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (height, width))
+    assert len(merged["boxes"]) == len(objects)
+    order = (merged["boxes"][:, 1] * 1000 + merged["boxes"][:, 0]).argsort()
+    expected = objects[(objects[:, 1] * 1000 + objects[:, 0]).argsort()]
+    assert torch.equal(merged["boxes"][order], expected)
+    assert (merged["scores"].diff() <= 0).all()
+
+
+def test_objects_larger_than_the_overlap_are_not_lost():
+    objects = torch.tensor([[30.0, 10.0, 90.0, 60.0]])
+    tiles = cut_tiles(64, 128, 64, 0.25)
+    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 128))
+    assert len(merged["boxes"]) >= 1
+
+
+@pytest.mark.parametrize("width", [12.0, 14.0, 15.0, 16.0, 17.0, 18.0, 20.0])
+def test_an_object_as_wide_as_the_overlap_survives(width):
+    """In both tiles it nearly touches the border."""
+    tiles = cut_tiles(64, 112, 64, 0.25)
+    objects = torch.tensor([[56 - width / 2, 10.0, 56 + width / 2, 30.0]])
+    merged = merge_detections([seen_in(t, objects) for t in tiles], tiles, (64, 112))
+    assert len(merged["boxes"]) >= 1
+
+
+def test_classes_are_apart_and_boxes_clipped():
+    found = {
+        "boxes": torch.tensor([[-3.0, 2.0, 20.0, 20.0], [-3.0, 2.0, 20.0, 20.0]]),
+        "labels": torch.tensor([1, 2]),
+        "scores": torch.tensor([0.5, 0.7]),
+    }
+    merged = merge_detections([found], [(0, 0, 18, 64)], (64, 18))
+    assert merged["labels"].tolist() == [2, 1]
+    assert merged["boxes"].tolist() == [[0, 2, 18, 20]] * 2
+
+
+def test_nothing_found():
+    empty = {
+        "boxes": torch.zeros(0, 4),
+        "labels": torch.zeros(0, dtype=torch.int64),
+        "scores": torch.zeros(0),
+    }
+    tiles = cut_tiles(100, 100, 64)
+    merged = merge_detections([empty] * len(tiles), tiles, (100, 100))
+    assert merged["boxes"].shape == (0, 4)
+    with pytest.raises(ValueError, match="one dict per tile"):
+        merge_detections([empty], tiles, (100, 100))
