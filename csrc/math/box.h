@@ -49,18 +49,19 @@ DETOPS_HD T max_slope(T a, T b) {
 }
 
 // Adds grad * d iou(a, b) / da to `da`. By symmetry the gradient to b is iou_gradient(b, a, ...).
-// With I the overlap and U the union, d(I/U) = (dI (U + I) - I d(area_a)) / U^2.
+// With I the overlap, U the union and r = I / U: dr = (dI (1 + r) - r d(area_a)) / U.
 template <typename T>
 DETOPS_HD void iou_gradient(const Box<T>& a, const Box<T>& b, T grad, Box<T>& da) {
   const T w = min(a.x2, b.x2) - max(a.x1, b.x1);
   const T h = min(a.y2, b.y2) - max(a.y1, b.y1);
   const T overlap = max(T(0), w) * max(T(0), h);
   const T all = area(a) + area(b) - overlap;
-  if (!(w >= 0 && h >= 0 && all > 0)) return;  // no overlap, or an IoU defined as 0: flat
-  const T scale = grad / (all * all);
-  if (scale != scale) return;
-  const T to_overlap = scale * (all + overlap);
-  const T to_area = scale * overlap;
+  // Flat where the boxes do not meet, and where the IoU is defined as 0: a union that is not a
+  // positive finite number.
+  if (!(w >= 0 && h >= 0 && all > 0 && all - all == 0)) return;
+  const T ratio = overlap / all;
+  const T to_overlap = grad / all * (1 + ratio);
+  const T to_area = grad / all * ratio;
   const T width = a.x2 - a.x1, height = a.y2 - a.y1;
   da.x1 += -to_overlap * h * max_slope(a.x1, b.x1) + to_area * height;
   da.x2 += to_overlap * h * max_slope(b.x2, a.x2) - to_area * height;

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from ._shared import fold, unfold
 
 CLIP = math.log(1000 / 16)
 
 
 class EncodeBoxesFunction(torch.autograd.Function):
     """Differentiable in boxes and anchors, once."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor:
@@ -33,11 +32,18 @@ class EncodeBoxesFunction(torch.autograd.Function):
         """See csrc/math/box_coder.h."""
         return *_C.encode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights), None
 
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, boxes: Tensor, anchors: Tensor, weights: Sequence[float]
+    ) -> tuple[Tensor, int]:
+        """One call over all rows."""
+        batch = info.batch_size
+        rows = [fold(x, d, batch) for x, d in zip((boxes, anchors), in_dims, strict=False)]
+        return unfold(EncodeBoxesFunction.apply(*rows, weights), batch), 0
+
 
 class DecodeBoxesFunction(torch.autograd.Function):
     """Differentiable in deltas and anchors, once."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float) -> Tensor:
@@ -55,6 +61,15 @@ class DecodeBoxesFunction(torch.autograd.Function):
         """See csrc/math/box_coder.h."""
         grads = _C.decode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights, ctx.clip)
         return *grads, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, deltas: Tensor, anchors: Tensor, *rest: Any
+    ) -> tuple[Tensor, int]:
+        """One call over all rows."""
+        batch = info.batch_size
+        rows = [fold(x, d, batch) for x, d in zip((deltas, anchors), in_dims, strict=False)]
+        return unfold(DecodeBoxesFunction.apply(*rows, *rest), batch), 0
 
 
 def encode_boxes(

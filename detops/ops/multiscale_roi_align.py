@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _C
-from ._rois import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
 
 
 class Pooling(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the RoI ops share."""
+"""What several ops share."""
 
 from typing import Any
 

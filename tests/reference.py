@@ -1,0 +1,94 @@
+"""Slow, obvious versions of the ops: the oracles."""
+
+import math
+
+import numpy as np
+import torch
+
+
+def nms(boxes, scores, iou_threshold, dtype=np.float32):
+    """The contract to the letter, one pair at a time, IoU rounded to `dtype`."""
+    b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
+    s = scores.cpu().to(torch.float64).numpy()
+    # NaN first, then descending, ties in input order.
+    order = sorted(range(len(s)), key=lambda i: (not math.isnan(s[i]), -s[i] if s[i] == s[i] else 0))
+    kept = []
+    with np.errstate(all="ignore"):
+        for i in order:
+            if not any(float(_iou(b[k], b[i])) > iou_threshold for k in kept):
+                kept.append(i)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+def _iou(a, b):
+    zero = a.dtype.type(0)
+    w = max(zero, min(a[2], b[2]) - max(a[0], b[0]))
+    h = max(zero, min(a[3], b[3]) - max(a[1], b[1]))
+    overlap = w * h
+    area = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
+    return overlap / (area - overlap)
+
+
+def batched_nms(boxes, scores, idxs, iou_threshold, nms):
+    """One class at a time with a given `nms`, merged by score, stably."""
+    keep = torch.zeros(len(boxes), dtype=torch.bool)
+    for label in idxs.unique():
+        members = torch.nonzero(idxs == label).squeeze(1)
+        keep[members[nms(boxes[members], scores[members], iou_threshold)]] = True
+    order = torch.sort(scores, stable=True, descending=True).indices
+    return order[keep[order]]
+
+
+def _sample(plane, y, x):
+    h, w = plane.shape
+    if not (-1 <= y <= h and -1 <= x <= w):
+        return 0.0
+    y, x = min(max(y, 0), h - 1), min(max(x, 0), w - 1)
+    y0, x0 = int(y), int(x)
+    y1, x1 = min(y0 + 1, h - 1), min(x0 + 1, w - 1)
+    fy, fx = y - y0, x - x0
+    top = plane[y0, x0] * (1 - fx) + plane[y0, x1] * fx
+    bottom = plane[y1, x0] * (1 - fx) + plane[y1, x1] * fx
+    return top * (1 - fy) + bottom * fy
+
+
+def roi_align(input, rois, output_size, spatial_scale, sampling_ratio, aligned):
+    """Every sample of every bin in float64."""
+    ph, pw = output_size
+    maps = input.double().numpy()
+    out = np.zeros((len(rois), maps.shape[1], ph, pw))
+    for k, (b, x1, y1, x2, y2) in enumerate(rois.double().tolist()):
+        shift = 0.5 if aligned else 0.0
+        x, y = x1 * spatial_scale - shift, y1 * spatial_scale - shift
+        w, h = x2 * spatial_scale - shift - x, y2 * spatial_scale - shift - y
+        if not aligned:
+            w, h = max(w, 1.0), max(h, 1.0)
+        ny = sampling_ratio if sampling_ratio > 0 else math.ceil(h / ph)
+        nx = sampling_ratio if sampling_ratio > 0 else math.ceil(w / pw)
+        for c in range(maps.shape[1]):
+            for i in range(ph):
+                for j in range(pw):
+                    total = 0.0
+                    for iy in range(ny):
+                        for ix in range(nx):
+                            total += _sample(
+                                maps[int(b), c],
+                                y + (i + (iy + 0.5) / ny) * h / ph,
+                                x + (j + (ix + 0.5) / nx) * w / pw,
+                            )
+                    out[k, c, i, j] = total / max(nx * ny, 1)
+    return torch.from_numpy(out)
+
+
+def roi_levels(boxes, levels, canonical_scale=224, canonical_level=4, first_level=2):
+    """Equation 1 of "Feature Pyramid Networks", counted from 0."""
+    side = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).double().sqrt()
+    level = torch.floor(canonical_level + torch.log2(side / canonical_scale) + 1e-6)
+    return (level - first_level).clamp(0, levels - 1).long()
+
+
+def random_boxes(count, size=100.0, generator=None, dtype=torch.float32):
+    """`count` boxes with positive sides inside a square of `size`."""
+    corner = torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.7
+    sides = 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.3
+    return torch.cat([corner, corner + sides], dim=1)

@@ -1,0 +1,187 @@
+import pytest
+import reference
+import torch
+import torchvision
+from torch.autograd import gradcheck, gradgradcheck
+from torchvision.ops import roi_align as torchvision_roi_align
+
+import detops
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+SCALES = [1 / 4, 1 / 8, 1 / 16, 1 / 32]
+
+
+def pyramid(images, channels, image, layout=torch.contiguous_format, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(
+            images, channels, image[0] // 2**i, image[1] // 2**i, generator=generator, dtype=dtype
+        )
+        .contiguous(memory_format=layout)
+        .requires_grad_()
+        for i in (2, 3, 4, 5)
+    ]
+
+
+def boxes_of_all_sizes(images, per_image, size):
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(images):
+        corner = torch.rand(per_image, 2, generator=generator) * size
+        side = size * 2 ** (-6 * torch.rand(per_image, 2, generator=generator))
+        found.append(torch.cat([corner, corner + side], 1))
+    return found
+
+
+def level_by_level(maps, boxes, size, sampling_ratio, aligned):
+    index = torch.cat([b.new_full((len(b), 1), i) for i, b in enumerate(boxes)])
+    rois = torch.cat([index, torch.cat(boxes)], 1)
+    levels = reference.roi_levels(rois[:, 1:], len(maps))
+    out = maps[0].new_zeros(len(rois), maps[0].size(1), size, size)
+    for level, (x, scale) in enumerate(zip(maps, SCALES, strict=True)):
+        mine = torch.nonzero(levels == level).squeeze(1)
+        pooled = torchvision_roi_align(x, rois[mine], size, scale, sampling_ratio, aligned)
+        out = out.index_put((mine,), pooled)
+    return out
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sampling_ratio", [-1, 2])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_equals_level_by_level(isa, device, layout, sampling_ratio, aligned):
+    maps = [m.to(device) for m in pyramid(2, 20, (256, 320), layout)]
+    boxes = [b.to(device) for b in boxes_of_all_sizes(2, 60, 700)]
+    ours = detops.multiscale_roi_align(maps, boxes, 7, SCALES, sampling_ratio, aligned)
+    expected = level_by_level(maps, boxes, 7, sampling_ratio, aligned)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+    grad = torch.randn_like(expected)
+    for a, b in zip(
+        torch.autograd.grad(ours, maps, grad),
+        torch.autograd.grad(expected, maps, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("image", [(256, 320), (416, 96), (96, 416)])
+def test_module_is_a_drop_in(image):
+    names = ["a", "b", "c", "d"]
+    maps = dict(zip(names, pyramid(2, 8, image), strict=True)) | {"pool": torch.zeros(2, 8, 1, 1)}
+    boxes, shapes = boxes_of_all_sizes(2, 40, 300), [image, (image[0] - 3, image[1] - 7)]
+    ours = detops.MultiScaleRoIAlign(names, 7, 2)(maps, boxes, shapes)
+    theirs = torchvision.ops.MultiScaleRoIAlign(names, 7, 2)(maps, boxes, shapes)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_module_infers_scales_on_every_call():
+    # Maps of a narrow image: rounding by the strides distorts its shorter side most.
+    module = detops.MultiScaleRoIAlign(["a"], 2, 2)
+    for stride in (4, 8):
+        x = torch.randn(1, 2, 800 // stride, -(-50 // stride))
+        boxes = [torch.tensor([[4.0, 100, 40, 700]])]
+        expected = detops.roi_align(x, boxes, 2, 1 / stride, 2)
+        assert torch.equal(module({"a": x}, boxes, [(800, 50)]), expected)
+    with pytest.raises(ValueError, match=r"x must hold one of \['a'\], got \['b'\]"):
+        module({"b": x}, boxes, [(800, 50)])
+
+
+def test_level_boundaries():
+    # Every map holds the number of its level, and every box lies inside every map.
+    maps = [torch.full((1, 1, 512 >> i, 512 >> i), float(i)) for i in range(4)]
+    sides = [1.0, 111.9, 112, 223.9, 224, 447.9, 448, 895.9, 896]
+    boxes = [torch.tensor([[0.0, 0, side, side] for side in sides])]
+    pooled = detops.multiscale_roi_align(maps, boxes, 1, SCALES, 1)
+    assert pooled.flatten().tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+    assert pooled.flatten().tolist() == reference.roi_levels(boxes[0], 4).tolist()
+
+
+def test_gradients():
+    maps = pyramid(1, 2, (64, 64), dtype=torch.double)
+    boxes = [torch.tensor([[3.0, 4, 30, 50], [0, 0, 300, 200], [5, 5, 160, 190]]).double()]
+
+    def call(*maps):
+        return detops.multiscale_roi_align(maps, boxes, 2, SCALES, 2)
+
+    assert gradcheck(call, maps)
+    assert gradgradcheck(call, maps)
+
+
+def test_vmap():
+    maps = [torch.stack([m.detach(), 2 * m.detach()]) for m in pyramid(2, 3, (64, 64))]
+    rois = torch.tensor([[0.0, 3, 4, 30, 50], [1, 0, 0, 300, 200]])
+
+    def total(maps, rois):
+        return detops.multiscale_roi_align(maps, rois, 2, SCALES, 2).square().sum()
+
+    gradient = torch.func.grad(total)
+    batched = torch.vmap(gradient, in_dims=(0, None))(maps, rois)
+    for i in range(2):
+        expected = gradient([m[i] for m in maps], rois)
+        for a, b in zip(batched, expected, strict=True):
+            torch.testing.assert_close(a[i], b)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_same_bits_for_any_threads(two_threads, layout):
+    maps, boxes = pyramid(2, 20, (128, 128), layout), boxes_of_all_sizes(2, 200, 300)
+
+    def both():
+        pooled = detops.multiscale_roi_align(maps, boxes, 7, SCALES, 2)
+        return pooled, *torch.autograd.grad(pooled.square().sum(), maps)
+
+    for a, b in zip(*two_threads(both), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_opcheck_and_compile():
+    maps, rois = [m.detach() for m in pyramid(2, 3, (64, 64))], torch.rand(4, 5)
+    shared = (2, False, 224.0, 4)
+    torch.library.opcheck(
+        torch.ops.detops.multiscale_roi_align_forward.default, (maps, rois, SCALES, 2, 3, *shared)
+    )
+    sizes = [m.size(2) for m in maps]
+    torch.library.opcheck(
+        torch.ops.detops.multiscale_roi_align_backward.default,
+        (torch.randn(4, 3, 2, 3), rois, SCALES, 2, 3, 2, 3, sizes, sizes, *shared),
+    )
+
+    def call(maps, boxes):
+        return detops.multiscale_roi_align(maps, boxes, 2, SCALES, 2).square().sum()
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    leaves = pyramid(2, 3, (64, 64))
+    ours = torch.autograd.grad(compiled(leaves, boxes_of_all_sizes(2, 5, 60)), leaves)
+    expected = torch.autograd.grad(call(leaves, boxes_of_all_sizes(2, 5, 60)), leaves)
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_empty():
+    maps = pyramid(2, 3, (64, 64))
+    pooled = detops.multiscale_roi_align(maps, [torch.zeros(0, 4)] * 2, 7, SCALES)
+    assert pooled.shape == (0, 3, 7, 7)
+    pooled.sum().backward()
+    assert all((m.grad == 0).all() for m in maps)
+
+
+M, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("maps", "scales", "message"),
+    [
+        ([], [], "inputs must hold 1 to 16 feature maps, got 0"),
+        ([M, M], [0.5], "spatial_scales must have one entry per feature map .2., got 1"),
+        ([M, M.double()], [0.5, 0.25], "inputs must share one dtype .Float., got Double"),
+        ([M, M[:, :1]], [0.5, 0.25], r"inputs must agree in N and C with \[1, 2, 4, 4\]"),
+        ([M, M[0]], [0.5, 0.25], r"inputs must be \[N, C, H, W\], got \[2, 4, 4\]"),
+        ([M], [-1.0], "spatial_scale must be positive"),
+    ],
+)
+def test_bad_input(maps, scales, message):
+    with pytest.raises(RuntimeError, match=f"detops.multiscale_roi_align: {message}"):
+        detops.multiscale_roi_align(maps, R, 2, scales)
+    rois = R.clone()
+    rois[2, 0] = 1
+    with pytest.raises(RuntimeError, match=r"detops.multiscale_roi_align: boxes\[2, 0\]"):
+        detops.multiscale_roi_align([M], rois, 2, [1.0])

@@ -1,0 +1,214 @@
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.ops import nms as torchvision_nms
+
+import detops
+
+THRESHOLDS = [-0.1, 0.0, 1e-40, 0.01, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
+ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
+
+
+def odd_case(rng, count, dtype=torch.float32):
+    """Boxes and scores of a random kind: smooth, gridded, tied, crowded, broken."""
+    kind = rng.integers(5)
+    low = rng.uniform(-20, 80, (count, 2))
+    side = rng.uniform(0, 40, (count, 2)) if kind < 4 else rng.uniform(-10, 40, (count, 2))
+    boxes = np.concatenate([low, low + side], 1)
+    if kind == 1:  # IoU meets the threshold exactly
+        boxes = np.round(boxes / 5) * 5
+    if kind == 2:  # near copies
+        boxes = boxes[rng.integers(0, max(1, count // 10), count)] + rng.normal(0, 0.5, (count, 4))
+    scores = rng.random(count)
+    if rng.random() < 0.5:
+        scores = np.round(scores * 10) / 10
+    if kind >= 3 and count:
+        for _ in range(max(1, count // 8)):
+            boxes[rng.integers(count), rng.integers(4)] = rng.choice(ODD)
+            scores[rng.integers(count)] = rng.choice([math.nan, math.inf, -math.inf, 0.0, -0.0])
+    return torch.from_numpy(boxes).to(dtype), torch.from_numpy(scores).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_torchvision_on_random_cases(isa, dtype, two_threads):
+    rng = np.random.default_rng(0)
+    for _ in range(700):
+        boxes, scores = odd_case(rng, int(rng.integers(0, 200)), dtype)
+        threshold = float(rng.choice(THRESHOLDS))
+        expected = torchvision_nms(boxes, scores, threshold)
+        for keep in two_threads(lambda: detops.nms(boxes, scores, threshold)):  # noqa: B023
+            assert torch.equal(keep, expected), (boxes, scores, threshold)
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.7])
+def test_equals_torchvision_on_many_boxes(isa, threshold):
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        boxes, scores = odd_case(rng, 3000)
+        expected = torchvision_nms(boxes, scores, threshold)
+        assert torch.equal(detops.nms(boxes, scores, threshold), expected)
+
+
+def test_equals_the_reference(device):
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        boxes, scores = odd_case(rng, int(rng.integers(0, 40)))
+        threshold = float(rng.choice(THRESHOLDS))
+        keep = detops.nms(boxes.to(device), scores.to(device), threshold)
+        assert torch.equal(keep.cpu(), reference.nms(boxes, scores, threshold))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(*[st.floats(width=32)] * 4, st.floats(width=32)), max_size=12
+    ),
+    st.sampled_from(THRESHOLDS),
+)
+def test_any_floats(rows, threshold):
+    table = torch.tensor(rows, dtype=torch.float32).reshape(-1, 5)
+    boxes, scores = table[:, :4], table[:, 4]
+    expected = reference.nms(boxes, scores, threshold)
+    assert torch.equal(detops.nms(boxes, scores, threshold), expected)
+
+
+def test_threshold_from_both_sides(isa, device):
+    # The IoU of these is the float32 nearest to 1/3, which lies a little above 1/3.
+    boxes = torch.tensor([[0.0, 0, 2, 1], [1, 0, 3, 1]], device=device)
+    scores = torch.tensor([1.0, 0.5], device=device)
+    iou = float(np.float32(1) / np.float32(3))
+    assert detops.nms(boxes, scores, 1 / 3).tolist() == [0]
+    assert detops.nms(boxes, scores, math.nextafter(iou, 0)).tolist() == [0]
+    assert detops.nms(boxes, scores, iou).tolist() == [0, 1]
+
+
+def test_ties_keep_input_order(device):
+    boxes = torch.tensor([[0.0, 0, 1, 1]] * 3 + [[5.0, 5, 6, 6]] * 2, device=device)
+    assert detops.nms(boxes, torch.ones(5, device=device), 0.5).tolist() == [0, 3]
+    scores = torch.tensor([-0.0, 0.0], device=device)
+    assert detops.nms(boxes[:2] * 0, scores, 0.5).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype, device):
+    boxes, scores = odd_case(np.random.default_rng(3), 300)
+    boxes, scores = boxes.to(device, dtype), scores.to(device, dtype)
+    expected = detops.nms(boxes.float(), scores.float(), 0.5)
+    assert torch.equal(detops.nms(boxes, scores, 0.5), expected)
+    assert torch.equal(detops.nms(boxes, scores.double(), 0.5), expected)
+
+
+def test_non_contiguous(device):
+    boxes, scores = odd_case(np.random.default_rng(4), 100)
+    boxes, scores = boxes.to(device), scores.to(device)
+    expected = detops.nms(boxes, scores, 0.5)
+    assert torch.equal(detops.nms(boxes.t().contiguous().t(), scores, 0.5), expected)
+    wide = torch.stack([scores, scores], 1)[:, 0]
+    assert torch.equal(detops.nms(boxes.repeat(1, 2)[:, :4], wide, 0.5), expected)
+
+
+def test_empty(device):
+    keep = detops.nms(torch.empty(0, 4, device=device), torch.empty(0, device=device), 0.5)
+    assert keep.shape == (0,) and keep.dtype == torch.int64 and keep.device.type == device
+
+
+def labels_of(rng, count):
+    kind = rng.integers(4)
+    if kind == 0:
+        return torch.from_numpy(rng.integers(0, 5, count))
+    if kind == 1:
+        return torch.from_numpy(rng.integers(0, 256, count)).to(torch.uint8)
+    if kind == 2:
+        return torch.from_numpy(rng.integers(-3, 3, count)).to(torch.int32)
+    extremes = np.array([-(2**63), -1, 0, 1, 2**63 - 1])
+    return torch.from_numpy(extremes[rng.integers(0, 5, count)])
+
+
+def test_batched_equals_a_loop_over_classes(isa, two_threads):
+    rng = np.random.default_rng(5)
+    for i in range(300):
+        # From some thousand boxes on, classes are shared out among threads.
+        boxes, scores = odd_case(rng, 12_000 if i == 0 else int(rng.integers(0, 400)))
+        labels = labels_of(rng, len(boxes))
+        threshold = float(rng.choice(THRESHOLDS))
+        expected = reference.batched_nms(boxes, scores, labels, threshold, torchvision_nms)
+        for keep in two_threads(lambda: detops.batched_nms(boxes, scores, labels, threshold)):  # noqa: B023
+            assert torch.equal(keep, expected)
+
+
+def test_batched_on_the_device(device):
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        boxes, scores = odd_case(rng, int(rng.integers(0, 2000)))
+        labels = labels_of(rng, len(boxes))
+        keep = detops.batched_nms(boxes.to(device), scores.to(device), labels.to(device), 0.5)
+        assert torch.equal(keep.cpu(), detops.batched_nms(boxes, scores, labels, 0.5))
+
+
+def test_classes_do_not_touch_at_negative_coordinates(device):
+    boxes = torch.tensor([[-50.0, -50, -10, -10], [10, 10, 50, 50]], device=device)
+    scores = torch.tensor([0.9, 0.8], device=device)
+    labels = torch.tensor([1, 0], device=device)
+    assert detops.batched_nms(boxes, scores, labels, 0.1).tolist() == [0, 1]
+
+
+B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: detops.nms(B[:, :3], S, 0.5), r"detops.nms: boxes must be \[N, 4\], got \[3, 3\]"),
+        (lambda: detops.nms(B[0], S, 0.5), r"detops.nms: boxes must be \[N, 4\], got \[4\]"),
+        (lambda: detops.nms(B, S[:2], 0.5), r"detops.nms: scores must have as many rows as boxes"),
+        (lambda: detops.nms(B, B, 0.5), r"detops.nms: scores must be \[N\], got \[3, 4\]"),
+        (lambda: detops.nms(B.long(), S, 0.5), "detops.nms: boxes must be float32.*got Long"),
+        (lambda: detops.nms(B, S.long(), 0.5), "detops.nms: scores must be float32.*got Long"),
+        (lambda: detops.nms(B, S, math.nan), "detops.nms: iou_threshold must be a number, got nan"),
+        (lambda: detops.nms(B, S.to("meta"), 0.5), "detops.nms: scores must be on the device"),
+        (lambda: detops.batched_nms(B, S, L[:2], 0.5), "detops.batched_nms: idxs must have as many"),
+        (lambda: detops.batched_nms(B, S, S, 0.5), "detops.batched_nms: idxs must be integers"),
+        (lambda: detops.batched_nms(B, S, L, math.nan), "detops.batched_nms: iou_threshold"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
+        call()
+
+
+def test_fake_tensors_raise_the_same():
+    with torch._subclasses.FakeTensorMode():
+        boxes, scores = torch.empty(3, 3), torch.empty(3)
+        with pytest.raises(RuntimeError, match=r"detops.nms: boxes must be \[N, 4\], got"):
+            detops.nms(boxes, scores, 0.5)
+
+
+def test_opcheck():
+    torch.library.opcheck(torch.ops.detops.nms.default, (B, S, 0.5))
+    torch.library.opcheck(torch.ops.detops.batched_nms.default, (B, S, L, 0.5))
+
+
+def test_compile():
+    def call(boxes, scores, labels):
+        keep = detops.batched_nms(boxes, scores, labels, 0.5)
+        return boxes[keep], detops.nms(boxes, scores, 0.5)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for count in (3, 50):
+        boxes = reference.random_boxes(count)
+        args = (boxes, torch.rand(count), torch.randint(0, 3, (count,)))
+        for got, expected in zip(compiled(*args), call(*args), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_autocast_computes_in_float32():
+    boxes, scores = odd_case(np.random.default_rng(7), 50)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(detops.nms(boxes, scores, 0.5), torchvision_nms(boxes, scores, 0.5))
