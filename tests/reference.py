@@ -11,7 +11,9 @@ def nms(boxes, scores, iou_threshold, dtype=np.float32):
     b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
     s = scores.cpu().to(torch.float64).numpy()
     # NaN first, then descending, ties in input order.
-    order = sorted(range(len(s)), key=lambda i: (not math.isnan(s[i]), -s[i] if s[i] == s[i] else 0))
+    order = sorted(
+        range(len(s)), key=lambda i: (not math.isnan(s[i]), -s[i] if s[i] == s[i] else 0)
+    )
     kept = []
     with np.errstate(all="ignore"):
         for i in order:

@@ -65,9 +65,7 @@ def test_equals_the_reference(device):
 
 @settings(deadline=None, max_examples=200)
 @given(
-    st.lists(
-        st.tuples(*[st.floats(width=32)] * 4, st.floats(width=32)), max_size=12
-    ),
+    st.lists(st.tuples(*[st.floats(width=32)] * 4, st.floats(width=32)), max_size=12),
     st.sampled_from(THRESHOLDS),
 )
 def test_any_floats(rows, threshold):
@@ -171,7 +169,10 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
         (lambda: detops.nms(B, S.long(), 0.5), "detops.nms: scores must be float32.*got Long"),
         (lambda: detops.nms(B, S, math.nan), "detops.nms: iou_threshold must be a number, got nan"),
         (lambda: detops.nms(B, S.to("meta"), 0.5), "detops.nms: scores must be on the device"),
-        (lambda: detops.batched_nms(B, S, L[:2], 0.5), "detops.batched_nms: idxs must have as many"),
+        (
+            lambda: detops.batched_nms(B, S, L[:2], 0.5),
+            "detops.batched_nms: idxs must have as many",
+        ),
         (lambda: detops.batched_nms(B, S, S, 0.5), "detops.batched_nms: idxs must be integers"),
         (lambda: detops.batched_nms(B, S, L, math.nan), "detops.batched_nms: iou_threshold"),
     ],

@@ -25,12 +25,16 @@ def python(code, path=PACKAGE.parent, **environment):
 
 
 def test_the_extension_can_be_imported_first():
-    code, out, err = python("import detops._C as C; import torch; print(C.nms is torch.ops.detops.nms)")
+    code, out, err = python(
+        "import detops._C as C; import torch; print(C.nms is torch.ops.detops.nms)"
+    )
     assert (code, out) == (0, "True"), err
 
 
 def test_every_op_is_the_dispatchers():
-    names = [n for n in dir(detops._C) if isinstance(getattr(detops._C, n), torch._ops.OpOverloadPacket)]
+    names = [
+        n for n in dir(detops._C) if isinstance(getattr(detops._C, n), torch._ops.OpOverloadPacket)
+    ]
     assert len(names) >= 17
     for name in names:
         assert getattr(detops._C, name) is getattr(torch.ops.detops, name)
@@ -65,7 +69,9 @@ def test_another_torch_is_explained(copied):
     code, _, err = python(ALONE, copied.parent)
     assert code != 0
     last = err.strip().splitlines()[-1]
-    assert last.startswith("ImportError: detops._C does not fit this PyTorch: it was built for torch 2.3.1")
+    assert last.startswith(
+        "ImportError: detops._C does not fit this PyTorch: it was built for torch 2.3.1"
+    )
     assert f"installed: torch {torch.__version__}" in last and "pip install" in last
 
 

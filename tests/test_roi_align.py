@@ -110,6 +110,7 @@ def test_gradients(device, layout):
     x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
     rois = rois_for(2, 4, 8, torch.double).to(device)
     for args in ((2, 0.7, 2, True), ((3, 1), 1.0, -1, False)):
+
         def call(x):
             return detops.roi_align(x, rois, *args)  # noqa: B023
 
@@ -261,7 +262,7 @@ X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
         (lambda: detops.roi_align(X, R, 0), "detops.roi_align: output_size must be at least 1 x 1"),
         (lambda: detops.roi_align(X, R, (2, -1)), "detops.roi_align: output_size must be.*2 x -1"),
         (lambda: detops.roi_align(X, R, 2, math.nan), "detops.roi_align: spatial_scale.*got nan"),
-        (lambda: detops.roi_align(X, R, 2, 0.0), "detops.roi_align: spatial_scale must be positive"),
+        (lambda: detops.roi_align(X, R, 2, 0.0), "detops.roi_align: spatial_scale must be"),
         (lambda: detops.roi_align(X, R, 2, 1.0, 10**6), "detops.roi_align: sampling_ratio must be"),
         (lambda: detops.roi_align(X, R.to("meta"), 2), "detops.roi_align: boxes must be on the"),
         (lambda: detops.roi_align(X[:, :, :0], R, 2), "detops.roi_align: input must have H and W"),
@@ -285,15 +286,15 @@ def test_bad_lists():
 
 def test_raw_op_defaults_are_the_familys():
     x, rois = feature_map(1, 2, 6, 6).detach(), rois_for(1, 3)
-    assert torch.equal(roi_align_forward(x, rois, 0.5, 2, 3, 0), detops.roi_align(x, rois, (2, 3), 0.5))
+    assert torch.equal(
+        roi_align_forward(x, rois, 0.5, 2, 3, 0), detops.roi_align(x, rois, (2, 3), 0.5)
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck(layout):
     x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3)
-    torch.library.opcheck(
-        torch.ops.detops.roi_align_forward.default, (x, rois, 0.5, 2, 3, 2, True)
-    )
+    torch.library.opcheck(torch.ops.detops.roi_align_forward.default, (x, rois, 0.5, 2, 3, 2, True))
     grad = torch.randn(3, 3, 2, 3).contiguous(memory_format=layout)
     torch.library.opcheck(
         torch.ops.detops.roi_align_backward.default, (grad, rois, 0.5, 2, 3, 2, 3, 6, 6, 2)

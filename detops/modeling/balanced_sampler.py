@@ -25,9 +25,7 @@ class BalancedSampler:
         """
         positive = torch.nonzero(labels >= 1).squeeze(1)
         negative = torch.nonzero(labels == 0).squeeze(1)
-        n_positive = min(
-            positive.numel(), int(self.batch_size_per_image * self.positive_fraction)
-        )
+        n_positive = min(positive.numel(), int(self.batch_size_per_image * self.positive_fraction))
         n_negative = min(negative.numel(), self.batch_size_per_image - n_positive)
         return _draw(positive, n_positive), _draw(negative, n_negative)
 

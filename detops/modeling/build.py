@@ -29,8 +29,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
     """
     if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         raise ConfigError(
-            "MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got "
-            f"{cfg.MODEL.META_ARCHITECTURE}"
+            f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
     for key in ("RPN_ONLY", "MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
         if cfg.MODEL[key]:
@@ -70,9 +69,7 @@ def build_norm(cfg: Any, kind: str) -> Norm:
 
 def _group_norm(cfg: Any) -> Norm:
     gn = cfg.MODEL.GROUP_NORM
-    return partial(
-        group_norm, num_groups=gn.NUM_GROUPS, dim_per_gp=gn.DIM_PER_GP, eps=gn.EPSILON
-    )
+    return partial(group_norm, num_groups=gn.NUM_GROUPS, dim_per_gp=gn.DIM_PER_GP, eps=gn.EPSILON)
 
 
 def build_block(cfg: Any) -> Block:

@@ -69,7 +69,7 @@ class GeneralizedRCNN(nn.Module):
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
     ) -> dict[str, Tensor] | list[Target]:
-        """torchvision's calling convention.
+        """The calling convention of torchvision's detectors.
 
         Args:
             images: ``[3, h, w]``, RGB in 0..1, sizes may differ.

@@ -11,7 +11,9 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     if isinstance(boxes, Tensor):
         return boxes
     if not boxes:
-        raise ValueError("detops: a list of boxes must hold one tensor per image, got an empty list")
+        raise ValueError(
+            "detops: a list of boxes must hold one tensor per image, got an empty list"
+        )
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != 4:
             raise ValueError(f"detops: boxes[{i}] must be [L, 4], got {list(b.shape)}")

@@ -30,7 +30,8 @@ class EncodeBoxesFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """See csrc/math/box_coder.h."""
-        return *_C.encode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights), None
+        boxes, anchors = ctx.saved_tensors
+        return *_C.encode_boxes_backward(grad, boxes, anchors, ctx.weights), None
 
     @staticmethod
     def vmap(
@@ -59,7 +60,8 @@ class DecodeBoxesFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """See csrc/math/box_coder.h."""
-        grads = _C.decode_boxes_backward(grad, *ctx.saved_tensors, ctx.weights, ctx.clip)
+        deltas, anchors = ctx.saved_tensors
+        grads = _C.decode_boxes_backward(grad, deltas, anchors, ctx.weights, ctx.clip)
         return *grads, None, None
 
     @staticmethod
@@ -120,9 +122,7 @@ def decode_boxes(
 class BoxCoder:
     """:func:`encode_boxes` and :func:`decode_boxes` with fixed weights and clip."""
 
-    def __init__(
-        self, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0), clip: float = CLIP
-    ) -> None:
+    def __init__(self, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0), clip: float = CLIP) -> None:
         self.weights = tuple(weights)
         self.clip = clip
 

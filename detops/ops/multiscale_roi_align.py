@@ -48,7 +48,6 @@ class MultiScaleRoIAlignFunction(torch.autograd.Function):
         )
         return None, None, *grads
 
-
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple, boxes: Tensor, pooling: Pooling, *inputs: Tensor
@@ -69,21 +68,22 @@ class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Spreads ``grad`` over one map per level."""
         batch, channels = sizes[0][:2]
-        scales, height, width, *rest = pooling
-        return tuple(
-            _C.multiscale_roi_align_backward(
-                grad,
-                boxes,
-                scales,
-                height,
-                width,
-                batch,
-                channels,
-                [s[2] for s in sizes],
-                [s[3] for s in sizes],
-                *rest,
-            )
+        maps = _C.multiscale_roi_align_backward(
+            grad,
+            boxes,
+            pooling.spatial_scales,
+            pooling.height,
+            pooling.width,
+            batch,
+            channels,
+            [size[2] for size in sizes],
+            [size[3] for size in sizes],
+            pooling.sampling_ratio,
+            pooling.aligned,
+            pooling.canonical_scale,
+            pooling.canonical_level,
         )
+        return tuple(maps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -193,8 +193,7 @@ class MultiScaleRoIAlign(nn.Module):
         maps = [x[name] for name in self.featmap_names if name in x]
         if not maps:
             raise ValueError(
-                f"detops.MultiScaleRoIAlign: x must hold one of {self.featmap_names}, "
-                f"got {list(x)}"
+                f"detops.MultiScaleRoIAlign: x must hold one of {self.featmap_names}, got {list(x)}"
             )
         height = max(shape[0] for shape in image_shapes)
         width = max(shape[1] for shape in image_shapes)

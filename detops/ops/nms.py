@@ -59,8 +59,6 @@ def _nms_fake(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
 
 
 @torch.library.register_fake("detops::batched_nms")
-def _batched_nms_fake(
-    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
-) -> Tensor:
+def _batched_nms_fake(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
     _C.check_nms(boxes, scores, idxs, iou_threshold)
     return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

@@ -13,9 +13,7 @@ class RoIAlignFunction(torch.autograd.Function):
     """Linear in ``input``; no gradient reaches the boxes."""
 
     @staticmethod
-    def forward(
-        input: Tensor, boxes: Tensor, pooling: tuple[float, int, int, int, bool]
-    ) -> Tensor:
+    def forward(input: Tensor, boxes: Tensor, pooling: tuple[float, int, int, int, bool]) -> Tensor:
         """See :func:`roi_align`."""
         return _C.roi_align_forward(input, boxes, *pooling)
 
@@ -38,7 +36,6 @@ class RoIAlignFunction(torch.autograd.Function):
             None,
             None,
         )
-
 
     @staticmethod
     def vmap(
@@ -101,7 +98,7 @@ def roi_align(
 ) -> Tensor:
     """Pools each box into a grid of bins by averaging bilinear samples.
 
-    "Mask R-CNN" (He et al., 2017), section 3. A sample outside ``[-1, H] x [-1, W]`` counts as zero;
+    "Mask R-CNN" (He et al., 2017), section 3. A sample outside ``[-1, H] x [-1, W]`` counts as 0;
     between the border and that limit the border's value is taken. NaN, infinite and (with
     ``aligned``) inverted boxes under adaptive sampling give zeros. Coordinates and sums are never
     below float32, whatever the dtype of ``input``; boxes may have another dtype.

@@ -17,9 +17,7 @@ STAGES = {
 }
 
 
-def conv(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
-) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     """A convolution without bias, for a normalisation to follow."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -78,8 +78,7 @@ class AnchorGenerator(nn.Module):
         """
         if len(features) != len(self.strides):
             raise ValueError(
-                f"AnchorGenerator: expected {len(self.strides)} feature levels, "
-                f"got {len(features)}"
+                f"AnchorGenerator: expected {len(self.strides)} feature levels, got {len(features)}"
             )
         return [
             self._level(i, stride, f.shape[-2], f.shape[-1])

@@ -39,8 +39,7 @@ class ProposalSelector:
         boxes = self.box_coder.decode(delta.flatten(0, 1), anchor.flatten(0, 1))
         boxes = boxes.view(*score.shape, 4)
         chosen = [
-            self._thin(*image, size)
-            for *image, size in zip(boxes, score, level_of, image_sizes, strict=True)
+            self._thin(boxes[i], score[i], level_of[i], size) for i, size in enumerate(image_sizes)
         ]
         if self.per_batch:
             return _best_of_batch(chosen, self.fpn_post_nms_top_n)

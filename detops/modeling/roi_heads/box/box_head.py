@@ -69,4 +69,5 @@ class BoxHead(nn.Module):
             raise ValueError("BoxHead: targets are needed in training, got None")
         sampled = [self.loss.sample(p, t) for p, t in zip(proposals, targets, strict=True)]
         x = self.feature_extractor(features, [s.boxes for s in sampled])
-        return [], self.loss(*self.predictor(x), sampled)
+        logits, deltas = self.predictor(x)
+        return [], self.loss(logits, deltas, sampled)

@@ -24,7 +24,7 @@ class BoxPostProcessor:
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
     ) -> list[dict[str, Tensor]]:
-        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores`` ``[n]``, best first.
+        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores``, best first.
 
         Args:
             logits: ``[K, C]``, all images' proposals in order.
@@ -33,7 +33,9 @@ class BoxPostProcessor:
             image_sizes: (height, width) of each image.
         """
         counts = [len(p) for p in proposals]
-        boxes = self.box_coder.decode(deltas, torch.cat(proposals)).view(len(deltas), -1, 4)
+        # unflatten, not view: with no proposals a -1 would be ambiguous.
+        boxes = self.box_coder.decode(deltas, torch.cat(proposals))
+        boxes = boxes.unflatten(1, (boxes.size(1) // 4, 4))
         # The background's columns are dropped; shared deltas serve every class.
         boxes = boxes[:, 1:].expand(-1, logits.size(1) - 1, -1)
         scores = logits.softmax(dim=1)[:, 1:]
@@ -44,9 +46,7 @@ class BoxPostProcessor:
             )
         ]
 
-    def _image(
-        self, boxes: Tensor, scores: Tensor, size: tuple[int, int]
-    ) -> dict[str, Tensor]:
+    def _image(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         # NaN scores fail the comparison, and NaN boxes must not become detections either.
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
         chosen = clip_boxes_to_image(boxes[proposal, cls], size)

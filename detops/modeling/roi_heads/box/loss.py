@@ -40,7 +40,7 @@ class BoxLoss:
 
     @torch.no_grad()
     def sample(self, proposals: Tensor, target: dict[str, Tensor]) -> Sampled:
-        """Draws from proposals ``[n, 4]`` and the ground truth itself, which is found early then."""
+        """Draws from proposals ``[n, 4]`` and the ground truth itself."""
         truth = target["boxes"].to(proposals)
         boxes = torch.cat([proposals, truth])
         match = self.matcher(box_iou(truth, boxes))
@@ -52,9 +52,7 @@ class BoxLoss:
             truth[match[positive]],
         )
 
-    def __call__(
-        self, logits: Tensor, deltas: Tensor, sampled: list[Sampled]
-    ) -> dict[str, Tensor]:
+    def __call__(self, logits: Tensor, deltas: Tensor, sampled: list[Sampled]) -> dict[str, Tensor]:
         """The two losses, as means over all drawn proposals.
 
         Args:
@@ -67,7 +65,7 @@ class BoxLoss:
         classification = F.cross_entropy(logits, labels, reduction="sum")
         positive = torch.nonzero(labels > 0).squeeze(1)
         of_class = labels[positive].clamp(max=1) if self.class_agnostic else labels[positive]
-        predicted = deltas.view(labels.numel(), -1, 4)[positive, of_class]
+        predicted = deltas.unflatten(1, (deltas.size(1) // 4, 4))[positive, of_class]
         boxes = torch.cat([s.boxes for s in sampled])[positive]
         wanted = self.box_coder.encode(torch.cat([s.matched for s in sampled]), boxes)
         regression = F.smooth_l1_loss(predicted, wanted, beta=1.0, reduction="sum")

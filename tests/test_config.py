@@ -1,0 +1,77 @@
+import pytest
+
+from detops.config import ConfigError, dump_config, load_config
+
+
+def write(path, text):
+    file = path / "config.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_defaults_are_the_familys():
+    cfg = load_config()
+    assert cfg.MODEL.RPN.NMS_THRESH == 0.7
+    assert cfg.MODEL.ROI_HEADS.DETECTIONS_PER_IMG == 100
+    assert tuple(cfg.MODEL.ROI_HEADS.BBOX_REG_WEIGHTS) == (10, 10, 5, 5)
+    assert cfg.SOLVER.WARMUP_FACTOR == pytest.approx(1 / 3)
+
+
+def test_file_and_overrides(tmp_path):
+    file = write(
+        tmp_path,
+        """
+MODEL:
+  BACKBONE: {CONV_BODY: "R-50-FPN"}
+  RPN:
+    ANCHOR_STRIDE: (4, 8, 16, 32, 64)
+    NMS_THRESH: 1
+SOLVER: {BASE_LR: 1e-3, STEPS: "(60000, 80000)"}
+""",
+    )
+    overrides = ["MODEL.MASK_ON", "true", "SOLVER.MAX_ITER", "7", "OUTPUT_DIR", "12"]
+    cfg = load_config(file, overrides)
+    assert cfg.MODEL.BACKBONE.CONV_BODY == "R-50-FPN"
+    assert list(cfg.MODEL.RPN.ANCHOR_STRIDE) == [4, 8, 16, 32, 64]
+    assert cfg.MODEL.RPN.NMS_THRESH == 1.0 and isinstance(cfg.MODEL.RPN.NMS_THRESH, float)
+    assert cfg.SOLVER.BASE_LR == 1e-3 and list(cfg.SOLVER.STEPS) == [60000, 80000]
+    assert cfg.MODEL.MASK_ON is True and cfg.SOLVER.MAX_ITER == 7 and cfg.OUTPUT_DIR == "12"
+
+
+def test_round_trip_and_read_only(tmp_path):
+    cfg = load_config(None, ["SOLVER.MAX_ITER", 5])
+    assert load_config(write(tmp_path, dump_config(cfg))) == cfg
+    with pytest.raises(Exception, match="read-only"):
+        cfg.SOLVER.MAX_ITER = 6
+    assert load_config().SOLVER.MAX_ITER == 40000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("MODEL: {RPN: {NMS_TRESH: 0.5}}", "config.yaml: unknown key MODEL.RPN.NMS_TRESH; known"),
+        ("MODEL: {MASK_ON: 1}", "config.yaml: MODEL.MASK_ON: expected bool, got int 1"),
+        ("SOLVER: {MAX_ITER: 1.5}", "config.yaml: SOLVER.MAX_ITER: expected int, got float 1.5"),
+        ("SOLVER: {MAX_ITER: true}", "SOLVER.MAX_ITER: expected int, got bool True"),
+        ("SOLVER: {STEPS: many}", "SOLVER.STEPS: expected tuple, got str 'many'"),
+        ("SOLVER: 3", "config.yaml: SOLVER: expected keys and values, got 3"),
+        ("MODEL: {WEIGHT: 3}", "MODEL.WEIGHT: expected str, got int 3"),
+        ("- a", "config.yaml: expected keys and values, got list"),
+        ("a: [", "config.yaml: not YAML"),
+    ],
+)
+def test_errors_name_key_and_file(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        load_config(write(tmp_path, text))
+    assert "\n" not in str(error.value)
+
+
+def test_errors_of_overrides():
+    with pytest.raises(ConfigError, match="overrides: unknown key MODEL.MASKON"):
+        load_config(None, ["MODEL.MASKON", True])
+    with pytest.raises(ConfigError, match="overrides: SOLVER.MAX_ITER: expected int, got str 'x'"):
+        load_config(None, ["SOLVER.MAX_ITER", "x"])
+    with pytest.raises(ConfigError, match="expected pairs of key and value"):
+        load_config(None, ["SOLVER.MAX_ITER"])
+    with pytest.raises(ConfigError, match="nowhere.yaml: cannot be read"):
+        load_config("nowhere.yaml")

@@ -1,0 +1,209 @@
+import pytest
+import reference
+import torch
+import torchvision
+from torchvision.models.detection.anchor_utils import AnchorGenerator as TorchvisionAnchors
+from torchvision.models.detection.image_list import ImageList as TorchvisionImageList
+
+import detops
+from detops.modeling.backbone.fpn import FPN
+from detops.modeling.backbone.norm import FrozenBatchNorm2d, group_norm
+from detops.modeling.balanced_sampler import BalancedSampler
+from detops.modeling.image_list import to_image_list
+from detops.modeling.matcher import Matcher
+from detops.modeling.registry import Registry
+from detops.modeling.roi_heads.box.inference import BoxPostProcessor
+from detops.modeling.roi_heads.box.loss import BoxLoss, Sampled
+from detops.modeling.rpn import AnchorGenerator
+from detops.modeling.rpn.inference import ProposalSelector
+from detops.modeling.rpn.loss import RPNLoss
+
+
+def test_registry():
+    registry = Registry("MODEL.PART")
+    registry.register("b", "a")(dict)
+    assert registry["a"] is dict and registry["b"] is dict
+    with pytest.raises(ValueError, match="unknown MODEL.PART 'c'; known: a, b"):
+        registry["c"]
+    with pytest.raises(ValueError, match="'a' is registered already"):
+        registry.register("a")(list)
+
+
+def test_anchors_are_torchvisions():
+    sizes, ratios = ((32,), (64,), (120,)), (0.5, 1.0, 2.0)
+    features = [torch.zeros(1, 1, 64 // s, 96 // s) for s in (4, 8, 16)]
+    ours = torch.cat(AnchorGenerator(sizes, ratios, (4, 8, 16))(features))
+    images = TorchvisionImageList(torch.zeros(1, 3, 64, 96), [(64, 96)])
+    (theirs,) = TorchvisionAnchors(sizes, (ratios,) * 3)(images, features)
+    assert torch.equal(ours, theirs)
+
+
+def test_anchors_by_hand():
+    generator = AnchorGenerator([[4, 8]], [1.0], [10], straddle_thresh=0)
+    (anchors,) = generator([torch.zeros(1, 1, 1, 2)])
+    assert anchors.tolist() == [[-2, -2, 2, 2], [-4, -4, 4, 4], [8, -2, 12, 2], [6, -4, 14, 4]]
+    assert generator.num_anchors() == [2]
+    assert list(generator.state_dict()) == ["cell_anchors.0"]
+    inside = torch.tensor([[0.0, 0, 9, 9], [-1, 0, 9, 9], [0, 0, 10, 9], [0, 0, 9, 10]])
+    assert generator.visible(inside, (10, 10)).tolist() == [True, False, False, False]
+    with pytest.raises(ValueError, match="expected 1 feature levels, got 2"):
+        generator([torch.zeros(1, 1, 1, 1)] * 2)
+
+
+def test_matcher():
+    iou = torch.tensor([[0.8, 0.5, 0.2, 0.0, 0.3], [0.1, 0.6, 0.2, 0.0, 0.3]])
+    assert Matcher(0.7, 0.4)(iou).tolist() == [0, -2, -1, -1, -1]
+    assert Matcher(0.7, 0.4, True)(iou).tolist() == [0, 1, -1, -1, -1]
+    ties = torch.tensor([[0.3, 0.3, 0.1], [0.0, 0.0, 0.0]])
+    # All that share a ground truth's best are matched; a ground truth that meets nothing has none.
+    assert Matcher(0.7, 0.4, True)(ties).tolist() == [0, 0, -1]
+    assert Matcher(0.7, 0.4, True)(torch.zeros(0, 3)).tolist() == [-1, -1, -1]
+    assert Matcher(0.7, 0.4, True)(torch.zeros(2, 0)).tolist() == []
+    with pytest.raises(ValueError, match="expected 0 <= low <= high"):
+        Matcher(0.3, 0.4)
+
+
+def test_sampler():
+    labels = torch.tensor([1] * 10 + [0] * 50 + [-1] * 20)
+    positive, negative = BalancedSampler(32, 0.25)(labels)
+    assert len(positive) == 8 and len(negative) == 24
+    assert (labels[positive] == 1).all() and (labels[negative] == 0).all()
+    few = BalancedSampler(32, 0.5)(torch.tensor([1, 0, 0, -1]))
+    assert [x.tolist() for x in few] == [[0], [1, 2]]
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        draws.append(torch.cat(BalancedSampler(16, 0.5)(labels)))
+    assert torch.equal(*draws)
+
+
+def test_image_list():
+    batch = to_image_list([torch.ones(3, 5, 9), torch.ones(3, 7, 4)], 8)
+    assert batch.tensors.shape == (2, 3, 8, 16) and batch.sizes == [(5, 9), (7, 4)]
+    assert batch.tensors.is_contiguous(memory_format=torch.channels_last)
+    assert batch.tensors.sum() == 3 * (45 + 28)
+
+
+def test_frozen_batch_norm_is_a_batch_norm_in_evaluation():
+    ours, theirs = FrozenBatchNorm2d(4), torch.nn.BatchNorm2d(4, eps=1e-30).eval()
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        value = torch.rand(4) + 0.5
+        getattr(ours, name).copy_(value)
+        getattr(theirs, name).data.copy_(value)
+    x = torch.randn(2, 4, 3, 3)
+    torch.testing.assert_close(ours(x), theirs(x))
+    assert not list(ours.parameters())
+
+
+def test_group_norm_arguments():
+    assert group_norm(32, 8, -1, 1e-5).num_groups == 8
+    assert group_norm(32, -1, 16, 1e-5).num_groups == 2
+    with pytest.raises(ValueError, match="either NUM_GROUPS or DIM_PER_GP"):
+        group_norm(32, 8, 16, 1e-5)
+    with pytest.raises(ValueError, match="30 channels do not divide into 8 groups"):
+        group_norm(30, 8, -1, 1e-5)
+
+
+def test_fpn_equals_torchvisions():
+    ours = FPN([8, 16, 24], 4)
+    theirs = torchvision.ops.FeaturePyramidNetwork(
+        [8, 16, 24], 4, torchvision.ops.feature_pyramid_network.LastLevelMaxPool()
+    )
+    for i in range(3):
+        theirs.inner_blocks[i][0].load_state_dict(getattr(ours, f"fpn_inner{i + 1}").state_dict())
+        theirs.layer_blocks[i][0].load_state_dict(getattr(ours, f"fpn_layer{i + 1}").state_dict())
+    maps = [torch.randn(1, c, s, s + 2) for c, s in ((8, 17), (16, 9), (24, 5))]
+    expected = list(theirs({str(i): m for i, m in enumerate(maps)}).values())
+    assert ours.levels == 4
+    for a, b in zip(ours(maps), expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_proposals_equal_a_slow_loop():
+    torch.manual_seed(0)
+    anchors = [reference.random_boxes(60), reference.random_boxes(20)]
+    logits = [torch.randn(2, len(a)) for a in anchors]
+    deltas = [torch.randn(2, len(a), 4) * 0.3 for a in anchors]
+    deltas[0][0, 5] = float("nan")
+    sizes = [(80, 90), (60, 100)]
+    select = ProposalSelector(detops.BoxCoder(), 30, 8, 12, False, 0.5, 3)
+    for i, found in enumerate(select(logits, deltas, anchors, sizes)):
+        boxes, scores = [], []
+        for a, s, d in zip(anchors, logits, deltas, strict=True):
+            top = torch.sort(s[i], descending=True).indices[:30]
+            b = detops.clip_boxes_to_image(detops.decode_boxes(d[i][top], a[top]), sizes[i])
+            keep = torchvision.ops.remove_small_boxes(b, 3)
+            b, s = b[keep], s[i][top][keep]
+            keep = torchvision.ops.nms(b, s, 0.5)[:8]
+            boxes.append(b[keep])
+            scores.append(s[keep])
+        order = torch.cat(scores).argsort(descending=True)[:12]
+        torch.testing.assert_close(found, torch.cat(boxes)[order])
+    per_batch = ProposalSelector(detops.BoxCoder(), 30, 8, 12, True, 0.5, 3)
+    assert sum(len(b) for b in per_batch(logits, deltas, anchors, sizes)) == 12
+
+
+def test_detections_equal_a_slow_loop():
+    torch.manual_seed(0)
+    proposals = [reference.random_boxes(40), reference.random_boxes(0), reference.random_boxes(25)]
+    sizes = [(90, 80), (50, 50), (70, 100)]
+    logits, deltas = torch.randn(65, 4), torch.randn(65, 16)
+    logits[3], deltas[7] = float("nan"), float("nan")
+    coder = detops.BoxCoder((10.0, 10.0, 5.0, 5.0))
+    results = BoxPostProcessor(coder, 0.2, 0.5, 20)(logits, deltas, proposals, sizes)
+    start = 0
+    for found, boxes, size in zip(results, proposals, sizes, strict=True):
+        rows = slice(start, start + len(boxes))
+        start += len(boxes)
+        scores = logits[rows].softmax(1)
+        decoded = coder.decode(deltas[rows], boxes).view(-1, 4, 4)
+        expected = []
+        for label in (1, 2, 3):
+            b = detops.clip_boxes_to_image(decoded[:, label], size)
+            good = (scores[:, label] > 0.2) & (b[:, 2:] > b[:, :2]).all(1)
+            b, s = b[good], scores[good, label]
+            keep = torchvision.ops.nms(b, s, 0.5)
+            expected += [(s[k].item(), label, *b[k].tolist()) for k in keep]
+        expected = torch.tensor(sorted(expected, reverse=True)[:20]).view(-1, 6)
+        rows = torch.cat([found["scores"][:, None], found["labels"][:, None], found["boxes"]], 1)
+        torch.testing.assert_close(rows, expected)
+
+
+def test_rpn_loss_by_hand():
+    anchors = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30], [0, 0, 5, 10]])
+    logits = torch.tensor([[0.5, -1.0, 3.0]], requires_grad=True)
+    deltas = torch.zeros(1, 3, 4, requires_grad=True)
+    visible = [torch.ones(3, dtype=torch.bool)]
+    target = [{"boxes": torch.tensor([[1.0, 0, 11, 10]])}]
+    loss = RPNLoss(Matcher(0.7, 0.3, True), BalancedSampler(256, 0.5), detops.BoxCoder())
+    losses = loss(logits, deltas, anchors, visible, target)
+    # The first is positive (IoU 9/11), the second negative, the third (4/11) left out.
+    bce = torch.nn.functional.softplus(torch.tensor([-0.5, -1.0])).sum() / 2
+    torch.testing.assert_close(losses["loss_objectness"], bce)
+    # One delta of 0.1, below the bend at 1/9.
+    expected = 0.5 * 0.1**2 * 9 / 2
+    torch.testing.assert_close(losses["loss_rpn_box_reg"].item(), expected)
+
+
+def test_box_loss_by_hand():
+    loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(4, 0.5), detops.BoxCoder(), False)
+    boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
+    sampled = [Sampled(boxes, torch.tensor([2, 0]), torch.tensor([[2.0, 0, 12, 10]]))]
+    logits, deltas = torch.zeros(2, 3), torch.zeros(2, 12)
+    deltas[0, 8] = 1.2  # class 2, dx; 0.2 is wanted
+    losses = loss(logits, deltas, sampled)
+    torch.testing.assert_close(
+        losses["loss_classifier"].item(), torch.log(torch.tensor(3.0)).item()
+    )
+    torch.testing.assert_close(losses["loss_box_reg"].item(), 0.5 / 2)
+
+
+def test_box_sampling_adds_the_ground_truth():
+    torch.manual_seed(0)
+    loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(8, 0.5), detops.BoxCoder(), False)
+    target = {"boxes": torch.tensor([[0.0, 0, 10, 10]]), "labels": torch.tensor([3])}
+    sampled = loss.sample(torch.tensor([[40.0, 40, 50, 50]]), target)
+    assert sampled.boxes.tolist() == [[0, 0, 10, 10], [40, 40, 50, 50]]
+    assert sampled.labels.tolist() == [3, 0] and sampled.matched.tolist() == [[0, 0, 10, 10]]
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    assert loss.sample(torch.zeros(0, 4), nothing).boxes.shape == (0, 4)
