@@ -165,7 +165,7 @@ IMAGES, TARGETS = example()
         (IMAGES, TARGETS[:1], "targets: expected one per image .2., got 1"),
         (IMAGES[:1], [{"boxes": torch.rand(1, 4)}], r"targets\[0\]: expected a tensor 'labels'"),
         (IMAGES[:1], [TARGETS[0] | {"boxes": torch.rand(3, 5)}], r"\['boxes'\]: expected floating"),
-        (IMAGES[:1], [TARGETS[0] | {"labels": torch.ones(3)}], r"\['labels'\]: expected int64 \[3\]"),
+        (IMAGES[:1], [TARGETS[0] | {"labels": torch.ones(3)}], r"labels'\]: expected int64 \[3\]"),
         (IMAGES[:1], [TARGETS[0] | {"boxes": -TARGETS[0]["boxes"]}],
          r"targets\[0\]\['boxes'\]\[0\]: expected x1 < x2 and y1 < y2"),
         (IMAGES[:1], [TARGETS[0] | {"labels": torch.tensor([1, 3, 1])}],

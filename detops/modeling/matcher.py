@@ -8,7 +8,7 @@ BETWEEN = -2
 
 
 class Matcher:
-    """ "Faster R-CNN" (Ren et al., 2015), section 3.1.2.
+    """The assignment of "Faster R-CNN" (Ren et al., 2015), section 3.1.2.
 
     Args:
         high: a box with an IoU of at least this is matched.

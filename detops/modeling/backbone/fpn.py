@@ -22,7 +22,7 @@ def _conv(inputs: int, outputs: int, kernel: int, norm: Norm | None, relu: bool)
 
 
 class FPN(nn.Module):
-    """ "Feature Pyramid Networks" (Lin et al., 2017), section 3.
+    """The pyramid of "Feature Pyramid Networks" (Lin et al., 2017), section 3.
 
     Args:
         in_channels: of the maps, finest first.

@@ -35,7 +35,7 @@ class FrozenBatchNorm2d(nn.Module):
 
 
 def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> nn.GroupNorm:
-    """ "Group Normalization" (Wu and He, 2018), by groups or by channels per group.
+    """As in "Group Normalization" (Wu and He, 2018): by groups or by channels per group.
 
     Raises:
         ValueError: the channels do not divide evenly, or not exactly one of the two is given.
