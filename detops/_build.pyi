@@ -1,0 +1,3 @@
+TORCH: str
+PYTHON: str
+CUDA: str | None
