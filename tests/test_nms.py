@@ -45,11 +45,45 @@ def test_equals_torchvision_on_random_cases(isa, dtype, two_threads):
             assert torch.equal(keep, expected), (boxes, scores, threshold)
 
 
-@pytest.mark.parametrize("threshold", [0.3, 0.7])
-def test_equals_torchvision_on_many_boxes(isa, threshold):
+def sparse_case(rng, kind, count):
+    """Boxes of which many are kept, so that the grid is used: one kind for each of its parts."""
+    centre = rng.uniform(0, 1500, (count, 2))
+    side = rng.uniform(10, 60, (count, 2))
+    if kind == "sizes":  # every size class from points to the whole picture
+        side = np.exp(rng.uniform(-5, 7, (count, 1))) * np.exp(rng.normal(0, 0.3, (count, 2)))
+    elif kind == "thin":
+        stretch = np.exp(rng.normal(0, 2, (count, 1)))
+        side = side * np.concatenate([stretch, 1 / stretch], 1)
+    elif kind == "outliers":
+        far = rng.random(count) < 0.1
+        centre[far] += rng.choice([-1e7, 1e5, 1e7, 1e18], (int(far.sum()), 1))
+    elif kind == "near copies":
+        source = rng.integers(0, count // 2, count)
+        centre = centre[source] + rng.normal(0, 3, (count, 2))
+        side = side[source] * np.exp(rng.normal(0, 0.1, (count, 2)))
+    elif kind == "far from the origin":
+        centre = centre * 0.01 + 30000
+        side = np.exp(rng.uniform(-6, 0, (count, 2)))
+    boxes = np.concatenate([centre - side / 2, centre + side / 2], 1)
+    if kind == "integers":  # IoU meets the threshold exactly
+        boxes = np.round(boxes / 8) * 8
+    if kind == "broken":
+        inverted = rng.random(count) < 0.6
+        boxes[inverted] = boxes[inverted][:, [2, 3, 0, 1]]
+        for value in [*ODD, -1e4, 1e4]:
+            boxes[rng.integers(0, count, count // 40), rng.integers(0, 4, count // 40)] = value
+    return torch.from_numpy(boxes), torch.from_numpy(rng.permutation(count) / count)
+
+
+SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the origin", "integers"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [*SPARSE, "broken"])
+def test_equals_torchvision_on_many_boxes(isa, dtype, kind):
     rng = np.random.default_rng(1)
-    for _ in range(3):
-        boxes, scores = odd_case(rng, 3000)
+    for threshold in [0.01, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
+        boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
         assert torch.equal(detops.nms(boxes, scores, threshold), expected)
 

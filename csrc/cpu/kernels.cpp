@@ -14,8 +14,8 @@ namespace detops::cpu {
 
 #define DETOPS_KERNEL_TABLE(name)                                                               \
   const Kernels table{name,                                                                     \
-                      nms<float>,                                                               \
-                      nms<double>,                                                              \
+                      {nms_flat<float>, nms_grid<float>},                                       \
+                      {nms_flat<double>, nms_grid<double>},                                     \
                       {roi_align_forward<float>, roi_align_forward_channels_last<float>},       \
                       {roi_align_forward<double>, roi_align_forward_channels_last<double>},     \
                       {roi_align_forward<Half>, roi_align_forward_channels_last<Half>},         \

@@ -4,27 +4,11 @@
 #include <cstdint>
 
 #include "../math/half.h"
+#include "nms_types.h"
 
 // The inner loops that are compiled once per instruction set, behind one table of function
 // pointers. Nothing here knows PyTorch.
 namespace detops::cpu {
-
-// Boxes of one class in the order of selection, as a structure of arrays.
-template <typename T>
-struct NmsSegment {
-  const T* x1;  // [count]
-  const T* y1;
-  const T* x2;
-  const T* y2;
-  int64_t count;
-  double threshold;  // not NaN
-  uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
-  T* scratch;        // [nms_scratch(count)]
-};
-
-// Kept boxes are read a few vectors at a time: room for that behind the last.
-constexpr int64_t kNmsPadding = 64;
-constexpr int64_t nms_scratch(int64_t count) { return 5 * (count + kNmsPadding); }
 
 // One axis of a RoI as a sparse rule: output position p is the sum over [begin[p], begin[p + 1]) of
 // weight * input[index]. For the backward pass the same, with the two sides exchanged: position
@@ -79,10 +63,17 @@ struct RoIAlignGradKernels {
   void (*backward_channels_last)(const RoIGradTile<A>&);
 };
 
+// See nms.inl.
+template <typename T>
+struct NmsKernels {
+  int64_t (*flat)(const NmsSegment<T>&, const NmsBoxes<T>& kept);
+  void (*grid)(const NmsSegment<T>&, const NmsGrid<T>&, int64_t settled);
+};
+
 struct Kernels {
   const char* isa;
-  void (*nms_float)(const NmsSegment<float>&);
-  void (*nms_double)(const NmsSegment<double>&);
+  NmsKernels<float> nms_float;
+  NmsKernels<double> nms_double;
   RoIAlignKernels<float> roi_align_float;
   RoIAlignKernels<double> roi_align_double;
   RoIAlignKernels<Half> roi_align_half;
@@ -90,8 +81,8 @@ struct Kernels {
   RoIAlignGradKernels<float> roi_align_grad_float;
   RoIAlignGradKernels<double> roi_align_grad_double;
 
-  void nms(const NmsSegment<float>& s) const { nms_float(s); }
-  void nms(const NmsSegment<double>& s) const { nms_double(s); }
+  const NmsKernels<float>& nms(const float*) const { return nms_float; }
+  const NmsKernels<double>& nms(const double*) const { return nms_double; }
   const RoIAlignKernels<float>& roi_align(const float*) const { return roi_align_float; }
   const RoIAlignKernels<double>& roi_align(const double*) const { return roi_align_double; }
   const RoIAlignKernels<Half>& roi_align(const Half*) const { return roi_align_half; }

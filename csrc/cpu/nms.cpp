@@ -4,103 +4,127 @@
 
 #include "../ops.h"
 #include "kernels.h"
+#include "nms_grid.h"
 #include "sort.h"
 
 namespace detops::cpu {
 namespace {
 
-std::vector<int64_t> descending_order(const Tensor& scores) {
-  std::vector<int64_t> order = iota(scores.numel());
-  AT_DISPATCH_FLOATING_TYPES(scores.scalar_type(), "detops.nms", [&] {
-    const scalar_t* score = scores.const_data_ptr<scalar_t>();
-    std::vector<decltype(descending_key(*score))> keys(order.size());
-    for (size_t i = 0; i < keys.size(); ++i) keys[i] = descending_key(score[i]);
-    argsort(keys, order);
+// What one thread needs; memory is kept from one segment to the next.
+template <typename T>
+class Nms {
+ public:
+  void operator()(const NmsSegment<T>& s) {
+    const int64_t stride = s.count + kNmsPadding;
+    T* x1 = kept_.reserve(5 * stride);
+    const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
+    const auto& kernel = kernels().nms(x1);
+    const int64_t settled = kernel.flat(s, kept);
+    if (settled < s.count) kernel.grid(s, grid_.build(s, settled), settled);
+  }
+
+ private:
+  Buffer<T> kept_;
+  NmsGridStorage<T> grid_;
+};
+
+// keep[i] for the i-th box of `order`, which holds the segments one after another.
+template <typename T>
+void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>& ends,
+              double threshold, uint8_t* keep) {
+  const int64_t n = ends.back(), segments = static_cast<int64_t>(ends.size());
+  Buffer<T> coordinates(4 * n);
+  T* x1 = coordinates.data();
+  T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
+  at::parallel_for(0, n, 16384, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* box = boxes + 4 * int64_t(order[i]);
+      x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
+    }
   });
-  return order;
+  // A thread is worth its start from a few thousand boxes on.
+  const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
+  at::parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+    Nms<T> nms;
+    for (; k < last; ++k) {
+      const int64_t begin = k == 0 ? 0 : ends[k - 1];
+      nms({x1 + begin, y1 + begin, x2 + begin, y2 + begin, ends[k] - begin, threshold,
+           keep + begin});
+    }
+  });
 }
 
-// Groups the score order by label, stably, and returns where each group ends. Labels are compared
-// as they are; no box is moved.
-std::vector<int64_t> group_by_label(const int64_t* labels, std::vector<int64_t>& order) {
-  std::vector<uint64_t> keys(order.size());
-  // Flipping the sign bit makes unsigned order the signed one.
-  for (size_t i = 0; i < keys.size(); ++i) keys[i] = uint64_t(labels[i]) ^ (uint64_t(1) << 63);
-  argsort(keys, order);
+// Where each run of equal labels ends.
+std::vector<int64_t> segment_ends(const int64_t* labels, const uint32_t* order, int64_t n) {
   std::vector<int64_t> ends;
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (labels[order[i]] != labels[order[i - 1]]) ends.push_back(int64_t(i));
+  for (int64_t i = 1; i < n; ++i) {
+    if (labels[order[i]] != labels[order[i - 1]]) ends.push_back(i);
   }
-  ends.push_back(int64_t(order.size()));
+  ends.push_back(n);
   return ends;
 }
 
-// keep[i] for box i. `order` is the order of selection, group by group.
-template <typename T>
-std::vector<uint8_t> suppress(const T* boxes, const std::vector<int64_t>& order,
-                              const std::vector<int64_t>& ends, double threshold) {
-  const int64_t n = static_cast<int64_t>(order.size());
-  std::vector<T> coordinates(4 * n);
-  T* x1 = coordinates.data();
-  T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
-  for (int64_t i = 0; i < n; ++i) {
-    const T* box = boxes + 4 * order[i];
-    x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
-  }
-  std::vector<uint8_t> sorted_keep(n), keep(n);
-  const int64_t groups = static_cast<int64_t>(ends.size());
-  // A thread is worth its start from a few thousand boxes on.
-  const int64_t grain = std::max<int64_t>(1, groups * 4096 / n);
-  at::parallel_for(0, groups, grain, [&](int64_t group, int64_t last) {
-    std::vector<T> scratch;
-    for (; group < last; ++group) {
-      const int64_t begin = group == 0 ? 0 : ends[group - 1], count = ends[group] - begin;
-      scratch.resize(std::max<size_t>(scratch.size(), nms_scratch(count)));
-      kernels().nms(NmsSegment<T>{x1 + begin, y1 + begin, x2 + begin, y2 + begin, count, threshold,
-                                  sorted_keep.data() + begin, scratch.data()});
-    }
-  });
-  for (int64_t i = 0; i < n; ++i) keep[order[i]] = sorted_keep[i];
-  return keep;
-}
-
-Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold) {
+Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
+              double threshold) {
+  const int64_t n = boxes.size(0);
   const auto indices = boxes.options().dtype(at::kLong);
-  if (boxes.size(0) == 0) return at::empty({0}, indices);
+  if (n == 0) return at::empty({0}, indices);
+  TORCH_CHECK(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
 
   const Tensor wide_boxes = boxes.to(compute_type(boxes.scalar_type())).contiguous();
   const Tensor wide_scores = scores.to(compute_type(scores.scalar_type())).contiguous();
-  const std::vector<int64_t> by_score = descending_order(wide_scores);
-  std::vector<int64_t> order = by_score;
-  std::vector<int64_t> ends{boxes.size(0)};
-  if (idxs != nullptr) {
-    const Tensor labels = idxs->to(at::kLong).contiguous();
-    ends = group_by_label(labels.const_data_ptr<int64_t>(), order);
-  }
-  std::vector<uint8_t> keep;
-  AT_DISPATCH_FLOATING_TYPES(wide_boxes.scalar_type(), "detops.nms", [&] {
-    keep = suppress(wide_boxes.const_data_ptr<scalar_t>(), order, ends, threshold);
+  Buffer<uint32_t> by_score(n), by_label;
+  AT_DISPATCH_FLOATING_TYPES(wide_scores.scalar_type(), "detops.nms", [&] {
+    const scalar_t* score = wide_scores.const_data_ptr<scalar_t>();
+    ArgSort<decltype(descending_key(*score))>()(
+        n, [&](int64_t i) { return descending_key(score[i]); }, by_score.data());
   });
-
-  Tensor kept = at::empty({std::count(keep.begin(), keep.end(), 1)}, indices);
-  int64_t* out = kept.mutable_data_ptr<int64_t>();
-  for (const int64_t i : by_score) {
-    if (keep[i]) *out++ = i;
+  // The order of selection within each label, stably; labels are compared as they are, and no box
+  // is moved.
+  std::vector<int64_t> ends{n};
+  const uint32_t* order = by_score.data();
+  Buffer<uint32_t> place;
+  if (idxs != nullptr) {
+    const Tensor wide_labels = idxs->to(at::kLong).contiguous();
+    const int64_t* label = wide_labels.const_data_ptr<int64_t>();
+    // Flipping the sign bit makes unsigned order the signed one.
+    const auto key = [&](int64_t i) { return uint64_t(label[by_score[i]]) ^ (uint64_t(1) << 63); };
+    ArgSort<uint64_t>()(n, key, place.reserve(n));
+    by_label.reserve(n);
+    for (int64_t i = 0; i < n; ++i) by_label[i] = by_score[place[i]];
+    order = by_label.data();
+    ends = segment_ends(label, order, n);
   }
-  return kept;
+
+  Buffer<uint8_t> keep(n), keep_by_score;
+  AT_DISPATCH_FLOATING_TYPES(wide_boxes.scalar_type(), "detops.nms", [&] {
+    suppress(wide_boxes.const_data_ptr<scalar_t>(), order, ends, threshold, keep.data());
+  });
+  const uint8_t* kept = keep.data();
+  if (idxs != nullptr) {
+    keep_by_score.reserve(n);
+    for (int64_t i = 0; i < n; ++i) keep_by_score[place[i]] = keep[i];
+    kept = keep_by_score.data();
+  }
+  Tensor output = at::empty({std::count(kept, kept + n, 1)}, indices);
+  int64_t* out = output.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (kept[i]) *out++ = by_score[i];
+  }
+  return output;
 }
 
 }  // namespace
 
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
   meta::check_nms(boxes, scores, std::nullopt, iou_threshold);
-  return select(boxes, scores, nullptr, iou_threshold);
+  return select("nms", boxes, scores, nullptr, iou_threshold);
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold) {
   meta::check_nms(boxes, scores, idxs, iou_threshold);
-  return select(boxes, scores, &idxs, iou_threshold);
+  return select("batched_nms", boxes, scores, &idxs, iou_threshold);
 }
 
 }  // namespace detops::cpu

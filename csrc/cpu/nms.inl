@@ -1,116 +1,192 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see isa.h.
-//
-// Each candidate, in score order, is compared with all boxes kept so far, a block of vectors at a
-// time, leaving at the first hit: O(N K) with K kept boxes, no N x N mask, no indirect loads.
 
 // IoU > threshold decided without a division, exactly as if the quotient had been rounded to
 // float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
 // rounded quotient exceeds the threshold if and only if I / U > m; a quotient of two 24-bit numbers
 // is never equal to m, and both I and m * U are exact in double.
-struct ExactTest {
-  double midpoint;
-  double threshold;
-
-  DETOPS_INLINE bool decide(const ExactTest& test, float overlap, float all) {
-    return double(overlap) > test.midpoint * double(all);
-  }
-  // No wider type to be exact in: divide.
-  DETOPS_INLINE bool decide(const ExactTest& test, double overlap, double all) {
-    return overlap / all > test.threshold;
-  }
+//
+// In front of it a filter: I > thr U is I > thr / (1 + thr) (area_a + area_b), and with areas
+// scaled by that factor, rounded a little down, it costs one addition and one comparison.
+template <typename T>
+struct SuppressionTest {
+  double midpoint, threshold;
+  T scale;
 };
 
-DETOPS_INLINE double rounding_midpoint(double threshold) {
+template <typename T>
+DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
   float low = static_cast<float>(threshold);
   uint32_t bits = math::float_bits(low);
   if (double(low) > threshold) low = math::bits_float(--bits);
-  return 0.5 * (double(low) + double(math::bits_float(bits + 1)));
+  return {0.5 * (double(low) + double(math::bits_float(bits + 1))), threshold,
+          static_cast<T>(threshold / (1 + threshold) * (1 - 1e-6))};
 }
 
+DETOPS_INLINE bool exceeds(const SuppressionTest<float>& test, float overlap, float all) {
+  return double(overlap) > test.midpoint * double(all);
+}
+// No wider type to be exact in: divide.
+DETOPS_INLINE bool exceeds(const SuppressionTest<double>& test, double overlap, double all) {
+  return overlap / all > test.threshold;
+}
+
+template <typename T>
+struct Candidate {
+  math::Box<T> box;
+  T area, scaled;
+  bool meets;  // false for inverted boxes and areas that are NaN, infinite or not positive: these
+               // are
+  // kept, and never looked at again
+};
+
+template <typename T>
+DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
+                                     const SuppressionTest<T>& test) {
+  constexpr T kInfinity = static_cast<T>(__builtin_inff());
+  const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
+  const T area = math::area(box);
+  // Scaling a subnormal number would round it up.
+  return {box, area, area < T(1e-30) ? T(0) : area * test.scale,
+          area > 0 && area < kInfinity && box.x2 > box.x1};
+}
+
+template <typename T>
+DETOPS_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Candidate<T>& c) {
+  list.x1[k] = c.box.x1;
+  list.y1[k] = c.box.y1;
+  list.x2[k] = c.box.x2;
+  list.y2[k] = c.box.y2;
+  list.scaled[k] = c.scaled;
+}
+
+// Calls hit(k) for the boxes k in [begin, end) of a list that suppress the candidate, until it
+// returns true; says whether it did.
+template <int kVectors, typename T, typename Hit>
+DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
+                        const SuppressionTest<T>& test, Hit&& hit) {
+  constexpr int64_t kWidth = kLanes<T>;
+  const Vector<T> cx1 = splat(c.box.x1), cy1 = splat(c.box.y1);
+  const Vector<T> cx2 = splat(c.box.x2), cy2 = splat(c.box.y2), scaled = splat(c.scaled);
+  for (int64_t j = begin; j < end; j += kVectors * kWidth) {
+    uint64_t bits = 0;
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const int64_t k = j + v * kWidth;
+      const Vector<T> w = vector_min(load(list.x2 + k), cx2) - vector_max(load(list.x1 + k), cx1);
+      const Vector<T> h = vector_min(load(list.y2 + k), cy2) - vector_max(load(list.y1 + k), cy1);
+      // One clamp is enough: the sum of scaled areas is never negative.
+      bits |= uint64_t(greater_bits(vector_max(Vector<T>{}, w) * h, load(list.scaled + k) + scaled))
+              << (v * kWidth);
+    }
+    if (end - j < kVectors * kWidth) bits &= (uint64_t(1) << (end - j)) - 1;
+    for (; bits; bits &= bits - 1) {
+      const int64_t k = j + __builtin_ctzll(bits);
+      const math::Box<T> other{list.x1[k], list.y1[k], list.x2[k], list.y2[k]};
+      const T overlap = math::intersection(other, c.box);
+      if (exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k)) return true;
+    }
+  }
+  return false;
+}
+
+// Below zero even boxes that do not meet suppress each other, and near the smallest numbers
+// quotients lose bits: rare, and not worth a fast path.
 template <typename T>
 void nms_plain(const NmsSegment<T>& s) {
   for (int64_t i = 0; i < s.count; ++i) {
-    const math::Box<T> candidate{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
+    const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
     s.keep[i] = 1;
     for (int64_t j = 0; j < i && s.keep[i]; ++j) {
       const math::Box<T> kept{s.x1[j], s.y1[j], s.x2[j], s.y2[j]};
-      s.keep[i] = !(s.keep[j] && math::suppresses(kept, math::area(kept), candidate,
-                                                  math::area(candidate), s.threshold));
+      s.keep[i] = !(s.keep[j] &&
+                    math::suppresses(kept, math::area(kept), box, math::area(box), s.threshold));
     }
   }
 }
 
+// Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
+// is small or hits come early. Returns how many candidates are settled: fewer than all where the
+// list has become so long that building a grid for the rest pays.
 template <typename T>
-void nms(const NmsSegment<T>& s) {
-  // An IoU is at most 1.
-  if (s.threshold >= 1) {
+int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
+  if (s.threshold >= 1) {  // an IoU is at most 1
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = 1;
-    return;
+    return s.count;
   }
-  // Below zero even boxes that do not meet suppress each other, and near the smallest numbers
-  // quotients lose bits: rare, and not worth a fast path.
-  if (s.threshold < 0 || (s.threshold > 0 && s.threshold < 1e-30)) return nms_plain(s);
-
-  const ExactTest test{rounding_midpoint(s.threshold), s.threshold};
-  // I > thr U is I > thr / (1 + thr) (area_a + area_b). Scaled areas, rounded a little down, make
-  // that a filter of one addition and one comparison; what passes takes the exact test.
-  const T scale = static_cast<T>(s.threshold / (1 + s.threshold) * (1 - 1e-6));
-  constexpr T kInfinity = static_cast<T>(__builtin_inff());
-  const int64_t stride = s.count + kNmsPadding;
-  T* x1 = s.scratch;
-  T* y1 = x1 + stride;
-  T* x2 = y1 + stride;
-  T* y2 = x2 + stride;
-  T* scaled = y2 + stride;
-  // An infinite scaled area never passes the filter: this is what makes reading past the end safe.
-  for (int64_t i = 0; i < kNmsPadding; ++i) {
-    x1[i] = y1[i] = x2[i] = y2[i] = 0;
-    scaled[i] = kInfinity;
+  if (s.threshold < 0 || (s.threshold > 0 && s.threshold < 1e-30)) {
+    nms_plain(s);
+    return s.count;
   }
-
-  constexpr int64_t kWidth = kLanes<T>;
-  constexpr int64_t kBlock = 2 * kWidth;
-  int64_t kept = 0;
+  // In steps of two vectors: what a look into the grid costs, and what building it costs per box.
+  constexpr int64_t kLook = 5, kBuild = 2, kWindow = 64;
+  constexpr int64_t kStep = 2 * kLanes<T>;
+  const bool may_stop = s.threshold >= kNmsGridThreshold;
+  const auto test = suppression_test<T>(s.threshold);
+  int64_t count = 0, scanned = 0;
   for (int64_t i = 0; i < s.count; ++i) {
-    const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
-    const T area = math::area(box);
+    if (may_stop && i % kWindow == 0) {
+      if ((scanned / kWindow - kLook) * (s.count - i) > kBuild * s.count) return i;
+      scanned = 0;
+    }
+    const Candidate<T> c = candidate(s, i, test);
     s.keep[i] = 1;
-    // NaN, infinite and non-positive areas meet nothing: kept, and never looked at again.
-    if (!(area > 0 && area < kInfinity)) continue;
-    // Scaling a subnormal number would round it up.
-    const T scaled_area = area < T(1e-30) ? T(0) : area * scale;
-    const Vector<T> bx1 = splat(box.x1), by1 = splat(box.y1);
-    const Vector<T> bx2 = splat(box.x2), by2 = splat(box.y2), barea = splat(scaled_area);
-    for (int64_t j = 0; j < kept && s.keep[i]; j += kBlock) {
-      uint32_t bits = 0;
-      for (int64_t v = 0; v < 2; ++v) {
-        const int64_t k = j + v * kWidth;
-        const Vector<T> w = vector_min(load(x2 + k), bx2) - vector_max(load(x1 + k), bx1);
-        const Vector<T> h = vector_min(load(y2 + k), by2) - vector_max(load(y1 + k), by1);
-        const Vector<T> overlap = vector_max(Vector<T>{}, w) * vector_max(Vector<T>{}, h);
-        bits |= lane_bits<T>(overlap > load(scaled + k) + barea) << (v * kWidth);
-      }
-      for (; bits; bits &= bits - 1) {
-        const int64_t k = j + __builtin_ctz(bits);
-        const math::Box<T> other{x1[k], y1[k], x2[k], y2[k]};
-        const T overlap = math::intersection(other, box);
-        if (ExactTest::decide(test, overlap, math::area(other) + area - overlap)) {
-          s.keep[i] = 0;
-          break;
-        }
+    if (!c.meets) continue;
+    int64_t last = count;
+    const auto hit = [&](int64_t k) {
+      last = k;
+      return true;
+    };
+    if (scan<2>(kept, 0, count, c, test, hit)) {
+      s.keep[i] = 0;
+    } else {
+      put(kept, count++, c);
+    }
+    scanned += last / kStep + 1;
+  }
+  return s.count;
+}
+
+// Calls look(cell) for the cells that can hold a box which suppresses the candidate, until it
+// returns true.
+template <typename T, typename Look>
+DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
+  const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
+  const double ratio = grid.ratio * (1 - kGridSlack);
+  const int last = grid_class(double(c.area) / ratio);
+  for (int size = grid_class(double(c.area) * ratio); size <= last; ++size) {
+    const GridLevel<T>& level = grid.levels[size];
+    if (level.columns == 0) continue;
+    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.widest);
+    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.tallest);
+    const int64_t left = grid_cell(x - rx, level.low_x, level.per_x, level.columns);
+    const int64_t right = grid_cell(x + rx, level.low_x, level.per_x, level.columns);
+    const int64_t top = grid_cell(y - ry, level.low_y, level.per_y, level.rows);
+    const int64_t bottom = grid_cell(y + ry, level.low_y, level.per_y, level.rows);
+    for (int64_t row = top; row <= bottom; ++row) {
+      const GridCell* cells = grid.cells + level.first + row * level.columns;
+      for (int64_t column = left; column <= right; ++column) {
+        if (look(cells[column])) return true;
       }
     }
-    if (!s.keep[i]) continue;
-    x1[kept] = box.x1;
-    y1[kept] = box.y1;
-    x2[kept] = box.x2;
-    y2[kept] = box.y2;
-    scaled[kept] = scaled_area;
-    ++kept;
-    // The padding moves on with the end.
-    x1[kept + kNmsPadding - 1] = y1[kept + kNmsPadding - 1] = 0;
-    x2[kept + kNmsPadding - 1] = y2[kept + kNmsPadding - 1] = 0;
-    scaled[kept + kNmsPadding - 1] = kInfinity;
+  }
+  return false;
+}
+
+// Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
+template <typename T>
+void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
+  for (int64_t i = 0; i < s.count; ++i) {
+    const Candidate<T> c = candidate(s, i, test);
+    if (i >= settled) {
+      s.keep[i] = 1;
+      if (grid.cell[i] < 0) continue;
+      const auto look = [&](const GridCell& cell) {
+        return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
+      };
+      // Its own cell is where a candidate finds most often what suppresses it.
+      s.keep[i] = !look(grid.cells[grid.cell[i]]) && !around(grid, c, look);
+    }
+    if (s.keep[i] && grid.cell[i] >= 0) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
   }
 }

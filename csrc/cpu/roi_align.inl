@@ -111,7 +111,8 @@ void roi_align_backward_channels_last(const RoIGradTile<A>& t) {
   }
 }
 
-// [C, H, W]: the forward pass in reverse, columns into a buffer of [pooled rows, window], then rows.
+// [C, H, W]: the forward pass in reverse, columns into a buffer of [pooled rows, window], then
+// rows.
 template <typename A>
 void roi_align_backward(const RoIGradTile<A>& t) {
   constexpr int64_t kWidth = kLanes<A>;

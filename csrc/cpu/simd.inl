@@ -101,18 +101,31 @@ DETOPS_INLINE V vector_min(V a, V b) {
   return b < a ? b : a;
 }
 
-// One bit per lane of a comparison's result.
-template <typename T, typename Mask>
-DETOPS_INLINE uint32_t lane_bits(Mask mask) {
+// One bit per lane: a > b.
+DETOPS_INLINE uint32_t greater_bits(Vector<float> a, Vector<float> b) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  return sizeof(T) == 4 ? _mm512_movepi32_mask((__m512i)mask) : _mm512_movepi64_mask((__m512i)mask);
+  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
 #elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
-  return sizeof(T) == 4 ? _mm256_movemask_ps((__m256)mask) : _mm256_movemask_pd((__m256d)mask);
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
 #elif defined(DETOPS_X86_TARGETS)
-  return sizeof(T) == 4 ? _mm_movemask_ps((__m128)mask) : _mm_movemask_pd((__m128d)mask);
+  return _mm_movemask_ps(_mm_cmpgt_ps(a, b));
 #else
   uint32_t bits = 0;
-  for (int64_t i = 0; i < kLanes<T>; ++i) bits |= uint32_t(mask[i] != 0) << i;
+  for (int64_t i = 0; i < kLanes<float>; ++i) bits |= uint32_t(a[i] > b[i]) << i;
+  return bits;
+#endif
+}
+
+DETOPS_INLINE uint32_t greater_bits(Vector<double> a, Vector<double> b) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ);
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  return _mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ));
+#elif defined(DETOPS_X86_TARGETS)
+  return _mm_movemask_pd(_mm_cmpgt_pd(a, b));
+#else
+  uint32_t bits = 0;
+  for (int64_t i = 0; i < kLanes<double>; ++i) bits |= uint32_t(a[i] > b[i]) << i;
   return bits;
 #endif
 }

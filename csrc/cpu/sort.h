@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <type_traits>
-#include <vector>
+
+#include "buffer.h"
 
 namespace detops::cpu {
 
@@ -23,41 +23,81 @@ auto descending_key(T score) {
   return static_cast<Key>(bits & kSign ? bits : ~bits & ~kSign);
 }
 
-// Stable ascending argsort. `order` holds 0..n-1 or any permutation of interest on entry: ties keep
-// its order. Least-significant-digit radix sort, with only as many digits as the key range needs.
+// Stable ascending sort of indices by key.
 template <typename Key>
-void argsort(const std::vector<Key>& keys, std::vector<int64_t>& order) {
-  constexpr int kBits = 11;
-  constexpr Key kMask = (Key(1) << kBits) - 1;
-  const int64_t n = static_cast<int64_t>(order.size());
-  if (n < 2) return;
-  if (n < 512) {  // the histograms would cost more than the comparisons
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
-    return;
+class ArgSort {
+ public:
+  // order[i] becomes the i-th index of [0, n) by key_of(index).
+  template <typename KeyOf>
+  void operator()(int64_t n, KeyOf&& key_of, uint32_t* order) {
+    if (n <= kFew) return by_rank(n, key_of, order);
+    Item* items = items_.reserve(2 * n);
+    Item* sorted = items + n;
+    Key lowest = ~Key(0), highest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const Key key = key_of(i);
+      items[i] = {key, static_cast<uint32_t>(i)};
+      lowest = std::min(lowest, key);
+      highest = std::max(highest, key);
+    }
+    int bits = 0;
+    while (bits < int(8 * sizeof(Key)) && (highest - lowest) >> bits != 0) ++bits;
+    const int digit = digit_bits(n, bits);
+    const Key mask = (Key(1) << digit) - 1;
+    for (int shift = 0; shift < bits; shift += digit) {
+      uint32_t start[kMostDigits];
+      std::fill_n(start, mask + 1, 0);
+      for (int64_t i = 0; i < n; ++i) ++start[((items[i].key - lowest) >> shift) & mask];
+      uint32_t total = 0;
+      for (Key d = 0; d <= mask; ++d) {
+        const uint32_t count = start[d];
+        start[d] = total;
+        total += count;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        sorted[start[((items[i].key - lowest) >> shift) & mask]++] = items[i];
+      }
+      std::swap(items, sorted);
+    }
+    for (int64_t i = 0; i < n; ++i) order[i] = items[i].index;
   }
-  const auto [lowest, highest] = std::minmax_element(keys.begin(), keys.end());
-  const Key base = *lowest, range = *highest - base;
+
+ private:
+  static constexpr int64_t kFew = 128;
+  static constexpr int kMostBits = 11, kMostDigits = 1 << kMostBits;
+
   struct Item {
     Key key;
-    int64_t index;
+    uint32_t index;
   };
-  std::vector<Item> items(n), sorted(n);
-  for (int64_t i = 0; i < n; ++i) items[i] = {static_cast<Key>(keys[order[i]] - base), order[i]};
-  for (unsigned shift = 0; shift < 8 * sizeof(Key) && (range >> shift) != 0; shift += kBits) {
-    int64_t start[size_t(kMask) + 2] = {};
-    for (const Item& item : items) ++start[((item.key >> shift) & kMask) + 1];
-    std::partial_sum(std::begin(start), std::end(start), std::begin(start));
-    for (const Item& item : items) sorted[start[(item.key >> shift) & kMask]++] = item;
-    items.swap(sorted);
-  }
-  for (int64_t i = 0; i < n; ++i) order[i] = items[i].index;
-}
 
-inline std::vector<int64_t> iota(int64_t n) {
-  std::vector<int64_t> order(n);
-  std::iota(order.begin(), order.end(), int64_t(0));
-  return order;
-}
+  // Least-significant-digit radix sort: the digit that makes passes over items and counts cheapest.
+  static int digit_bits(int64_t n, int bits) {
+    int best = 1;
+    int64_t cheapest = INT64_MAX;
+    for (int digit = 1; digit <= std::min(bits, kMostBits); ++digit) {
+      const int64_t passes = (bits + digit - 1) / digit;
+      const int64_t cost = passes * (n + (int64_t(1) << digit));
+      if (cost < cheapest) cheapest = cost, best = digit;
+    }
+    return best;
+  }
+
+  // A few keys: the place of each is the number of keys before it, counted without branches.
+  template <typename KeyOf>
+  static void by_rank(int64_t n, KeyOf&& key_of, uint32_t* order) {
+    Key keys[kFew];
+    for (int64_t i = 0; i < n; ++i) keys[i] = key_of(i);
+    for (int64_t i = 0; i < n; ++i) {
+      const Key key = keys[i];
+      uint32_t rank = 0;
+      for (int64_t j = 0; j < i; ++j) rank += keys[j] <= key;
+      for (int64_t j = i + 1; j < n; ++j) rank += keys[j] < key;
+      order[rank] = static_cast<uint32_t>(i);
+    }
+  }
+
+  Buffer<Item> items_;
+};
 
 }  // namespace detops::cpu
