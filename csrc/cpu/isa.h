@@ -21,5 +21,12 @@
 #define DETOPS_TARGET_END DETOPS_PRAGMA(GCC pop_options)
 #endif
 
+// Vectors indexed by a loop variable stay in registers only if the loop is unrolled.
+#if defined(__clang__)
+#define DETOPS_UNROLL DETOPS_PRAGMA(clang loop unroll(full))
+#else
+#define DETOPS_UNROLL DETOPS_PRAGMA(GCC unroll 16)
+#endif
+
 #define DETOPS_AVX2 "avx2,fma,f16c,bmi,bmi2"
 #define DETOPS_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"

@@ -12,16 +12,23 @@
 
 namespace detops::cpu {
 
-#define DETOPS_KERNEL_TABLE(name)                                                               \
-  const Kernels table{name,                                                                     \
-                      {nms_flat<float>, nms_grid<float>},                                       \
-                      {nms_flat<double>, nms_grid<double>},                                     \
-                      {roi_align_forward<float>, roi_align_forward_channels_last<float>},       \
-                      {roi_align_forward<double>, roi_align_forward_channels_last<double>},     \
-                      {roi_align_forward<Half>, roi_align_forward_channels_last<Half>},         \
-                      {roi_align_forward<BFloat16>, roi_align_forward_channels_last<BFloat16>}, \
-                      {roi_align_backward<float>, roi_align_backward_channels_last<float>},     \
-                      {roi_align_backward<double>, roi_align_backward_channels_last<double>}};
+#define DETOPS_NMS_KERNELS(T) {nms_flat<T>, nms_grid<T>}
+#define DETOPS_ROI_KERNELS(T)                           \
+  {roi_align_forward<T, T>,                             \
+   roi_align_forward<accumulate_t<T>, accumulate_t<T>>, \
+   roi_align_backward<accumulate_t<T>>,                 \
+   planes_to_lanes<T>,                                  \
+   lanes_to_planes<T>,                                  \
+   rows_to_lanes<T>,                                    \
+   lanes_to_rows<T>}
+#define DETOPS_KERNEL_TABLE(name)                 \
+  const Kernels table{name,                       \
+                      DETOPS_NMS_KERNELS(float),  \
+                      DETOPS_NMS_KERNELS(double), \
+                      DETOPS_ROI_KERNELS(float),  \
+                      DETOPS_ROI_KERNELS(double), \
+                      DETOPS_ROI_KERNELS(Half),   \
+                      DETOPS_ROI_KERNELS(BFloat16)};
 
 namespace baseline {
 #define DETOPS_VECTOR_BYTES 16
@@ -29,6 +36,7 @@ namespace baseline {
 
 #include "nms.inl"
 #include "roi_align.inl"
+#include "transpose.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 DETOPS_KERNEL_TABLE("baseline")
@@ -42,6 +50,7 @@ namespace avx2 {
 
 #include "nms.inl"
 #include "roi_align.inl"
+#include "transpose.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 }  // namespace avx2
@@ -54,6 +63,7 @@ namespace avx512 {
 
 #include "nms.inl"
 #include "roi_align.inl"
+#include "transpose.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 }  // namespace avx512

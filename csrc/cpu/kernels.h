@@ -23,44 +23,41 @@ struct AxisRule {
   int64_t pooled;  // bins along this axis
 };
 
-// One RoI on the map it reads; channels [channel_begin, channel_end) of `channels`.
-template <typename T>
+// Channels are worked on in blocks of this many. A block of a map is brought into the order
+// [position, kRoIChannels], where one position's channels are neighbours.
+constexpr int64_t kRoIChannels = 32;
+
+// One RoI on the map it reads. `map` points at position (row_origin, col_origin).
+template <typename In, typename Out>
 struct RoITile {
-  using A = accumulate_t<T>;
-  AxisRule<A> rows, cols;
-  int64_t channels, channel_begin, channel_end;
-  int64_t height, width;
-  const T* map;  // [H, W, C] or [C, H, W]
-  T* pooled;     // [bins, C] or [C, bins]
-  A* scratch;    // [roi_scratch(...)]
+  AxisRule<accumulate_t<In>> rows, cols;
+  const In* map;
+  int64_t row_origin, col_origin, row_stride, col_stride;
+  int64_t channels;
+  Out* pooled;  // [bins, channels], bins `bin_stride` apart
+  int64_t bin_stride;
 };
 
 template <typename A>
 struct RoIGradTile {
   AxisRule<A> rows, cols;  // transposed
-  int64_t channels, channel_begin, channel_end;
-  int64_t height, width;
-  A* map;           // [H, W, C] or [C, H, W], added to
-  const A* pooled;  // [bins, C] or [C, bins]
-  A* scratch;       // [roi_grad_scratch(...)]
+  A* map;                  // [rows, columns, kRoIChannels], added to
+  int64_t row_origin, col_origin, row_stride;
+  int64_t channels;
+  const A* pooled;  // [bins, kRoIChannels]
 };
 
-constexpr int64_t kRoIPadding = 16;
-constexpr int64_t roi_scratch(int64_t width) { return width + kRoIPadding; }
-constexpr int64_t roi_grad_scratch(int64_t pooled_height, int64_t width) {
-  return pooled_height * (width + kRoIPadding);
-}
-
+// See roi_align.inl and transpose.inl.
 template <typename T>
 struct RoIAlignKernels {
-  void (*forward)(const RoITile<T>&);  // [C, H, W]
-  void (*forward_channels_last)(const RoITile<T>&);
-};
-
-template <typename A>
-struct RoIAlignGradKernels {
-  void (*backward)(const RoIGradTile<A>&);
-  void (*backward_channels_last)(const RoIGradTile<A>&);
+  using A = accumulate_t<T>;
+  void (*forward)(const RoITile<T, T>&);
+  void (*forward_packed)(const RoITile<A, A>&);
+  void (*backward_packed)(const RoIGradTile<A>&);
+  void (*planes_to_lanes)(const T*, int64_t stride, int64_t channels, int64_t count, A*);
+  void (*lanes_to_planes)(const A*, int64_t stride, int64_t channels, int64_t count, T*);
+  void (*rows_to_lanes)(const T*, int64_t stride, int64_t channels, int64_t count, A*);
+  void (*lanes_to_rows)(const A*, int64_t stride, int64_t channels, int64_t count, T*);
 };
 
 // See nms.inl.
@@ -78,8 +75,6 @@ struct Kernels {
   RoIAlignKernels<double> roi_align_double;
   RoIAlignKernels<Half> roi_align_half;
   RoIAlignKernels<BFloat16> roi_align_bfloat16;
-  RoIAlignGradKernels<float> roi_align_grad_float;
-  RoIAlignGradKernels<double> roi_align_grad_double;
 
   const NmsKernels<float>& nms(const float*) const { return nms_float; }
   const NmsKernels<double>& nms(const double*) const { return nms_double; }
@@ -87,12 +82,6 @@ struct Kernels {
   const RoIAlignKernels<double>& roi_align(const double*) const { return roi_align_double; }
   const RoIAlignKernels<Half>& roi_align(const Half*) const { return roi_align_half; }
   const RoIAlignKernels<BFloat16>& roi_align(const BFloat16*) const { return roi_align_bfloat16; }
-  const RoIAlignGradKernels<float>& roi_align_grad(const float*) const {
-    return roi_align_grad_float;
-  }
-  const RoIAlignGradKernels<double>& roi_align_grad(const double*) const {
-    return roi_align_grad_double;
-  }
 };
 
 // The table in use. Chosen on first use from what PyTorch chose (at::get_cpu_capability, which

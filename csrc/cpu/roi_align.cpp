@@ -5,6 +5,8 @@
 #include "../ops.h"
 #include "kernels.h"
 #include "roi_rules.h"
+#include "roi_window.h"
+#include "sort.h"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cpu {
@@ -19,178 +21,293 @@ struct Pooling {
   int64_t canonical_level;
 };
 
-struct Level {
-  int64_t height, width;
+// RoIs [begin, end) of the order of work lie on one level of one image.
+struct Run {
+  int64_t image, level, begin, end;
 };
 
-// A RoI with its place: which image, which level.
-struct Place {
-  int64_t image, level;
+struct Plan {
+  Buffer<uint32_t> order;  // by image, level and height in the picture
+  std::vector<Run> runs;   // one for each level of each image
 };
 
 template <typename A>
-std::vector<Place> place_rois(const Pooling& pooling, const A* rois, int64_t count,
-                              int64_t images) {
+Plan make_plan(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
+  TORCH_CHECK(count <= INT32_MAX, "detops.", pooling.op, ": at most ", INT32_MAX, " RoIs, got ",
+              count);
   const int64_t levels = static_cast<int64_t>(pooling.scales.size());
   const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
-  std::vector<Place> places(count);
+  Buffer<uint64_t> keys(count);
+  std::vector<int64_t> sizes(images * levels, 0);
   for (int64_t k = 0; k < count; ++k) {
     const A* roi = rois + 5 * k;
     TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", pooling.op, ": boxes[", k,
                 ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
-    places[k] = {static_cast<int64_t>(roi[0]),
-                 levels == 1
-                     ? 0
-                     : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
-                                       pooling.canonical_level, first_level, levels)};
+    const int64_t level =
+        levels == 1 ? 0
+                    : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
+                                      pooling.canonical_level, first_level, levels);
+    const int64_t run = static_cast<int64_t>(roi[0]) * levels + level;
+    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(roi[2])));
+    ++sizes[run];
   }
-  return places;
+  Plan plan{Buffer<uint32_t>(count), {}};
+  ArgSort<uint64_t>()(count, [&](int64_t k) { return keys[k]; }, plan.order.data());
+  int64_t begin = 0;
+  for (int64_t run = 0; run < images * levels; ++run) {
+    plan.runs.push_back({run / levels, run % levels, begin, begin + sizes[run]});
+    begin += sizes[run];
+  }
+  return plan;
 }
 
+// RoIs [begin, end) of a run, with their rules, and the columns of the map that they read.
 template <typename A>
-void build_rules(const Pooling& p, const A* roi, int64_t level, Level map, RoIRules<A>& rules) {
-  const A scale = static_cast<A>(p.scales[level]);
-  rules.rows.build(
-      math::roi_axis(roi[2], roi[4], scale, p.aligned, p.pooled_height, p.sampling_ratio),
-      p.pooled_height, map.height);
-  rules.cols.build(
-      math::roi_axis(roi[1], roi[3], scale, p.aligned, p.pooled_width, p.sampling_ratio),
-      p.pooled_width, map.width);
+struct Batch {
+  RoIRules<A> rules;
+  int64_t begin = 0, size = 0, col_begin = 0, col_end = 0;
+};
+
+template <typename A>
+void prepare(Batch<A>& batch, const Pooling& pooling, const A* rois, const uint32_t* order,
+             const Run& run, int64_t begin, int64_t height, int64_t width, bool transposed) {
+  batch.begin = begin;
+  batch.size = std::min(run.end - begin, RoIRules<A>::kBatch);
+  const A scale = static_cast<A>(pooling.scales[run.level]);
+  batch.rules.build(batch.size, height, width, pooling.pooled_height, pooling.pooled_width,
+                    transposed, [&](int64_t i, math::RoIAxis<A>& rows, math::RoIAxis<A>& cols) {
+                      const A* roi = rois + 5 * int64_t(order[begin + i]);
+                      rows = math::roi_axis(roi[2], roi[4], scale, pooling.aligned,
+                                            pooling.pooled_height, pooling.sampling_ratio);
+                      cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned,
+                                            pooling.pooled_width, pooling.sampling_ratio);
+                    });
+  batch.col_begin = width;
+  batch.col_end = 0;
+  for (int64_t i = 0; i < batch.size; ++i) {
+    const AxisRule<A> cols = batch.rules.cols(i);
+    if (cols.extent == 0) continue;
+    batch.col_begin = std::min(batch.col_begin, cols.first);
+    batch.col_end = std::max(batch.col_end, cols.first + cols.extent);
+  }
+  batch.col_begin = std::min(batch.col_begin, batch.col_end);
 }
 
 bool is_channels_last(const Tensor& t) {
   return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 
-// How many RoIs share a pass over a block of channels, so that the block stays in cache.
-constexpr int64_t kBatch = 256;
+template <typename T>
+Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
+  const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
+  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
+  return {data + image * channels * height * width, channels, height, width, channels_last};
+}
 
-int64_t channel_block(int64_t plane_bytes) {
-  constexpr int64_t kCache = 1 << 20;
-  return std::max<int64_t>(1, kCache / std::max<int64_t>(1, plane_bytes));
+int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
+
+// Some 16,000 outputs are worth a thread.
+int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
+  return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
+}
+
+template <typename T>
+RoITile<T, T> tile(const Batch<accumulate_t<T>>& batch, int64_t i, const T* map, int64_t row_origin,
+                   int64_t col_origin, int64_t row_stride, int64_t col_stride, int64_t channels,
+                   T* pooled, int64_t bin_stride) {
+  return {batch.rules.rows(i), batch.rules.cols(i), map,      row_origin, col_origin,
+          row_stride,          col_stride,          channels, pooled,     bin_stride};
+}
+
+template <typename T>
+void forward_channels_last(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
+                           const Planes<const T>& map, int64_t bins, T* output) {
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const int64_t channels = map.channels;
+  const int64_t grain = tasks_per_thread(batch.size, batch.size * channels * bins);
+  at::parallel_for(0, batch.size, grain, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      kernel.forward(tile<T>(batch, i, map.data, 0, 0, map.width * channels, channels, channels,
+                             output + int64_t(order[batch.begin + i]) * channels * bins, channels));
+    }
+  });
+}
+
+// A block of channels at a time: the rows that a RoI reads are brought into lanes, pooled there,
+// and the bins brought back into planes. Reads each number of the map about once.
+template <typename T>
+void forward_planes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
+                    const Planes<const T>& map, int64_t pooled_height, int64_t pooled_width,
+                    T* output) {
+  using A = accumulate_t<T>;
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const int64_t channels = map.channels, bins = pooled_height * pooled_width;
+  const int64_t blocks = blocks_of(channels);
+  // Where there are fewer blocks than threads, threads share the RoIs of a block.
+  const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
+  const int64_t grain = tasks_per_thread(blocks * parts, batch.size * channels * bins);
+  at::parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
+    Buffer<A> pooled(bins * kRoIChannels);
+    for (; task < last_task; ++task) {
+      const int64_t c = task / parts * kRoIChannels, n = std::min(kRoIChannels, channels - c);
+      const int64_t part = task % parts;
+      RoIWindow<A> window(batch.col_begin, batch.col_end, map.height);
+      for (int64_t i = batch.size * part / parts; i < batch.size * (part + 1) / parts; ++i) {
+        const AxisRule<A> rows = batch.rules.rows(i);
+        const bool any = rows.extent > 0;  // or the RoI misses the map
+        const int64_t first = any ? rows.first : window.first(), last = first + rows.extent;
+        if (any && !window.holds(first, last)) window.restart(first, last);
+        window.extend(last, [&](int64_t y, A* lanes) {
+          load_lanes(map, c, n, y, window.col_begin(), window.cols(), lanes);
+        });
+        kernel.forward_packed(tile<A>(batch, i, window.data(), window.first(), window.col_begin(),
+                                      window.stride(), kRoIChannels, kRoIChannels, pooled.data(),
+                                      kRoIChannels));
+        kernel.lanes_to_planes(pooled.data(), bins, n, bins,
+                               output + (int64_t(order[batch.begin + i]) * channels + c) * bins);
+      }
+    }
+  });
 }
 
 template <typename T>
 void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
              Tensor& output) {
   using A = accumulate_t<T>;
-  const int64_t count = rois.size(0), channels = output.size(1);
-  const int64_t bins = pooling.pooled_height * pooling.pooled_width;
-  const bool last = is_channels_last(inputs[0]);
+  const bool channels_last = is_channels_last(inputs[0]);
   const A* roi = rois.const_data_ptr<A>();
-  const std::vector<Place> places = place_rois(pooling, roi, count, inputs[0].size(0));
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const Plan plan = make_plan(pooling, roi, rois.size(0), inputs[0].size(0));
+  const uint32_t* order = plan.order.data();
   T* out = static_cast<T*>(output.mutable_data_ptr());
-
-  int64_t largest_plane = 0, widest = 0;
-  for (const Tensor& input : inputs) {
-    largest_plane = std::max(largest_plane, input.size(2) * input.size(3));
-    widest = std::max(widest, input.size(3));
-  }
-  const int64_t block =
-      last ? channels : std::min(channels, channel_block(largest_plane * int64_t(sizeof(T))));
-
-  // Some 16,000 outputs are worth a thread.
-  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, channels * bins));
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    std::vector<RoIRules<A>> rules(std::min(kBatch, end - begin));
-    std::vector<A> scratch(roi_scratch(widest));
-    for (int64_t from = begin; from < end; from += kBatch) {
-      const int64_t to = std::min(from + kBatch, end);
-      for (int64_t k = from; k < to; ++k) {
-        const Tensor& input = inputs[places[k].level];
-        build_rules(pooling, roi + 5 * k, places[k].level, {input.size(2), input.size(3)},
-                    rules[k - from]);
-      }
-      for (int64_t c = 0; c < channels; c += block) {
-        for (int64_t k = from; k < to; ++k) {
-          const Tensor& input = inputs[places[k].level];
-          const int64_t height = input.size(2), width = input.size(3);
-          const T* map = static_cast<const T*>(input.const_data_ptr()) +
-                         places[k].image * channels * height * width;
-          const RoIRules<A>& rule = rules[k - from];
-          const RoITile<T> tile{rule.rows.view(),
-                                rule.cols.view(),
-                                channels,
-                                c,
-                                std::min(c + block, channels),
-                                height,
-                                width,
-                                map,
-                                out + k * channels * bins,
-                                scratch.data()};
-          (last ? kernel.forward_channels_last : kernel.forward)(tile);
-        }
+  Batch<A> batch;
+  for (const Run& run : plan.runs) {
+    const auto map = planes_of<const T>(inputs[run.level], run.image, channels_last);
+    for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
+      prepare(batch, pooling, roi, order, run, begin, map.height, map.width, false);
+      if (channels_last) {
+        forward_channels_last(batch, order, map, pooling.pooled_height * pooling.pooled_width, out);
+      } else {
+        forward_planes(batch, order, map, pooling.pooled_height, pooling.pooled_width, out);
       }
     }
-  });
+  }
 }
 
-// Threads own (image, block of channels): no two write the same element, and each element adds its
-// RoIs in their order, so the bits do not depend on the number of threads.
-template <typename A>
+// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
+// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
+template <typename T>
+class GradientRows {
+ public:
+  using A = accumulate_t<T>;
+
+  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
+               int64_t col_begin, int64_t col_end)
+      : map_(map),
+        channel_(channel),
+        channels_(channels),
+        written_(written),
+        window_(col_begin, col_end, map.height) {}
+
+  RoIWindow<A>& reach(int64_t first, int64_t last) {
+    if (!window_.holds(first, last)) {
+      flush();
+      window_.restart(first, last);
+    }
+    window_.extend(last, [&](int64_t y, A* lanes) {
+      if (y < written_) {
+        load_lanes(
+            Planes<const T>{map_.data, map_.channels, map_.height, map_.width, map_.channels_last},
+            channel_, channels_, y, window_.col_begin(), window_.cols(), lanes);
+      } else {
+        std::fill(lanes, lanes + window_.stride(), A(0));
+      }
+    });
+    return window_;
+  }
+
+  void flush() {
+    const int64_t left = window_.col_begin(), right = left + window_.cols(), width = map_.width;
+    for (int64_t y = window_.first(); y < window_.last(); ++y) {
+      if (y >= written_) {
+        clear_positions(map_, channel_, channels_, written_ * width, y * width + left);
+        clear_positions(map_, channel_, channels_, y * width + right, (y + 1) * width);
+        written_ = y + 1;
+      }
+      store_lanes(window_.row(y), map_, channel_, channels_, y, left, window_.cols());
+    }
+    window_.restart(0, 0);
+  }
+
+  int64_t finish(bool whole) {
+    flush();
+    if (whole) {
+      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
+    }
+    return written_;
+  }
+
+ private:
+  Planes<T> map_;
+  int64_t channel_, channels_, written_;
+  RoIWindow<A> window_;
+};
+
+// Threads own a block of channels: no two write the same element, and each element adds its RoIs in
+// the order of the plan, so the bits do not depend on the number of threads.
+template <typename T>
 void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
               std::vector<Tensor>& maps) {
-  const int64_t count = rois.size(0), channels = grad.size(1), images = maps[0].size(0);
-  const int64_t bins = pooling.pooled_height * pooling.pooled_width;
-  const bool last = is_channels_last(maps[0]);
+  using A = accumulate_t<T>;
+  const bool channels_last = is_channels_last(maps[0]);
+  const int64_t channels = grad.size(1), bins = pooling.pooled_height * pooling.pooled_width;
   const A* roi = rois.const_data_ptr<A>();
-  const A* pooled = grad.const_data_ptr<A>();
-  const std::vector<Place> places = place_rois(pooling, roi, count, images);
-  const auto& kernel = kernels().roi_align_grad(static_cast<const A*>(nullptr));
-
-  std::vector<std::vector<int64_t>> rois_of(images);
-  for (int64_t k = 0; k < count; ++k) rois_of[places[k].image].push_back(k);
-  int64_t widest = 0, largest_plane = 0;
-  for (const Tensor& map : maps) {
-    widest = std::max(widest, map.size(3));
-    largest_plane = std::max(largest_plane, map.size(2) * map.size(3));
-  }
-  // channels_last wants long runs, contiguous maps want blocks that fit the cache.
-  const int64_t threads = at::get_num_threads();
-  const int64_t share = (channels + threads - 1) / threads;
-  const int64_t block = std::max<int64_t>(
-      1, last ? (share + 15) / 16 * 16
-              : std::min(share, channel_block(largest_plane * int64_t(sizeof(A)))));
-  const int64_t blocks = (channels + block - 1) / block;
-
-  for (int64_t image = 0; image < images; ++image) {
-    const std::vector<int64_t>& ids = rois_of[image];
-    for (size_t from = 0; from < ids.size(); from += kBatch) {
-      const int64_t batch = std::min<int64_t>(kBatch, ids.size() - from);
-      std::vector<RoIRules<A>> rules(batch);
-      at::parallel_for(0, batch, 32, [&](int64_t begin, int64_t end) {
-        RoIRules<A> direct;
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t k = ids[from + i], level = places[k].level;
-          build_rules(pooling, roi + 5 * k, level, {maps[level].size(2), maps[level].size(3)},
-                      direct);
-          rules[i].rows.transpose(direct.rows.view());
-          rules[i].cols.transpose(direct.cols.view());
-        }
-      });
-      at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-        std::vector<A> scratch(roi_grad_scratch(pooling.pooled_height, widest));
-        for (int64_t b = begin; b < end; ++b) {
-          for (int64_t i = 0; i < batch; ++i) {
-            const int64_t k = ids[from + i];
-            const Tensor& map = maps[places[k].level];
-            const int64_t height = map.size(2), width = map.size(3);
-            const RoIGradTile<A> tile{rules[i].rows.view(),
-                                      rules[i].cols.view(),
-                                      channels,
-                                      b * block,
-                                      std::min((b + 1) * block, channels),
-                                      height,
-                                      width,
-                                      map.mutable_data_ptr<A>() + image * channels * height * width,
-                                      pooled + k * channels * bins,
-                                      scratch.data()};
-            (last ? kernel.backward_channels_last : kernel.backward)(tile);
+  const Plan plan = make_plan(pooling, roi, rois.size(0), maps[0].size(0));
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  Batch<A> batch;
+  for (const Run& run : plan.runs) {
+    const auto map = planes_of<T>(maps[run.level], run.image, channels_last);
+    int64_t begin = run.begin, written = 0;
+    do {
+      prepare(batch, pooling, roi, plan.order.data(), run, begin, map.height, map.width, true);
+      begin += batch.size;
+      const int64_t blocks = blocks_of(channels);
+      const int64_t outputs = batch.size * channels * bins + channels * map.height * map.width;
+      const int64_t grain = tasks_per_thread(blocks, outputs);
+      const int64_t written_before = written;
+      at::parallel_for(0, blocks, grain, [&](int64_t block, int64_t last_block) {
+        Buffer<A> pooled(bins * kRoIChannels);
+        for (; block < last_block; ++block) {
+          const int64_t c = block * kRoIChannels, n = std::min(kRoIChannels, channels - c);
+          GradientRows<T> rows(map, c, n, written_before, batch.col_begin, batch.col_end);
+          for (int64_t i = 0; i < batch.size; ++i) {
+            const AxisRule<A> row_rule = batch.rules.rows(i), col_rule = batch.rules.cols(i);
+            if (row_rule.extent == 0 || col_rule.extent == 0) continue;
+            const int64_t k = plan.order[batch.begin + i];
+            load_lanes(planes_of<const T>(grad, k, channels_last), c, n, 0, 0, bins, pooled.data());
+            RoIWindow<A>& window = rows.reach(row_rule.first, row_rule.first + row_rule.extent);
+            kernel.backward_packed({row_rule, col_rule, window.data(), window.first(),
+                                    window.col_begin(), window.stride(), n, pooled.data()});
           }
+          const int64_t now = rows.finish(begin == run.end);
+          if (block == 0) written = now;
         }
       });
-    }
+    } while (begin < run.end);
+  }
+}
+
+// Calls run(T{}) with the kernels' type for a tensor's.
+template <typename Run>
+void with_element_type(at::ScalarType type, Run&& run) {
+  switch (type) {
+    case at::kDouble:
+      return run(double());
+    case at::kHalf:
+      return run(Half());
+    case at::kBFloat16:
+      return run(BFloat16());
+    default:
+      return run(float());
   }
 }
 
@@ -202,37 +319,19 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
   const at::ScalarType type = inputs[0].scalar_type();
   const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
-  switch (type) {
-    case at::kDouble:
-      forward<double>(pooling, maps, wide_rois, output);
-      break;
-    case at::kHalf:
-      forward<Half>(pooling, maps, wide_rois, output);
-      break;
-    case at::kBFloat16:
-      forward<BFloat16>(pooling, maps, wide_rois, output);
-      break;
-    default:
-      forward<float>(pooling, maps, wide_rois, output);
-  }
+  with_element_type(
+      type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
   return output;
 }
 
 std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
                                  std::vector<Tensor> maps) {
-  const at::ScalarType type = grad.scalar_type(), wide = compute_type(type);
-  for (Tensor& map : maps) {
-    // Sums of many RoIs: not in 16 bits.
-    map = wide == type ? map.zero_() : at::zeros_like(map, map.options().dtype(wide));
-  }
-  if (grad.numel() > 0) {
-    const Tensor pooled = grad.to(wide).contiguous(maps[0].suggest_memory_format());
-    const Tensor wide_rois = rois.to(wide).contiguous();
-    AT_DISPATCH_FLOATING_TYPES(wide, "detops.roi_align_backward",
-                               [&] { backward<scalar_t>(pooling, pooled, wide_rois, maps); });
-  }
-  if (wide != type) {
-    for (Tensor& map : maps) map = map.to(type);
+  const at::ScalarType type = grad.scalar_type();
+  const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
+  const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  if (grad.size(1) > 0) {
+    with_element_type(
+        type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
   }
   return maps;
 }

@@ -1,153 +1,83 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. One call works on one RoI.
+// Included once per instruction set; see isa.h. One call works on one RoI and a run of channels
+// that are neighbours in memory; maps and tiles in another layout go through transpose.inl first.
 
-// [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels, held in registers.
-template <typename T>
-void roi_align_forward_channels_last(const RoITile<T>& t) {
-  using A = accumulate_t<T>;
+// Channels [c, c + kVectors * lanes) of one bin: the rule's rows of its columns, in registers.
+template <int kVectors, typename In, typename Out>
+DETOPS_INLINE void pool_channels(const RoITile<In, Out>& t, int64_t ph, int64_t pw, int64_t c,
+                                 Out* out) {
+  using A = accumulate_t<In>;
+  constexpr int64_t kWidth = kLanes<A>;
+  Vector<A> sum[kVectors] = {};
+  for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
+    const In* row = t.map + (t.rows.index[r] - t.row_origin) * t.row_stride + c;
+    Vector<A> of_row[kVectors] = {};
+    for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+      const In* p = row + (t.cols.index[k] - t.col_origin) * t.col_stride;
+      for (int v = 0; v < kVectors; ++v) of_row[v] += t.cols.weight[k] * load(p + v * kWidth);
+    }
+    for (int v = 0; v < kVectors; ++v) sum[v] += t.rows.weight[r] * of_row[v];
+  }
+  for (int v = 0; v < kVectors; ++v) store(out + c + v * kWidth, sum[v]);
+}
+
+template <typename In, typename Out>
+void roi_align_forward(const RoITile<In, Out>& t) {
+  using A = accumulate_t<In>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t bin = 0; bin < t.rows.pooled * t.cols.pooled; ++bin) {
     const int64_t ph = bin / t.cols.pooled, pw = bin % t.cols.pooled;
-    const int32_t r0 = t.rows.begin[ph], r1 = t.rows.begin[ph + 1];
-    const int32_t c0 = t.cols.begin[pw], c1 = t.cols.begin[pw + 1];
-    T* out = t.pooled + bin * t.channels;
-    int64_t c = t.channel_begin;
-    for (; c + 4 * kWidth <= t.channel_end; c += 4 * kWidth) {
-      Vector<A> s0{}, s1{}, s2{}, s3{};
-      for (int32_t r = r0; r < r1; ++r) {
-        const T* row = t.map + int64_t(t.rows.index[r]) * t.width * t.channels + c;
-        for (int32_t k = c0; k < c1; ++k) {
-          const T* p = row + int64_t(t.cols.index[k]) * t.channels;
-          const A weight = t.rows.weight[r] * t.cols.weight[k];
-          s0 += weight * load(p);
-          s1 += weight * load(p + kWidth);
-          s2 += weight * load(p + 2 * kWidth);
-          s3 += weight * load(p + 3 * kWidth);
-        }
+    Out* out = t.pooled + bin * t.bin_stride;
+    int64_t c = 0;
+    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<4>(t, ph, pw, c, out);
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<2>(t, ph, pw, c, out);
+    for (; c + kWidth <= t.channels; c += kWidth) pool_channels<1>(t, ph, pw, c, out);
+    if (c == t.channels) continue;
+    const int64_t n = t.channels - c;
+    Vector<A> sum{};
+    for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
+      const In* row = t.map + (t.rows.index[r] - t.row_origin) * t.row_stride + c;
+      Vector<A> of_row{};
+      for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+        const In* p = row + (t.cols.index[k] - t.col_origin) * t.col_stride;
+        of_row += t.cols.weight[k] * load_part(p, n);
       }
-      store(out + c, s0);
-      store(out + c + kWidth, s1);
-      store(out + c + 2 * kWidth, s2);
-      store(out + c + 3 * kWidth, s3);
+      sum += t.rows.weight[r] * of_row;
     }
-    for (; c < t.channel_end; c += kWidth) {
-      const int64_t n = t.channel_end - c;
-      Vector<A> sum{};
-      for (int32_t r = r0; r < r1; ++r) {
-        const T* row = t.map + int64_t(t.rows.index[r]) * t.width * t.channels + c;
-        for (int32_t k = c0; k < c1; ++k) {
-          const T* p = row + int64_t(t.cols.index[k]) * t.channels;
-          sum += t.rows.weight[r] * t.cols.weight[k] * (n < kWidth ? load_part(p, n) : load(p));
-        }
-      }
-      if (n < kWidth) {
-        store_part(out + c, sum, n);
-      } else {
-        store(out + c, sum);
-      }
-    }
+    store_part(out + c, sum, n);
   }
 }
 
-// [C, H, W]: per channel and row of bins, first the rows of the map are combined over the RoI's
-// window (contiguous), then the columns of that one buffer.
-template <typename T>
-void roi_align_forward(const RoITile<T>& t) {
-  using A = accumulate_t<T>;
+template <int kVectors, typename A>
+DETOPS_INLINE void spread_channels(const RoIGradTile<A>& t, int64_t y, int64_t x, int64_t c,
+                                   A* map) {
   constexpr int64_t kWidth = kLanes<A>;
-  const int64_t plane = t.height * t.width, bins = t.rows.pooled * t.cols.pooled;
-  for (int64_t c = t.channel_begin; c < t.channel_end; ++c) {
-    const T* map = t.map + c * plane;
-    const T* end = map + plane;
-    T* out = t.pooled + c * bins;
-    for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
-      for (int64_t x = 0; x < t.cols.extent; x += kWidth) {
-        Vector<A> sum{};
-        for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
-          const T* p = map + int64_t(t.rows.index[r]) * t.width + t.cols.first + x;
-          sum += t.rows.weight[r] * (p + kWidth <= end ? load(p) : load_part(p, end - p));
-        }
-        store(t.scratch + x, sum);
-      }
-      for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
-        A sum = 0;
-        for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-          sum += t.cols.weight[k] * t.scratch[t.cols.index[k] - t.cols.first];
-        }
-        math::from_float(sum, out[ph * t.cols.pooled + pw]);
-      }
+  Vector<A> sum[kVectors];
+  for (int v = 0; v < kVectors; ++v) sum[v] = load(map + c + v * kWidth);
+  for (int32_t r = t.rows.begin[y]; r < t.rows.begin[y + 1]; ++r) {
+    const A* row = t.pooled + t.rows.index[r] * t.cols.pooled * kRoIChannels + c;
+    for (int32_t k = t.cols.begin[x]; k < t.cols.begin[x + 1]; ++k) {
+      const A* p = row + t.cols.index[k] * kRoIChannels;
+      const A weight = t.rows.weight[r] * t.cols.weight[k];
+      for (int v = 0; v < kVectors; ++v) sum[v] += weight * load(p + v * kWidth);
     }
   }
+  for (int v = 0; v < kVectors; ++v) store(map + c + v * kWidth, sum[v]);
 }
 
-// [H, W, C]: each position of the map that the RoI touches is read and written once.
-template <typename A>
-void roi_align_backward_channels_last(const RoIGradTile<A>& t) {
-  constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t y = 0; y < t.rows.extent; ++y) {
-    const int32_t r0 = t.rows.begin[y], r1 = t.rows.begin[y + 1];
-    if (r0 == r1) continue;
-    for (int64_t x = 0; x < t.cols.extent; ++x) {
-      const int32_t c0 = t.cols.begin[x], c1 = t.cols.begin[x + 1];
-      if (c0 == c1) continue;
-      A* out = t.map + ((t.rows.first + y) * t.width + t.cols.first + x) * t.channels;
-      for (int64_t c = t.channel_begin; c < t.channel_end; c += kWidth) {
-        const int64_t n = t.channel_end - c;
-        Vector<A> sum = n < kWidth ? load_part(out + c, n) : load(out + c);
-        for (int32_t r = r0; r < r1; ++r) {
-          const A* row = t.pooled + int64_t(t.rows.index[r]) * t.cols.pooled * t.channels + c;
-          for (int32_t k = c0; k < c1; ++k) {
-            const A* p = row + int64_t(t.cols.index[k]) * t.channels;
-            sum += t.rows.weight[r] * t.cols.weight[k] * (n < kWidth ? load_part(p, n) : load(p));
-          }
-        }
-        if (n < kWidth) {
-          store_part(out + c, sum, n);
-        } else {
-          store(out + c, sum);
-        }
-      }
-    }
-  }
-}
-
-// [C, H, W]: the forward pass in reverse, columns into a buffer of [pooled rows, window], then
-// rows.
+// Each position of the map that the RoI touches is read and written once.
 template <typename A>
 void roi_align_backward(const RoIGradTile<A>& t) {
-  constexpr int64_t kWidth = kLanes<A>;
-  const int64_t plane = t.height * t.width, bins = t.rows.pooled * t.cols.pooled;
-  const int64_t stride = t.cols.extent + kRoIPadding;
-  for (int64_t c = t.channel_begin; c < t.channel_end; ++c) {
-    const A* grad = t.pooled + c * bins;
-    A* map = t.map + c * plane;
-    const A* end = map + plane;
-    for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
-      A* buffer = t.scratch + ph * stride;
-      for (int64_t x = 0; x < t.cols.extent; ++x) {
-        A sum = 0;
-        for (int32_t k = t.cols.begin[x]; k < t.cols.begin[x + 1]; ++k) {
-          sum += t.cols.weight[k] * grad[ph * t.cols.pooled + t.cols.index[k]];
-        }
-        buffer[x] = sum;
-      }
-      for (int64_t x = t.cols.extent; x < stride; ++x) buffer[x] = 0;
-    }
-    for (int64_t y = 0; y < t.rows.extent; ++y) {
-      if (t.rows.begin[y] == t.rows.begin[y + 1]) continue;
-      A* row = map + (t.rows.first + y) * t.width + t.cols.first;
-      for (int64_t x = 0; x < t.cols.extent; x += kWidth) {
-        A* p = row + x;
-        const bool whole = p + kWidth <= end;
-        Vector<A> sum = whole ? load(p) : load_part(p, end - p);
-        for (int32_t r = t.rows.begin[y]; r < t.rows.begin[y + 1]; ++r) {
-          sum += t.rows.weight[r] * load(t.scratch + t.rows.index[r] * stride + x);
-        }
-        if (whole) {
-          store(p, sum);
-        } else {
-          store_part(p, sum, end - p);
-        }
+  constexpr int64_t kVectors = kRoIChannels / kLanes<A>;
+  constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;
+  for (int64_t y = 0; y < t.rows.extent; ++y) {
+    if (t.rows.begin[y] == t.rows.begin[y + 1]) continue;
+    A* row = t.map + (t.rows.first + y - t.row_origin) * t.row_stride;
+    for (int64_t x = 0; x < t.cols.extent; ++x) {
+      if (t.cols.begin[x] == t.cols.begin[x + 1]) continue;
+      A* map = row + (t.cols.first + x - t.col_origin) * kRoIChannels;
+      for (int64_t c = 0; c < t.channels; c += kAtOnce * kLanes<A>) {
+        spread_channels<kAtOnce>(t, y, x, c, map);
       }
     }
   }

@@ -15,6 +15,18 @@ using Vector = typename VectorOf<T>::type;
 template <typename T>
 constexpr int64_t kLanes = DETOPS_VECTOR_BYTES / sizeof(T);
 
+// The integer a shuffle of T is written with.
+template <typename T>
+struct LaneIndex {
+  using type = int32_t;
+};
+template <>
+struct LaneIndex<double> {
+  using type = int64_t;
+};
+template <typename T>
+using lane_index_t = typename LaneIndex<T>::type;
+
 typedef uint16_t Bits16 __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
 
 DETOPS_INLINE Vector<float> load(const float* p) {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+
+#include "buffer.h"
+#include "kernels.h"
+
+namespace detops::cpu {
+
+// A map (or the pooled RoIs) of one image, in either layout.
+template <typename T>
+struct Planes {
+  T* data;
+  int64_t channels, height, width;
+  bool channels_last;
+
+  int64_t stride() const { return channels_last ? channels : height * width; }
+  T* at(int64_t channel, int64_t row, int64_t col) const {
+    const int64_t position = row * width + col;
+    return data +
+           (channels_last ? position * channels + channel : channel * height * width + position);
+  }
+};
+
+template <typename T>
+void load_lanes(const Planes<const T>& map, int64_t channel, int64_t channels, int64_t row,
+                int64_t col, int64_t count, accumulate_t<T>* lanes) {
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  (map.channels_last ? kernel.rows_to_lanes : kernel.planes_to_lanes)(
+      map.at(channel, row, col), map.stride(), channels, count, lanes);
+}
+
+template <typename T>
+void store_lanes(const accumulate_t<T>* lanes, const Planes<T>& map, int64_t channel,
+                 int64_t channels, int64_t row, int64_t col, int64_t count) {
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  (map.channels_last ? kernel.lanes_to_rows : kernel.lanes_to_planes)(
+      lanes, map.stride(), channels, count, map.at(channel, row, col));
+}
+
+// Positions [begin, end) of a block of channels, counted row by row, become zero.
+template <typename T>
+void clear_positions(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin,
+                     int64_t end) {
+  if (begin >= end) return;
+  if (!map.channels_last) {
+    for (int64_t c = channel; c < channel + channels; ++c) {
+      std::fill(map.at(c, 0, 0) + begin, map.at(c, 0, 0) + end, T{});
+    }
+  } else if (channels == map.channels) {
+    std::fill(map.data + begin * channels, map.data + end * channels, T{});
+  } else {
+    for (int64_t i = begin; i < end; ++i) {
+      T* p = map.data + i * map.channels + channel;
+      std::fill(p, p + channels, T{});
+    }
+  }
+}
+
+// A band of rows of one block of channels in the order [row, column, kRoIChannels], small enough
+// for a cache. RoIs come roughly from top to bottom, and the band moves down with them.
+template <typename A>
+class RoIWindow {
+ public:
+  RoIWindow(int64_t col_begin, int64_t col_end, int64_t height)
+      : col_begin_(col_begin), cols_(col_end - col_begin), height_(height) {}
+
+  A* data() { return lanes_.data(); }
+  A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
+  int64_t first() const { return first_; }
+  int64_t last() const { return last_; }
+  int64_t col_begin() const { return col_begin_; }
+  int64_t cols() const { return cols_; }
+  int64_t stride() const { return cols_ * kRoIChannels; }
+
+  // True if rows [first, last) fit behind the rows that are there.
+  bool holds(int64_t first, int64_t last) const {
+    return first >= first_ && first <= last_ && last - first_ <= capacity_;
+  }
+
+  // Empties the band and lets it begin at `first`, with room for [first, last) and some more.
+  void restart(int64_t first, int64_t last) {
+    constexpr int64_t kBytes = 2 << 20;
+    const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, stride());
+    const int64_t rows = std::min(height_, std::max(some, 2 * (last - first)));
+    if (rows > capacity_) {
+      capacity_ = rows;
+      lanes_.reserve(static_cast<size_t>(rows * stride()));
+    }
+    first_ = last_ = first;
+  }
+
+  // Calls fill(row, lanes) for the rows that are missing up to `last`.
+  template <typename Fill>
+  void extend(int64_t last, Fill&& fill) {
+    for (; last_ < last; ++last_) fill(last_, row(last_));
+  }
+
+ private:
+  int64_t col_begin_, cols_, height_;
+  int64_t first_ = 0, last_ = 0, capacity_ = 0;
+  Buffer<A> lanes_;
+};
+
+}  // namespace detops::cpu

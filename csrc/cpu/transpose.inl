@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see isa.h. Between planes, where the positions of one channel
+// are neighbours, and lanes, where the channels of one position are: [position, kRoIChannels].
+
+template <int... I>
+struct Lanes {};
+template <int N, int... I>
+struct FirstLanes : FirstLanes<N - 1, N - 1, I...> {};
+template <int... I>
+struct FirstLanes<0, I...> {
+  using type = Lanes<I...>;
+};
+
+// One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
+template <int kStep, typename T, int... I>
+DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
+  constexpr int kWidth = kLanes<T>;
+#if defined(__clang__)
+  const Vector<T> low = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I - kStep : I)...);
+  b = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I : I + kStep)...);
+#else
+  using Index = Vector<lane_index_t<T>>;
+  const Vector<T> low = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I - kStep : I)...});
+  b = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I : I + kStep)...});
+#endif
+  a = low;
+}
+
+template <int kStep, typename T>
+DETOPS_INLINE void transpose_step(Vector<T>* v) {
+  DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+    if (!(i & kStep))
+      exchange<kStep, T>(v[i], v[i + kStep], typename FirstLanes<kLanes<T>>::type());
+  }
+}
+
+// A square of kLanes<T> vectors.
+template <typename T>
+DETOPS_INLINE void transpose(Vector<T>* v) {
+  transpose_step<1, T>(v);
+  if constexpr (kLanes<T> > 2) transpose_step<2, T>(v);
+  if constexpr (kLanes<T> > 4) transpose_step<4, T>(v);
+  if constexpr (kLanes<T> > 8) transpose_step<8, T>(v);
+}
+
+// Where the square of positions that begins at i is read: the last one overlaps the one before it,
+// so that nothing beyond the end is touched.
+DETOPS_INLINE int64_t square_begin(int64_t i, int64_t width, int64_t count) {
+  return i + width <= count || count < width ? i : count - width;
+}
+
+// lanes[i, c] = planes[c * stride + i] for i < count, c < channels; zero up to a whole vector.
+template <typename T>
+void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t count,
+                     accumulate_t<T>* lanes) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t c = 0; c < channels; c += kWidth) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const int64_t at = square_begin(i, kWidth, count);
+      const T* from = planes + c * stride + at;
+      A* to = lanes + at * kRoIChannels + c;
+      Vector<A> v[kWidth] = {};
+      if (c + kWidth <= channels && at + kWidth <= count) {
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * stride);
+        transpose<A>(v);
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * kRoIChannels, v[j]);
+      } else {
+        const int64_t n = count - at < kWidth ? count - at : kWidth;
+        for (int64_t j = 0; j < kWidth && c + j < channels; ++j) {
+          v[j] = n < kWidth ? load_part(from + j * stride, n) : load(from + j * stride);
+        }
+        transpose<A>(v);
+        for (int64_t j = 0; j < n; ++j) store(to + j * kRoIChannels, v[j]);
+      }
+    }
+  }
+}
+
+// The reverse.
+template <typename T>
+void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
+                     T* planes) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t c = 0; c < channels; c += kWidth) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const int64_t at = square_begin(i, kWidth, count);
+      const A* from = lanes + at * kRoIChannels + c;
+      T* to = planes + c * stride + at;
+      Vector<A> v[kWidth] = {};
+      if (c + kWidth <= channels && at + kWidth <= count) {
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * kRoIChannels);
+        transpose<A>(v);
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * stride, v[j]);
+      } else {
+        const int64_t n = count - at < kWidth ? count - at : kWidth;
+        for (int64_t j = 0; j < n; ++j) v[j] = load(from + j * kRoIChannels);
+        transpose<A>(v);
+        for (int64_t j = 0; j < kWidth && c + j < channels; ++j) {
+          if (n < kWidth) {
+            store_part(to + j * stride, v[j], n);
+          } else {
+            store(to + j * stride, v[j]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same where channels are neighbours on both sides: positions are `stride` apart.
+template <typename T>
+void rows_to_lanes(const T* rows, int64_t stride, int64_t channels, int64_t count,
+                   accumulate_t<T>* lanes) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < channels; c += kWidth) {
+      const T* p = rows + i * stride + c;
+      const int64_t n = channels - c;
+      store(lanes + i * kRoIChannels + c, n < kWidth ? load_part(p, n) : load(p));
+    }
+  }
+}
+
+template <typename T>
+void lanes_to_rows(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
+                   T* rows) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < channels; c += kWidth) {
+      T* p = rows + i * stride + c;
+      const Vector<A> v = load(lanes + i * kRoIChannels + c);
+      if (channels - c < kWidth) {
+        store_part(p, v, channels - c);
+      } else {
+        store(p, v);
+      }
+    }
+  }
+}
