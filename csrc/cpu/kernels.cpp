@@ -13,13 +13,13 @@
 namespace detops::cpu {
 
 #define DETOPS_NMS_KERNELS(T) {nms_flat<T>, nms_grid<T>}
-#define DETOPS_ROI_KERNELS(T)                           \
-  {roi_align_forward<T, T>,                             \
-   roi_align_forward<accumulate_t<T>, accumulate_t<T>>, \
-   roi_align_backward<accumulate_t<T>>,                 \
-   planes_to_lanes<T>,                                  \
-   lanes_to_planes<T>,                                  \
-   rows_to_lanes<T>,                                    \
+#define DETOPS_ROI_KERNELS(T)                 \
+  {roi_align_forward<T>,                      \
+   roi_align_forward_lanes<accumulate_t<T>>,  \
+   roi_align_backward_lanes<accumulate_t<T>>, \
+   planes_to_lanes<T>,                        \
+   lanes_to_planes<T>,                        \
+   rows_to_lanes<T>,                          \
    lanes_to_rows<T>}
 #define DETOPS_KERNEL_TABLE(name)                 \
   const Kernels table{name,                       \

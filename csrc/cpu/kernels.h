@@ -27,33 +27,31 @@ struct AxisRule {
 // [position, kRoIChannels], where one position's channels are neighbours.
 constexpr int64_t kRoIChannels = 32;
 
-// One RoI on the map it reads. `map` points at position (row_origin, col_origin).
-template <typename In, typename Out>
+// One RoI on the [H, W, C] map it reads.
+template <typename T>
 struct RoITile {
-  AxisRule<accumulate_t<In>> rows, cols;
-  const In* map;
-  int64_t row_origin, col_origin, row_stride, col_stride;
-  int64_t channels;
-  Out* pooled;  // [bins, channels], bins `bin_stride` apart
-  int64_t bin_stride;
+  AxisRule<accumulate_t<T>> rows, cols;
+  const T* map;
+  int64_t width, channels;
+  T* pooled;  // [bins, C]
 };
 
+// One RoI, forward or (with transposed rules) backward, on rows of a map in lanes.
 template <typename A>
-struct RoIGradTile {
-  AxisRule<A> rows, cols;  // transposed
-  A* map;                  // [rows, columns, kRoIChannels], added to
+struct RoILanes {
+  AxisRule<A> rows, cols;
+  A* map;  // [rows, columns, kRoIChannels] from (row_origin, col_origin) on
   int64_t row_origin, col_origin, row_stride;
-  int64_t channels;
-  const A* pooled;  // [bins, kRoIChannels]
+  A* scratch;  // [pooled rows, touched columns, kRoIChannels]
 };
 
 // See roi_align.inl and transpose.inl.
 template <typename T>
 struct RoIAlignKernels {
   using A = accumulate_t<T>;
-  void (*forward)(const RoITile<T, T>&);
-  void (*forward_packed)(const RoITile<A, A>&);
-  void (*backward_packed)(const RoIGradTile<A>&);
+  void (*forward)(const RoITile<T>&);
+  void (*forward_lanes)(const RoILanes<A>&, A* pooled);  // [bins, kRoIChannels]
+  void (*backward_lanes)(const RoILanes<A>&, const A* pooled);
   void (*planes_to_lanes)(const T*, int64_t stride, int64_t channels, int64_t count, A*);
   void (*lanes_to_planes)(const A*, int64_t stride, int64_t channels, int64_t count, T*);
   void (*rows_to_lanes)(const T*, int64_t stride, int64_t channels, int64_t count, A*);

@@ -66,6 +66,7 @@ template <typename A>
 struct Batch {
   RoIRules<A> rules;
   int64_t begin = 0, size = 0, col_begin = 0, col_end = 0;
+  size_t scratch = 0;  // see RoILanes
 };
 
 template <typename A>
@@ -84,13 +85,16 @@ void prepare(Batch<A>& batch, const Pooling& pooling, const A* rois, const uint3
                     });
   batch.col_begin = width;
   batch.col_end = 0;
+  int64_t widest = 0;
   for (int64_t i = 0; i < batch.size; ++i) {
     const AxisRule<A> cols = batch.rules.cols(i);
     if (cols.extent == 0) continue;
+    widest = std::max(widest, cols.extent);
     batch.col_begin = std::min(batch.col_begin, cols.first);
     batch.col_end = std::max(batch.col_end, cols.first + cols.extent);
   }
   batch.col_begin = std::min(batch.col_begin, batch.col_end);
+  batch.scratch = pooling.pooled_height * widest * kRoIChannels;
 }
 
 bool is_channels_last(const Tensor& t) {
@@ -112,14 +116,6 @@ int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
 }
 
 template <typename T>
-RoITile<T, T> tile(const Batch<accumulate_t<T>>& batch, int64_t i, const T* map, int64_t row_origin,
-                   int64_t col_origin, int64_t row_stride, int64_t col_stride, int64_t channels,
-                   T* pooled, int64_t bin_stride) {
-  return {batch.rules.rows(i), batch.rules.cols(i), map,      row_origin, col_origin,
-          row_stride,          col_stride,          channels, pooled,     bin_stride};
-}
-
-template <typename T>
 void forward_channels_last(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
                            const Planes<const T>& map, int64_t bins, T* output) {
   const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
@@ -127,8 +123,8 @@ void forward_channels_last(const Batch<accumulate_t<T>>& batch, const uint32_t* 
   const int64_t grain = tasks_per_thread(batch.size, batch.size * channels * bins);
   at::parallel_for(0, batch.size, grain, [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
-      kernel.forward(tile<T>(batch, i, map.data, 0, 0, map.width * channels, channels, channels,
-                             output + int64_t(order[batch.begin + i]) * channels * bins, channels));
+      kernel.forward({batch.rules.rows(i), batch.rules.cols(i), map.data, map.width, channels,
+                      output + int64_t(order[batch.begin + i]) * channels * bins});
     }
   });
 }
@@ -147,7 +143,7 @@ void forward_planes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
   const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
   const int64_t grain = tasks_per_thread(blocks * parts, batch.size * channels * bins);
   at::parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
-    Buffer<A> pooled(bins * kRoIChannels);
+    Buffer<A> pooled(bins * kRoIChannels), scratch(batch.scratch);
     for (; task < last_task; ++task) {
       const int64_t c = task / parts * kRoIChannels, n = std::min(kRoIChannels, channels - c);
       const int64_t part = task % parts;
@@ -160,9 +156,9 @@ void forward_planes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
         window.extend(last, [&](int64_t y, A* lanes) {
           load_lanes(map, c, n, y, window.col_begin(), window.cols(), lanes);
         });
-        kernel.forward_packed(tile<A>(batch, i, window.data(), window.first(), window.col_begin(),
-                                      window.stride(), kRoIChannels, kRoIChannels, pooled.data(),
-                                      kRoIChannels));
+        kernel.forward_lanes({rows, batch.rules.cols(i), window.data(), window.first(),
+                              window.col_begin(), window.stride(), scratch.data()},
+                             pooled.data());
         kernel.lanes_to_planes(pooled.data(), bins, n, bins,
                                output + (int64_t(order[batch.begin + i]) * channels + c) * bins);
       }
@@ -275,7 +271,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
       const int64_t grain = tasks_per_thread(blocks, outputs);
       const int64_t written_before = written;
       at::parallel_for(0, blocks, grain, [&](int64_t block, int64_t last_block) {
-        Buffer<A> pooled(bins * kRoIChannels);
+        Buffer<A> pooled(bins * kRoIChannels), scratch(batch.scratch);
         for (; block < last_block; ++block) {
           const int64_t c = block * kRoIChannels, n = std::min(kRoIChannels, channels - c);
           GradientRows<T> rows(map, c, n, written_before, batch.col_begin, batch.col_end);
@@ -285,8 +281,9 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
             const int64_t k = plan.order[batch.begin + i];
             load_lanes(planes_of<const T>(grad, k, channels_last), c, n, 0, 0, bins, pooled.data());
             RoIWindow<A>& window = rows.reach(row_rule.first, row_rule.first + row_rule.extent);
-            kernel.backward_packed({row_rule, col_rule, window.data(), window.first(),
-                                    window.col_begin(), window.stride(), n, pooled.data()});
+            kernel.backward_lanes({row_rule, col_rule, window.data(), window.first(),
+                                   window.col_begin(), window.stride(), scratch.data()},
+                                  pooled.data());
           }
           const int64_t now = rows.finish(begin == run.end);
           if (block == 0) written = now;

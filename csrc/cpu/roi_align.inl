@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. One call works on one RoI and a run of channels
-// that are neighbours in memory; maps and tiles in another layout go through transpose.inl first.
+// Included once per instruction set; see isa.h. One call works on one RoI.
 
 // Channels [c, c + kVectors * lanes) of one bin: the rule's rows of its columns, in registers.
-template <int kVectors, typename In, typename Out>
-DETOPS_INLINE void pool_channels(const RoITile<In, Out>& t, int64_t ph, int64_t pw, int64_t c,
-                                 Out* out) {
-  using A = accumulate_t<In>;
+template <int kVectors, typename T>
+DETOPS_INLINE void pool_channels(const RoITile<T>& t, int64_t ph, int64_t pw, int64_t c, T* out) {
+  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   Vector<A> sum[kVectors] = {};
   for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
-    const In* row = t.map + (t.rows.index[r] - t.row_origin) * t.row_stride + c;
+    const T* row = t.map + t.rows.index[r] * t.width * t.channels + c;
     Vector<A> of_row[kVectors] = {};
     for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-      const In* p = row + (t.cols.index[k] - t.col_origin) * t.col_stride;
+      const T* p = row + t.cols.index[k] * t.channels;
       for (int v = 0; v < kVectors; ++v) of_row[v] += t.cols.weight[k] * load(p + v * kWidth);
     }
     for (int v = 0; v < kVectors; ++v) sum[v] += t.rows.weight[r] * of_row[v];
@@ -21,26 +19,25 @@ DETOPS_INLINE void pool_channels(const RoITile<In, Out>& t, int64_t ph, int64_t 
   for (int v = 0; v < kVectors; ++v) store(out + c + v * kWidth, sum[v]);
 }
 
-template <typename In, typename Out>
-void roi_align_forward(const RoITile<In, Out>& t) {
-  using A = accumulate_t<In>;
+// [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
+template <typename T>
+void roi_align_forward(const RoITile<T>& t) {
+  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t bin = 0; bin < t.rows.pooled * t.cols.pooled; ++bin) {
     const int64_t ph = bin / t.cols.pooled, pw = bin % t.cols.pooled;
-    Out* out = t.pooled + bin * t.bin_stride;
+    T* out = t.pooled + bin * t.channels;
     int64_t c = 0;
     for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<4>(t, ph, pw, c, out);
-    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<2>(t, ph, pw, c, out);
     for (; c + kWidth <= t.channels; c += kWidth) pool_channels<1>(t, ph, pw, c, out);
     if (c == t.channels) continue;
     const int64_t n = t.channels - c;
     Vector<A> sum{};
     for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
-      const In* row = t.map + (t.rows.index[r] - t.row_origin) * t.row_stride + c;
+      const T* row = t.map + t.rows.index[r] * t.width * t.channels + c;
       Vector<A> of_row{};
       for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-        const In* p = row + (t.cols.index[k] - t.col_origin) * t.col_stride;
-        of_row += t.cols.weight[k] * load_part(p, n);
+        of_row += t.cols.weight[k] * load_part(row + t.cols.index[k] * t.channels, n);
       }
       sum += t.rows.weight[r] * of_row;
     }
@@ -48,37 +45,90 @@ void roi_align_forward(const RoITile<In, Out>& t) {
   }
 }
 
-template <int kVectors, typename A>
-DETOPS_INLINE void spread_channels(const RoIGradTile<A>& t, int64_t y, int64_t x, int64_t c,
-                                   A* map) {
+// A matrix of which each row is `length` numbers, a multiple of kRoIChannels.
+template <typename A>
+struct Rows {
+  A* data;
+  int64_t stride;
+};
+
+template <int kTaps, bool kAdd, typename A>
+DETOPS_INLINE void combine_taps(Rows<A> out, Rows<const A> in, const int32_t* index, int64_t origin,
+                                int64_t step, const A* weight, int64_t rows, int64_t length) {
   constexpr int64_t kWidth = kLanes<A>;
-  Vector<A> sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) sum[v] = load(map + c + v * kWidth);
-  for (int32_t r = t.rows.begin[y]; r < t.rows.begin[y + 1]; ++r) {
-    const A* row = t.pooled + t.rows.index[r] * t.cols.pooled * kRoIChannels + c;
-    for (int32_t k = t.cols.begin[x]; k < t.cols.begin[x + 1]; ++k) {
-      const A* p = row + t.cols.index[k] * kRoIChannels;
-      const A weight = t.rows.weight[r] * t.cols.weight[k];
-      for (int v = 0; v < kVectors; ++v) sum[v] += weight * load(p + v * kWidth);
+  const A* from[kTaps];
+  for (int k = 0; k < kTaps; ++k) from[k] = in.data + (index[k] - origin) * step;
+  for (int64_t row = 0; row < rows; ++row) {
+    A* to = out.data + row * out.stride;
+    for (int64_t i = 0; i < length; i += 2 * kWidth) {
+      Vector<A> low{}, high{};
+      if (kAdd) low = load(to + i), high = load(to + i + kWidth);
+      for (int k = 0; k < kTaps; ++k) {
+        const A* p = from[k] + row * in.stride + i;
+        low += weight[k] * load(p);
+        high += weight[k] * load(p + kWidth);
+      }
+      store(to + i, low);
+      store(to + i + kWidth, high);
     }
   }
-  for (int v = 0; v < kVectors; ++v) store(map + c + v * kWidth, sum[v]);
 }
 
-// Each position of the map that the RoI touches is read and written once.
+// One output position of a rule, for many numbers at once: row by row, `out` becomes (kAdd: grows
+// by) the sum over the taps of weight * the row of `in` that lies (index - origin) * step further
+// on. The number of taps is settled outside of the inner loops, where it would be mispredicted.
+template <bool kAdd, typename A>
+DETOPS_INLINE void combine(Rows<A> out, Rows<const A> in, const AxisRule<A>& rule, int64_t position,
+                           int64_t origin, int64_t step, int64_t rows, int64_t length) {
+  const int32_t begin = rule.begin[position];
+  const int32_t* index = rule.index + begin;
+  const A* weight = rule.weight + begin;
+  const int32_t taps = rule.begin[position + 1] - begin;
+  switch (taps) {
+    case 0:
+      if (!kAdd) combine_taps<0, false>(out, in, index, origin, step, weight, rows, length);
+      return;
+    case 1:
+      return combine_taps<1, kAdd>(out, in, index, origin, step, weight, rows, length);
+    case 2:
+      return combine_taps<2, kAdd>(out, in, index, origin, step, weight, rows, length);
+    case 3:
+      return combine_taps<3, kAdd>(out, in, index, origin, step, weight, rows, length);
+  }
+  combine_taps<4, kAdd>(out, in, index, origin, step, weight, rows, length);
+  for (int32_t k = 4; k < taps; ++k) {
+    combine_taps<1, true>(out, in, index + k, origin, step, weight + k, rows, length);
+  }
+}
+
+// Lanes: first the rows of the map are combined to [pooled rows, columns], then the columns.
 template <typename A>
-void roi_align_backward(const RoIGradTile<A>& t) {
-  constexpr int64_t kVectors = kRoIChannels / kLanes<A>;
-  constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;
+void roi_align_forward_lanes(const RoILanes<A>& t, A* pooled) {
+  const int64_t stride = t.cols.extent * kRoIChannels, bins_stride = t.cols.pooled * kRoIChannels;
+  const A* map = t.map + (t.cols.first - t.col_origin) * kRoIChannels;
+  for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
+    combine<false>(Rows<A>{t.scratch + ph * stride, 0}, Rows<const A>{map, 0}, t.rows, ph,
+                   t.row_origin, t.row_stride, 1, stride);
+  }
+  for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+    combine<false>(Rows<A>{pooled + pw * kRoIChannels, bins_stride},
+                   Rows<const A>{t.scratch, stride}, t.cols, pw, t.cols.first, kRoIChannels,
+                   t.rows.pooled, kRoIChannels);
+  }
+}
+
+// The reverse, with transposed rules; adds to the map.
+template <typename A>
+void roi_align_backward_lanes(const RoILanes<A>& t, const A* pooled) {
+  const int64_t stride = t.cols.extent * kRoIChannels, bins_stride = t.cols.pooled * kRoIChannels;
+  for (int64_t x = 0; x < t.cols.extent; ++x) {
+    combine<false>(Rows<A>{t.scratch + x * kRoIChannels, stride},
+                   Rows<const A>{pooled, bins_stride}, t.cols, x, 0, kRoIChannels, t.rows.pooled,
+                   kRoIChannels);
+  }
+  A* map = t.map + (t.cols.first - t.col_origin) * kRoIChannels;
   for (int64_t y = 0; y < t.rows.extent; ++y) {
-    if (t.rows.begin[y] == t.rows.begin[y + 1]) continue;
-    A* row = t.map + (t.rows.first + y - t.row_origin) * t.row_stride;
-    for (int64_t x = 0; x < t.cols.extent; ++x) {
-      if (t.cols.begin[x] == t.cols.begin[x + 1]) continue;
-      A* map = row + (t.cols.first + x - t.col_origin) * kRoIChannels;
-      for (int64_t c = 0; c < t.channels; c += kAtOnce * kLanes<A>) {
-        spread_channels<kAtOnce>(t, y, x, c, map);
-      }
-    }
+    A* row = map + (t.rows.first + y - t.row_origin) * t.row_stride;
+    combine<true>(Rows<A>{row, 0}, Rows<const A>{t.scratch, 0}, t.rows, y, 0, stride, 1, stride);
   }
 }

@@ -49,13 +49,13 @@ DETOPS_INLINE int64_t square_begin(int64_t i, int64_t width, int64_t count) {
   return i + width <= count || count < width ? i : count - width;
 }
 
-// lanes[i, c] = planes[c * stride + i] for i < count, c < channels; zero up to a whole vector.
+// lanes[i, c] = planes[c * stride + i] for i < count, c < channels; zero for the channels beyond.
 template <typename T>
 void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t count,
                      accumulate_t<T>* lanes) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t c = 0; c < channels; c += kWidth) {
+  for (int64_t c = 0; c < kRoIChannels; c += kWidth) {
     for (int64_t i = 0; i < count; i += kWidth) {
       const int64_t at = square_begin(i, kWidth, count);
       const T* from = planes + c * stride + at;
@@ -116,10 +116,10 @@ void rows_to_lanes(const T* rows, int64_t stride, int64_t channels, int64_t coun
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t c = 0; c < channels; c += kWidth) {
+    for (int64_t c = 0; c < kRoIChannels; c += kWidth) {
       const T* p = rows + i * stride + c;
       const int64_t n = channels - c;
-      store(lanes + i * kRoIChannels + c, n < kWidth ? load_part(p, n) : load(p));
+      store(lanes + i * kRoIChannels + c, n >= kWidth ? load(p) : load_part(p, n > 0 ? n : 0));
     }
   }
 }
