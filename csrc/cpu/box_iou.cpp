@@ -4,6 +4,7 @@
 
 #include "../math/box.h"
 #include "../ops.h"
+#include "memory.h"
 
 namespace detops::cpu {
 namespace {
@@ -34,6 +35,7 @@ void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col, con
 Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2) {
   Tensor output = meta::box_iou_forward(boxes1, boxes2);
   if (output.numel() == 0) return output;
+  expect_writes(output);
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   const int64_t n = first.size(0), m = second.size(0);

@@ -4,6 +4,7 @@
 
 #include "../ops.h"
 #include "kernels.h"
+#include "memory.h"
 #include "roi_rules.h"
 #include "roi_window.h"
 #include "sort.h"
@@ -61,12 +62,15 @@ Plan make_plan(const Pooling& pooling, const A* rois, int64_t count, int64_t ima
   return plan;
 }
 
-// RoIs [begin, end) of a run, with their rules, and the columns of the map that they read.
+// RoIs [begin, begin + size) of a run with their rules, and what they read of the map.
 template <typename A>
 struct Batch {
   RoIRules<A> rules;
-  int64_t begin = 0, size = 0, col_begin = 0, col_end = 0;
-  size_t scratch = 0;  // see RoILanes
+  int64_t begin = 0, size = 0;
+  Columns columns;        // all that is read
+  int64_t widest = 0;     // columns of one RoI
+  int64_t positions = 0;  // read, RoI by RoI
+  int64_t rows = 0;       // read by any of them
 };
 
 template <typename A>
@@ -83,18 +87,20 @@ void prepare(Batch<A>& batch, const Pooling& pooling, const A* rois, const uint3
                       cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned,
                                             pooling.pooled_width, pooling.sampling_ratio);
                     });
-  batch.col_begin = width;
-  batch.col_end = 0;
-  int64_t widest = 0;
+  batch.columns = {width, 0};
+  batch.widest = batch.positions = 0;
+  std::vector<char> read(height, 0);
   for (int64_t i = 0; i < batch.size; ++i) {
-    const AxisRule<A> cols = batch.rules.cols(i);
-    if (cols.extent == 0) continue;
-    widest = std::max(widest, cols.extent);
-    batch.col_begin = std::min(batch.col_begin, cols.first);
-    batch.col_end = std::max(batch.col_end, cols.first + cols.extent);
+    const AxisRule<A> rows = batch.rules.rows(i), cols = batch.rules.cols(i);
+    batch.widest = std::max(batch.widest, cols.extent);
+    if (rows.extent == 0 || cols.extent == 0) continue;
+    batch.columns.begin = std::min(batch.columns.begin, cols.first);
+    batch.columns.end = std::max(batch.columns.end, cols.first + cols.extent);
+    batch.positions += rows.extent * cols.extent;
+    std::fill_n(read.begin() + rows.first, rows.extent, 1);
   }
-  batch.col_begin = std::min(batch.col_begin, batch.col_end);
-  batch.scratch = pooling.pooled_height * widest * kRoIChannels;
+  batch.columns.begin = std::min(batch.columns.begin, batch.columns.end);
+  batch.rows = std::count(read.begin(), read.end(), 1);
 }
 
 bool is_channels_last(const Tensor& t) {
@@ -115,9 +121,10 @@ int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
   return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
 }
 
+// Straight from a channels_last map.
 template <typename T>
-void forward_channels_last(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
-                           const Planes<const T>& map, int64_t bins, T* output) {
+void forward_direct(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
+                    const Planes<const T>& map, int64_t bins, T* output) {
   const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
   const int64_t channels = map.channels;
   const int64_t grain = tasks_per_thread(batch.size, batch.size * channels * bins);
@@ -129,12 +136,12 @@ void forward_channels_last(const Batch<accumulate_t<T>>& batch, const uint32_t* 
   });
 }
 
-// A block of channels at a time: the rows that a RoI reads are brought into lanes, pooled there,
-// and the bins brought back into planes. Reads each number of the map about once.
+// A block of channels at a time: the rows that RoIs read are brought into lanes, pooled there, and
+// the bins brought back. What many RoIs read is brought in once, and they find it in a near cache.
 template <typename T>
-void forward_planes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
-                    const Planes<const T>& map, int64_t pooled_height, int64_t pooled_width,
-                    T* output) {
+void forward_lanes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
+                   const Planes<const T>& map, int64_t pooled_height, int64_t pooled_width,
+                   T* output) {
   using A = accumulate_t<T>;
   const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
   const int64_t channels = map.channels, bins = pooled_height * pooled_width;
@@ -142,25 +149,35 @@ void forward_planes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
   const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
   const int64_t grain = tasks_per_thread(blocks * parts, batch.size * channels * bins);
+  // RoIs that are few and far between bring in their own columns only.
+  const bool apart = batch.positions < batch.rows * (batch.columns.end - batch.columns.begin);
   at::parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
-    Buffer<A> pooled(bins * kRoIChannels), scratch(batch.scratch);
+    Buffer<A> pooled(bins * kRoIChannels), scratch(pooled_height * batch.widest * kRoIChannels);
+    RoIWindow<A> window(map.height);
     for (; task < last_task; ++task) {
       const int64_t c = task / parts * kRoIChannels, n = std::min(kRoIChannels, channels - c);
       const int64_t part = task % parts;
-      RoIWindow<A> window(batch.col_begin, batch.col_end, map.height);
+      window.restart(batch.columns, 0, 0);
       for (int64_t i = batch.size * part / parts; i < batch.size * (part + 1) / parts; ++i) {
-        const AxisRule<A> rows = batch.rules.rows(i);
-        const bool any = rows.extent > 0;  // or the RoI misses the map
-        const int64_t first = any ? rows.first : window.first(), last = first + rows.extent;
-        if (any && !window.holds(first, last)) window.restart(first, last);
-        window.extend(last, [&](int64_t y, A* lanes) {
-          load_lanes(map, c, n, y, window.col_begin(), window.cols(), lanes);
-        });
-        kernel.forward_lanes({rows, batch.rules.cols(i), window.data(), window.first(),
-                              window.col_begin(), window.stride(), scratch.data()},
+        const AxisRule<A> rows = batch.rules.rows(i), cols = batch.rules.cols(i);
+        if (rows.extent > 0 && cols.extent > 0) {
+          const int64_t first = rows.first, last = first + rows.extent;
+          if (apart) {
+            window.restart({cols.first, cols.first + cols.extent}, first, last);
+          } else if (!window.holds(first, last)) {
+            window.restart(batch.columns, first, last);
+          }
+          window.extend(last, [&](int64_t y, A* lanes) {
+            load_lanes(map, c, n, y, window.columns().begin, window.width(), lanes);
+          });
+        }
+        kernel.forward_lanes({rows, cols, window.data(), window.first(), window.columns().begin,
+                              window.stride(), scratch.data()},
                              pooled.data());
-        kernel.lanes_to_planes(pooled.data(), bins, n, bins,
-                               output + (int64_t(order[batch.begin + i]) * channels + c) * bins);
+        const int64_t k = order[batch.begin + i];
+        const Planes<T> out{output + k * channels * bins, channels, pooled_height, pooled_width,
+                            map.channels_last};
+        store_lanes(pooled.data(), out, c, n, 0, 0, bins);
       }
     }
   });
@@ -180,10 +197,13 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
     const auto map = planes_of<const T>(inputs[run.level], run.image, channels_last);
     for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
       prepare(batch, pooling, roi, order, run, begin, map.height, map.width, false);
-      if (channels_last) {
-        forward_channels_last(batch, order, map, pooling.pooled_height * pooling.pooled_width, out);
+      // Straight from the map as long as a RoI's part of it stays in a near cache.
+      constexpr int64_t kNear = 1 << 20;
+      const int64_t window = batch.positions / batch.size * map.channels * int64_t(sizeof(T));
+      if (channels_last && window < kNear) {
+        forward_direct(batch, order, map, pooling.pooled_height * pooling.pooled_width, out);
       } else {
-        forward_planes(batch, order, map, pooling.pooled_height, pooling.pooled_width, out);
+        forward_lanes(batch, order, map, pooling.pooled_height, pooling.pooled_width, out);
       }
     }
   }
@@ -197,23 +217,24 @@ class GradientRows {
   using A = accumulate_t<T>;
 
   GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
-               int64_t col_begin, int64_t col_end)
+               const Columns& columns)
       : map_(map),
         channel_(channel),
         channels_(channels),
         written_(written),
-        window_(col_begin, col_end, map.height) {}
+        columns_(columns),
+        window_(map.height) {}
 
   RoIWindow<A>& reach(int64_t first, int64_t last) {
     if (!window_.holds(first, last)) {
       flush();
-      window_.restart(first, last);
+      window_.restart(columns_, first, last);
     }
     window_.extend(last, [&](int64_t y, A* lanes) {
       if (y < written_) {
         load_lanes(
             Planes<const T>{map_.data, map_.channels, map_.height, map_.width, map_.channels_last},
-            channel_, channels_, y, window_.col_begin(), window_.cols(), lanes);
+            channel_, channels_, y, columns_.begin, window_.width(), lanes);
       } else {
         std::fill(lanes, lanes + window_.stride(), A(0));
       }
@@ -222,16 +243,16 @@ class GradientRows {
   }
 
   void flush() {
-    const int64_t left = window_.col_begin(), right = left + window_.cols(), width = map_.width;
+    const int64_t width = map_.width;
     for (int64_t y = window_.first(); y < window_.last(); ++y) {
       if (y >= written_) {
-        clear_positions(map_, channel_, channels_, written_ * width, y * width + left);
-        clear_positions(map_, channel_, channels_, y * width + right, (y + 1) * width);
+        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
+        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
         written_ = y + 1;
       }
-      store_lanes(window_.row(y), map_, channel_, channels_, y, left, window_.cols());
+      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
     }
-    window_.restart(0, 0);
+    window_.restart(columns_, 0, 0);
   }
 
   int64_t finish(bool whole) {
@@ -245,6 +266,7 @@ class GradientRows {
  private:
   Planes<T> map_;
   int64_t channel_, channels_, written_;
+  Columns columns_;
   RoIWindow<A> window_;
 };
 
@@ -271,10 +293,11 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
       const int64_t grain = tasks_per_thread(blocks, outputs);
       const int64_t written_before = written;
       at::parallel_for(0, blocks, grain, [&](int64_t block, int64_t last_block) {
-        Buffer<A> pooled(bins * kRoIChannels), scratch(batch.scratch);
+        Buffer<A> pooled(bins * kRoIChannels),
+            scratch(pooling.pooled_height * batch.widest * kRoIChannels);
         for (; block < last_block; ++block) {
           const int64_t c = block * kRoIChannels, n = std::min(kRoIChannels, channels - c);
-          GradientRows<T> rows(map, c, n, written_before, batch.col_begin, batch.col_end);
+          GradientRows<T> rows(map, c, n, written_before, batch.columns);
           for (int64_t i = 0; i < batch.size; ++i) {
             const AxisRule<A> row_rule = batch.rules.rows(i), col_rule = batch.rules.cols(i);
             if (row_rule.extent == 0 || col_rule.extent == 0) continue;
@@ -282,7 +305,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
             load_lanes(planes_of<const T>(grad, k, channels_last), c, n, 0, 0, bins, pooled.data());
             RoIWindow<A>& window = rows.reach(row_rule.first, row_rule.first + row_rule.extent);
             kernel.backward_lanes({row_rule, col_rule, window.data(), window.first(),
-                                   window.col_begin(), window.stride(), scratch.data()},
+                                   batch.columns.begin, window.stride(), scratch.data()},
                                   pooled.data());
           }
           const int64_t now = rows.finish(begin == run.end);
@@ -311,6 +334,7 @@ void with_element_type(at::ScalarType type, Run&& run) {
 Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& rois,
                    Tensor output) {
   if (output.numel() == 0) return output;
+  expect_writes(output);
   const auto format = inputs[0].suggest_memory_format();
   std::vector<Tensor> maps;
   for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
@@ -326,6 +350,7 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
   const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  for (const Tensor& map : maps) expect_writes(map);
   if (grad.size(1) > 0) {
     with_element_type(
         type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });

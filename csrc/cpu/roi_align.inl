@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see isa.h. One call works on one RoI.
 
-// Channels [c, c + kVectors * lanes) of one bin: the rule's rows of its columns, in registers.
-template <int kVectors, typename T>
+// Channels [c, c + 2 * kPairs * lanes) of one bin: the rule's rows of its columns, in registers.
+template <int kPairs, typename T>
 DETOPS_INLINE void pool_channels(const RoITile<T>& t, int64_t ph, int64_t pw, int64_t c, T* out) {
   using A = accumulate_t<T>;
-  constexpr int64_t kWidth = kLanes<A>;
-  Vector<A> sum[kVectors] = {};
+  constexpr int64_t kWidth = 2 * kLanes<A>;
+  Vector<A> sum[2 * kPairs] = {};
   for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
     const T* row = t.map + t.rows.index[r] * t.width * t.channels + c;
-    Vector<A> of_row[kVectors] = {};
+    Vector<A> of_row[2 * kPairs] = {};
     for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
       const T* p = row + t.cols.index[k] * t.channels;
-      for (int v = 0; v < kVectors; ++v) of_row[v] += t.cols.weight[k] * load(p + v * kWidth);
+      for (int v = 0; v < kPairs; ++v) {
+        Vector<A> a, b;
+        load_pair(p + v * kWidth, a, b);
+        of_row[2 * v] += t.cols.weight[k] * a;
+        of_row[2 * v + 1] += t.cols.weight[k] * b;
+      }
     }
-    for (int v = 0; v < kVectors; ++v) sum[v] += t.rows.weight[r] * of_row[v];
+    for (int v = 0; v < 2 * kPairs; ++v) sum[v] += t.rows.weight[r] * of_row[v];
   }
-  for (int v = 0; v < kVectors; ++v) store(out + c + v * kWidth, sum[v]);
+  for (int v = 0; v < kPairs; ++v) store_pair(out + c + v * kWidth, sum[2 * v], sum[2 * v + 1]);
 }
 
 // [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
@@ -28,20 +33,21 @@ void roi_align_forward(const RoITile<T>& t) {
     const int64_t ph = bin / t.cols.pooled, pw = bin % t.cols.pooled;
     T* out = t.pooled + bin * t.channels;
     int64_t c = 0;
-    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<4>(t, ph, pw, c, out);
-    for (; c + kWidth <= t.channels; c += kWidth) pool_channels<1>(t, ph, pw, c, out);
-    if (c == t.channels) continue;
-    const int64_t n = t.channels - c;
-    Vector<A> sum{};
-    for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
-      const T* row = t.map + t.rows.index[r] * t.width * t.channels + c;
-      Vector<A> of_row{};
-      for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-        of_row += t.cols.weight[k] * load_part(row + t.cols.index[k] * t.channels, n);
+    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<2>(t, ph, pw, c, out);
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<1>(t, ph, pw, c, out);
+    for (; c < t.channels; c += kWidth) {
+      const int64_t n = t.channels - c < kWidth ? t.channels - c : kWidth;
+      Vector<A> sum{};
+      for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
+        const T* row = t.map + t.rows.index[r] * t.width * t.channels + c;
+        Vector<A> of_row{};
+        for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+          of_row += t.cols.weight[k] * load_part(row + t.cols.index[k] * t.channels, n);
+        }
+        sum += t.rows.weight[r] * of_row;
       }
-      sum += t.rows.weight[r] * of_row;
+      store_part(out + c, sum, n);
     }
-    store_part(out + c, sum, n);
   }
 }
 

@@ -58,36 +58,37 @@ void clear_positions(const Planes<T>& map, int64_t channel, int64_t channels, in
   }
 }
 
+struct Columns {
+  int64_t begin = 0, end = 0;
+};
+
 // A band of rows of one block of channels in the order [row, column, kRoIChannels], small enough
 // for a cache. RoIs come roughly from top to bottom, and the band moves down with them.
 template <typename A>
 class RoIWindow {
  public:
-  RoIWindow(int64_t col_begin, int64_t col_end, int64_t height)
-      : col_begin_(col_begin), cols_(col_end - col_begin), height_(height) {}
+  explicit RoIWindow(int64_t height) : height_(height) {}
 
   A* data() { return lanes_.data(); }
   A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
-  int64_t col_begin() const { return col_begin_; }
-  int64_t cols() const { return cols_; }
-  int64_t stride() const { return cols_ * kRoIChannels; }
+  const Columns& columns() const { return columns_; }
+  int64_t width() const { return columns_.end - columns_.begin; }
+  int64_t stride() const { return width() * kRoIChannels; }
 
-  // True if rows [first, last) fit behind the rows that are there.
+  // True if rows [first, last) are there or fit behind those that are.
   bool holds(int64_t first, int64_t last) const {
     return first >= first_ && first <= last_ && last - first_ <= capacity_;
   }
 
-  // Empties the band and lets it begin at `first`, with room for [first, last) and some more.
-  void restart(int64_t first, int64_t last) {
+  // Empties the band and lets it begin at row `first`, with room for [first, last) and some more.
+  void restart(const Columns& columns, int64_t first, int64_t last) {
     constexpr int64_t kBytes = 2 << 20;
+    columns_ = columns;
     const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, stride());
-    const int64_t rows = std::min(height_, std::max(some, 2 * (last - first)));
-    if (rows > capacity_) {
-      capacity_ = rows;
-      lanes_.reserve(static_cast<size_t>(rows * stride()));
-    }
+    capacity_ = std::min(height_ - first, std::max(some, 2 * (last - first)));
+    lanes_.reserve(static_cast<size_t>(capacity_ * stride()));
     first_ = last_ = first;
   }
 
@@ -98,8 +99,8 @@ class RoIWindow {
   }
 
  private:
-  int64_t col_begin_, cols_, height_;
-  int64_t first_ = 0, last_ = 0, capacity_ = 0;
+  int64_t height_, first_ = 0, last_ = 0, capacity_ = 0;
+  Columns columns_;
   Buffer<A> lanes_;
 };
 

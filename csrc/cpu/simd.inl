@@ -65,11 +65,15 @@ DETOPS_INLINE void store(A* p, Vector<A> v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-DETOPS_INLINE void store(BFloat16* p, Vector<float> v) {
+// Rounded to nearest, ties to even, in the lower half of each lane.
+DETOPS_INLINE Vector<uint32_t> bfloat16_bits(Vector<float> v) {
   const Vector<uint32_t> u = (Vector<uint32_t>)v;
   const Vector<uint32_t> rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const Vector<uint32_t> quiet = v != v ? rounded - rounded + 0x7fc0u : rounded;
-  const Bits16 bits = __builtin_convertvector(quiet, Bits16);
+  return v != v ? rounded - rounded + 0x7fc0u : rounded;
+}
+
+DETOPS_INLINE void store(BFloat16* p, Vector<float> v) {
+  const Bits16 bits = __builtin_convertvector(bfloat16_bits(v), Bits16);
   __builtin_memcpy(p, &bits, sizeof bits);
 }
 
@@ -96,6 +100,32 @@ DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
   T buffer[kLanes<accumulate_t<T>>];
   store(buffer, v);
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// Two vectors of neighbours, in an order of their own that store_pair undoes: 16-bit numbers are
+// cheapest to widen in place, the even ones apart from the odd ones.
+template <typename T>
+DETOPS_INLINE void load_pair(const T* p, Vector<accumulate_t<T>>& a, Vector<accumulate_t<T>>& b) {
+  a = load(p);
+  b = load(p + kLanes<accumulate_t<T>>);
+}
+
+template <typename T>
+DETOPS_INLINE void store_pair(T* p, Vector<accumulate_t<T>> a, Vector<accumulate_t<T>> b) {
+  store(p, a);
+  store(p + kLanes<accumulate_t<T>>, b);
+}
+
+DETOPS_INLINE void load_pair(const BFloat16* p, Vector<float>& a, Vector<float>& b) {
+  Vector<uint32_t> both;
+  __builtin_memcpy(&both, p, sizeof both);
+  a = (Vector<float>)(both << 16);
+  b = (Vector<float>)(both & 0xffff0000u);
+}
+
+DETOPS_INLINE void store_pair(BFloat16* p, Vector<float> a, Vector<float> b) {
+  const Vector<uint32_t> both = bfloat16_bits(a) | bfloat16_bits(b) << 16;
+  __builtin_memcpy(p, &both, sizeof both);
 }
 
 template <typename A>

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+namespace detops::cpu {
+
+// To be called for a fresh output that will be written as a whole: asks for huge pages, as NumPy
+// does for its large arrays. The first touch of a page is a trap into the kernel, and at 4 KiB a
+// page these cost more than many an op. Only a hint: the system's setting decides.
+inline void expect_writes(const at::Tensor& fresh) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kWorthwhile = 4 << 20;
+  if (fresh.nbytes() < kWorthwhile) return;
+  const auto begin = reinterpret_cast<uintptr_t>(fresh.mutable_data_ptr());
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (begin + page - 1) / page * page;
+  ::madvise(reinterpret_cast<void*>(first), begin + fresh.nbytes() - first, MADV_HUGEPAGE);
+#else
+  (void)fresh;
+#endif
+}
+
+}  // namespace detops::cpu
