@@ -9,7 +9,7 @@ VENV ?= .venv
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
 CSRC := $(wildcard csrc/* csrc/*/*)
-FORMATTED := $(filter %.h %.cpp %.cu %.cuh,$(CSRC))
+FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC))
 
 .PHONY: demo test lint format bench wheel cuda-build clean
 

@@ -6,9 +6,14 @@
 #include <tuple>
 #include <vector>
 
+#include "math/overlap.h"
+
 namespace detops {
 
 using at::Tensor;
+
+// "iou", "giou", "diou" or "ciou"; an error names `op` for any other.
+math::Overlap overlap_kind(const char* op, c10::string_view kind);
 
 // Checks and output allocation, written once: registered for the Meta device, and called first by
 // every backend, so that eager mode, fake tensors and torch.compile raise the same errors.
@@ -51,10 +56,15 @@ std::vector<Tensor> multiscale_roi_align_backward(
 
 // One declaration per op, for both backends; shapes as above.
 #define DETOPS_DECLARE_SHARED                                                                   \
-  Tensor box_iou_forward(const Tensor& boxes1,                    /* [N, 4] */                  \
-                         const Tensor& boxes2);                   /* [M, 4] -> [N, M] */        \
+  Tensor box_iou_forward(const Tensor& boxes1, /* [N, 4] */                                     \
+                         const Tensor& boxes2, /* [M, 4] -> [N, M] */                           \
+                         c10::string_view kind, double eps);                                    \
   std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, /* [N, M] */                  \
-                                              const Tensor& boxes1, const Tensor& boxes2);      \
+                                              const Tensor& boxes1, const Tensor& boxes2,       \
+                                              c10::string_view kind, double eps);               \
+  std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, /* [N, 4] */                     \
+                                         const Tensor& boxes2  /* [M, 4] */                     \
+  );                                                 /* -> best IoU [N], its index int64[N] */  \
   Tensor encode_boxes_forward(const Tensor& boxes,   /* [N, 4] */                               \
                               const Tensor& anchors, /* [N, 4] */                               \
                               at::ArrayRef<double> weights);                                    \

@@ -35,8 +35,11 @@ TORCH_LIBRARY(detops, m) {
       "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
       "float canonical_scale, int canonical_level) -> Tensor[]");
 
-  m.def("box_iou_forward(Tensor boxes1, Tensor boxes2) -> Tensor");
-  m.def("box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2) -> (Tensor, Tensor)");
+  m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
+  m.def(
+      "box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='iou', "
+      "float eps=1e-7) -> (Tensor, Tensor)");
+  m.def("match_boxes(Tensor boxes1, Tensor boxes2) -> (Tensor best, Tensor index)");
   m.def("encode_boxes_forward(Tensor boxes, Tensor anchors, float[] weights) -> Tensor");
   m.def(
       "encode_boxes_backward(Tensor grad, Tensor boxes, Tensor anchors, float[] weights) "
@@ -70,6 +73,7 @@ namespace {
          TORCH_FN(detops::backend::multiscale_roi_align_backward));                                \
   m.impl("box_iou_forward", TORCH_FN(detops::backend::box_iou_forward));                           \
   m.impl("box_iou_backward", TORCH_FN(detops::backend::box_iou_backward));                         \
+  m.impl("match_boxes", TORCH_FN(detops::backend::match_boxes));                                   \
   m.impl("encode_boxes_forward", TORCH_FN(detops::backend::encode_boxes_forward));                 \
   m.impl("encode_boxes_backward", TORCH_FN(detops::backend::encode_boxes_backward));               \
   m.impl("decode_boxes_forward", TORCH_FN(detops::backend::decode_boxes_forward));                 \
@@ -98,8 +102,8 @@ TORCH_LIBRARY_IMPL(detops, Autograd, m) {
   for (const char* op :
        {"nms", "batched_nms", "roi_align_forward", "roi_align_backward",
         "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
-        "box_iou_backward", "encode_boxes_forward", "encode_boxes_backward", "decode_boxes_forward",
-        "decode_boxes_backward"}) {
+        "box_iou_backward", "match_boxes", "encode_boxes_forward", "encode_boxes_backward",
+        "decode_boxes_forward", "decode_boxes_backward"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }
@@ -121,8 +125,8 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
-  for (const char* op :
-       {"nms", "batched_nms", "box_iou_forward", "encode_boxes_forward", "decode_boxes_forward"}) {
+  for (const char* op : {"nms", "batched_nms", "box_iou_forward", "match_boxes",
+                         "encode_boxes_forward", "decode_boxes_forward"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }
@@ -144,9 +148,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   for (const char* op :
        {"check_nms", "nms", "batched_nms", "roi_align_forward", "roi_align_backward",
         "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
-        "box_iou_backward", "encode_boxes_forward", "encode_boxes_backward", "decode_boxes_forward",
-        "decode_boxes_backward", "box_area", "box_convert", "clip_boxes_to_image",
-        "remove_small_boxes"}) {
+        "box_iou_backward", "match_boxes", "encode_boxes_forward", "encode_boxes_backward",
+        "decode_boxes_forward", "decode_boxes_backward", "box_area", "box_convert",
+        "clip_boxes_to_image", "remove_small_boxes"}) {
     m.attr(op) = ops.attr(op);
   }
 

@@ -98,10 +98,109 @@ def test_layouts_and_empty(device):
     assert empty.grad.shape == (0, 4)
 
 
+KIN = {
+    "generalized_box_iou": "giou",
+    "distance_box_iou": "diou",
+    "complete_box_iou": "ciou",
+}
+
+
+@pytest.mark.parametrize("name", ["box_iou", *KIN])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kin_equal_torchvision(name, dtype, isa):
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    for n, m in ((1, 1), (3, 17), (40, 33)):
+        a, b = reference.random_boxes(n, dtype=dtype), reference.random_boxes(m, dtype=dtype)
+        a[0] = b[0]
+        torch.testing.assert_close(ours(a, b), theirs(a, b))
+    c = grids(dtype)
+    c = c[(c[:, 2:] > c[:, :2]).all(1)]
+    torch.testing.assert_close(ours(c, c), theirs(c, c))
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_kin_on_the_device(name, device):
+    a, b = reference.random_boxes(50).to(device), reference.random_boxes(70).to(device)
+    expected = getattr(torchvision.ops, name)(a.cpu(), b.cpu())
+    torch.testing.assert_close(getattr(detops, name)(a, b).cpu(), expected)
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_gradients_of_kin(name, device):
+    a = reference.random_boxes(4, dtype=torch.double).to(device).requires_grad_()
+    b = reference.random_boxes(5, dtype=torch.double).to(device).requires_grad_()
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    if name != "complete_box_iou":  # holds a factor constant, which differences do not
+        assert gradcheck(ours, (a, b))
+    # Ties and boxes that only touch, too.
+    c = grids(torch.double).to(device)
+    c = c[(c[:, 2:] > c[:, :2]).all(1)]
+    for x, y in ((a, b), (c.requires_grad_(), c.detach().flip(0).requires_grad_())):
+        weight = torch.rand(len(x), len(y), dtype=torch.double, device=device)
+        expected = torch.autograd.grad(theirs(x, y), (x, y), weight)
+        for ours_, theirs_ in zip(
+            torch.autograd.grad(ours(x, y), (x, y), weight), expected, strict=True
+        ):
+            torch.testing.assert_close(ours_, theirs_)
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_kin_of_odd_boxes_are_finite(name, device):
+    odd = torch.tensor(
+        [
+            [1.0, 1, 1, 1],
+            [2.0, 2, 2, 2],
+            [math.nan, 0, 2, 2],
+            [0, 0, math.inf, 2],
+            [-1e30, -1e30, 1e30, 1e30],
+            [3, 3, 1, 1],
+            [1, 2, 3, 4],
+        ],
+        device=device,
+        requires_grad=True,
+    )
+    overlap = getattr(detops, name)(odd, odd)
+    assert overlap.isfinite().all()
+    assert overlap[0, 0] == 0
+    (grad,) = torch.autograd.grad(overlap.sum(), odd)
+    assert grad.isfinite().all()
+
+
+def test_match_boxes(device, isa, two_threads):
+    for n, m in ((0, 3), (5, 1), (30, 17), (200, 100)):
+        a, b = reference.random_boxes(n).to(device), reference.random_boxes(m).to(device)
+        for boxes1, boxes2 in ((a, b), (a.round(), b.round()), (a.double(), b)):
+            expected = detops.box_iou(boxes1, boxes2)
+            for best, index in two_threads(lambda: detops.match_boxes(boxes1, boxes2)):  # noqa: B023
+                assert torch.equal(best, expected.amax(1))
+                # The first of equals.
+                first = (expected == best[:, None]).int().argmax(1)
+                assert torch.equal(index, first)
+    best, index = detops.match_boxes(a, b[:0])
+    assert (best == 0).all() and (index == -1).all()
+    torch.library.opcheck(torch.ops.detops.match_boxes.default, (a, b))
+    with pytest.raises(RuntimeError, match=r"detops.match_boxes: boxes2 must be \[N, 4\]"):
+        detops.match_boxes(a, b[0])
+
+
+def test_batches():
+    a, b = (
+        reference.random_boxes(24).reshape(2, 3, 4, 4),
+        reference.random_boxes(15).reshape(3, 5, 4),
+    )
+    for name in ("box_iou", *KIN):
+        ours = getattr(detops, name)(a, b)
+        expected = [[getattr(detops, name)(a[i, j], b[j]) for j in range(3)] for i in range(2)]
+        assert torch.equal(ours, torch.stack([torch.stack(row) for row in expected]))
+    assert detops.box_iou(a[:0], b).shape == (0, 3, 4, 5)
+
+
 def test_opcheck_compile_vmap():
     a, b = reference.random_boxes(4), reference.random_boxes(6)
     torch.library.opcheck(torch.ops.detops.box_iou_forward.default, (a, b))
     torch.library.opcheck(torch.ops.detops.box_iou_backward.default, (torch.rand(4, 6), a, b))
+    for kind in KIN.values():
+        torch.library.opcheck(torch.ops.detops.box_iou_forward.default, (a, b, kind, 1e-7))
     compiled = torch.compile(detops.box_iou, fullgraph=True, dynamic=True, backend="aot_eager")
     leaf = a.clone().requires_grad_()
     (ours,) = torch.autograd.grad(compiled(leaf, b).square().sum(), leaf)
@@ -119,6 +218,14 @@ def test_autocast_computes_in_float32():
 
 
 B = torch.rand(3, 4)
+
+
+def test_kin_name_themselves_in_errors():
+    for name in KIN:
+        with pytest.raises(RuntimeError, match=f"detops.{name}: boxes1 must be"):
+            getattr(detops, name)(B[:, :3], B)
+    with pytest.raises(RuntimeError, match="kind must be iou, giou, diou or ciou, got diagonal"):
+        detops._C.box_iou_forward(B, B, "diagonal")
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,32 @@ def test_anchors_by_hand():
 
 
 def test_matcher():
-    iou = torch.tensor([[0.8, 0.5, 0.2, 0.0, 0.3], [0.1, 0.6, 0.2, 0.0, 0.3]])
-    assert Matcher(0.7, 0.4)(iou).tolist() == [0, -2, -1, -1, -1]
-    assert Matcher(0.7, 0.4, True)(iou).tolist() == [0, 1, -1, -1, -1]
-    ties = torch.tensor([[0.3, 0.3, 0.1], [0.0, 0.0, 0.0]])
+    # Unit squares in a row: shifted by d they have an IoU of (1 - d) / (1 + d).
+    def squares(*x):
+        return torch.tensor([[v, 0.0, v + 1, 1.0] for v in x]).reshape(-1, 4)
+
+    truth, boxes = squares(0.0, 10.0), squares(0.1, 0.4, 0.9, 5.0, 10.3)
+    assert Matcher(0.7, 0.4)(truth, boxes).tolist() == [0, -2, -1, -1, -2]
+    # The last is the best that the second ground truth has.
+    assert Matcher(0.7, 0.4, True)(truth, boxes).tolist() == [0, -2, -1, -1, 1]
     # All that share a ground truth's best are matched; a ground truth that meets nothing has none.
-    assert Matcher(0.7, 0.4, True)(ties).tolist() == [0, 0, -1]
-    assert Matcher(0.7, 0.4, True)(torch.zeros(0, 3)).tolist() == [-1, -1, -1]
-    assert Matcher(0.7, 0.4, True)(torch.zeros(2, 0)).tolist() == []
+    ties = squares(-0.75, 0.75, 0.8)
+    assert Matcher(0.7, 0.4, True)(squares(0.0, 50.0), ties).tolist() == [0, 0, -1]
+    assert Matcher(0.7, 0.4, True)(squares(), ties).tolist() == [-1, -1, -1]
+    assert Matcher(0.7, 0.4, True)(truth, squares()).tolist() == []
     with pytest.raises(ValueError, match="expected 0 <= low <= high"):
         Matcher(0.3, 0.4)
+
+
+def test_matcher_is_the_matrix_rule():
+    truth = reference.random_boxes(30)
+    boxes = torch.cat([reference.random_boxes(400), truth[:5] + torch.rand(5, 4)])
+    iou = detops.box_iou(truth, boxes)
+    best, match = iou.max(dim=0)
+    expected = torch.where(best >= 0.7, match, torch.where(best >= 0.3, -2, -1))
+    low_quality = ((iou == iou.amax(1, keepdim=True)) & (iou > 0)).any(0)
+    expected = torch.where(low_quality, match, expected)
+    assert torch.equal(Matcher(0.7, 0.3, True)(truth, boxes), expected)
 
 
 def test_sampler():

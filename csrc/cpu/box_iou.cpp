@@ -2,8 +2,9 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
-#include "../math/box.h"
 #include "../ops.h"
+#include "buffer.h"
+#include "kernels.h"
 #include "memory.h"
 
 namespace detops::cpu {
@@ -15,64 +16,148 @@ int64_t row_grain(int64_t columns) {
   return std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, columns));
 }
 
-// grad_a[i] is the sum over j of grad(i, j) * d iou(a[i], b[j]) / d a[i]: one owner per row.
-template <typename T>
-void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col, const math::Box<T>* a,
-                      int64_t n, const math::Box<T>* b, int64_t m, math::Box<T>* grad_a) {
+// Calls run(std::integral_constant<Overlap, kind>) with the kind as a constant.
+template <typename Run>
+void with_kind(math::Overlap kind, Run&& run) {
+  using math::Overlap;
+  switch (kind) {
+    case Overlap::kIoU:
+      return run(std::integral_constant<Overlap, Overlap::kIoU>());
+    case Overlap::kGIoU:
+      return run(std::integral_constant<Overlap, Overlap::kGIoU>());
+    case Overlap::kDIoU:
+      return run(std::integral_constant<Overlap, Overlap::kDIoU>());
+    case Overlap::kCIoU:
+      return run(std::integral_constant<Overlap, Overlap::kCIoU>());
+  }
+}
+
+template <math::Overlap kind, typename T>
+Buffer<math::OverlapBox<T>> overlap_boxes(const T* boxes, int64_t count) {
+  Buffer<math::OverlapBox<T>> result(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const T* b = boxes + 4 * i;
+    result[i] = math::overlap_box<kind>(math::Box<T>{b[0], b[1], b[2], b[3]});
+  }
+  return result;
+}
+
+// Owns what an OverlapBoxes points at.
+template <math::Overlap kind, typename T>
+class BoxColumns {
+ public:
+  BoxColumns(const T* boxes, int64_t count) : count_(count), stride_(count + kOverlapPadding) {
+    T* x1 = data_.reserve(6 * stride_);
+    std::fill(x1, x1 + 6 * stride_, T(0));
+    for (int64_t i = 0; i < count; ++i) {
+      const T* b = boxes + 4 * i;
+      const auto box = math::overlap_box<kind>(math::Box<T>{b[0], b[1], b[2], b[3]});
+      for (int64_t side = 0; side < 4; ++side) x1[side * stride_ + i] = b[side];
+      x1[4 * stride_ + i] = box.area;
+      x1[5 * stride_ + i] = box.angle;
+    }
+  }
+
+  OverlapBoxes<T> view() const {
+    const T* x1 = data_.data();
+    return {
+        x1,    x1 + stride_, x1 + 2 * stride_, x1 + 3 * stride_, x1 + 4 * stride_, x1 + 5 * stride_,
+        count_};
+  }
+
+ private:
+  int64_t count_, stride_;
+  Buffer<T> data_;
+};
+
+// grad_a[i] is the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i]: one owner per row.
+template <math::Overlap kind, typename T>
+void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
+                      const Buffer<math::OverlapBox<T>>& a, int64_t n,
+                      const Buffer<math::OverlapBox<T>>& b, int64_t m, T eps, T* grad_a) {
   at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       math::Box<T> sum{};
       for (int64_t j = 0; j < m; ++j) {
-        math::iou_gradient(a[i], b[j], grad[i * stride_row + j * stride_col], sum);
+        math::overlap_gradient<kind>(a[i], b[j], eps, grad[i * stride_row + j * stride_col], sum);
       }
-      grad_a[i] = sum;
+      const T sides[4] = {sum.x1, sum.y1, sum.x2, sum.y2};
+      std::copy(sides, sides + 4, grad_a + 4 * i);
     }
   });
 }
 
 }  // namespace
 
-Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2) {
-  Tensor output = meta::box_iou_forward(boxes1, boxes2);
+Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
+                       double eps) {
+  Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
   if (output.numel() == 0) return output;
   expect_writes(output);
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   const int64_t n = first.size(0), m = second.size(0);
+  const math::Overlap which = overlap_kind("box_iou", kind);
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
-    using Box = math::Box<scalar_t>;
-    const Box* a = reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>());
-    const Box* b = reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>());
-    scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        for (int64_t j = 0; j < m; ++j) out[i * m + j] = math::iou(a[i], b[j]);
-      }
+    with_kind(which, [&](auto constant) {
+      constexpr math::Overlap kKind = decltype(constant)::value;
+      const auto rows = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
+      const BoxColumns<kKind, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
+      scalar_t* out = output.mutable_data_ptr<scalar_t>();
+      const auto row = kernels().overlap(out).row[static_cast<int>(kKind)];
+      at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          row(rows[i], columns.view(), static_cast<scalar_t>(eps), out + i * m);
+        }
+      });
     });
   });
   return output;
 }
 
 std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
-                                            const Tensor& boxes2) {
-  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2);
+                                            const Tensor& boxes2, c10::string_view kind,
+                                            double eps) {
+  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_first = at::empty_like(first), to_second = at::empty_like(second);
   const int64_t n = first.size(0), m = second.size(0);
+  const math::Overlap which = overlap_kind("box_iou_backward", kind);
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
-    using Box = math::Box<scalar_t>;
-    const Box* a = reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>());
-    const Box* b = reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>());
-    const scalar_t* g = outer.const_data_ptr<scalar_t>();
-    gradient_of_rows(g, m, 1, a, n, b, m,
-                     reinterpret_cast<Box*>(to_first.mutable_data_ptr<scalar_t>()));
-    gradient_of_rows(g, 1, m, b, m, a, n,
-                     reinterpret_cast<Box*>(to_second.mutable_data_ptr<scalar_t>()));
+    with_kind(which, [&](auto constant) {
+      constexpr math::Overlap kKind = decltype(constant)::value;
+      const auto a = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
+      const auto b = overlap_boxes<kKind>(second.const_data_ptr<scalar_t>(), m);
+      const scalar_t* g = outer.const_data_ptr<scalar_t>();
+      const auto small = static_cast<scalar_t>(eps);
+      gradient_of_rows<kKind>(g, m, 1, a, n, b, m, small, to_first.mutable_data_ptr<scalar_t>());
+      gradient_of_rows<kKind>(g, 1, m, b, m, a, n, small, to_second.mutable_data_ptr<scalar_t>());
+    });
   });
   return {grad1.copy_(to_first), grad2.copy_(to_second)};
+}
+
+std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
+  auto [best, index] = meta::match_boxes(boxes1, boxes2);
+  const int64_t n = boxes1.size(0), m = boxes2.size(0);
+  if (m == 0) return {best.zero_(), index.fill_(-1)};
+  const Tensor first = boxes1.to(best.scalar_type()).contiguous();
+  const Tensor second = boxes2.to(best.scalar_type()).contiguous();
+  int64_t* at = index.mutable_data_ptr<int64_t>();
+  AT_DISPATCH_FLOATING_TYPES(best.scalar_type(), "detops.match_boxes", [&] {
+    constexpr auto kIoU = math::Overlap::kIoU;
+    const auto rows = overlap_boxes<kIoU>(first.const_data_ptr<scalar_t>(), n);
+    const BoxColumns<kIoU, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
+    scalar_t* most = best.mutable_data_ptr<scalar_t>();
+    const auto kernel = kernels().overlap(most).best;
+    at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) kernel(rows[i], columns.view(), most[i], at[i]);
+    });
+  });
+  return {best, index};
 }
 
 }  // namespace detops::cpu

@@ -13,6 +13,10 @@
 namespace detops::cpu {
 
 #define DETOPS_NMS_KERNELS(T) {nms_flat<T>, nms_grid<T>}
+#define DETOPS_OVERLAP_KERNELS(T)                                                \
+  {{overlap_row<math::Overlap::kIoU, T>, overlap_row<math::Overlap::kGIoU, T>,   \
+    overlap_row<math::Overlap::kDIoU, T>, overlap_row<math::Overlap::kCIoU, T>}, \
+   overlap_best<T>}
 #define DETOPS_ROI_KERNELS(T)                 \
   {roi_align_forward<T>,                      \
    roi_align_forward_lanes<accumulate_t<T>>,  \
@@ -21,19 +25,22 @@ namespace detops::cpu {
    lanes_to_planes<T>,                        \
    rows_to_lanes<T>,                          \
    lanes_to_rows<T>}
-#define DETOPS_KERNEL_TABLE(name)                 \
-  const Kernels table{name,                       \
-                      DETOPS_NMS_KERNELS(float),  \
-                      DETOPS_NMS_KERNELS(double), \
-                      DETOPS_ROI_KERNELS(float),  \
-                      DETOPS_ROI_KERNELS(double), \
-                      DETOPS_ROI_KERNELS(Half),   \
+#define DETOPS_KERNEL_TABLE(name)                     \
+  const Kernels table{name,                           \
+                      DETOPS_NMS_KERNELS(float),      \
+                      DETOPS_NMS_KERNELS(double),     \
+                      DETOPS_OVERLAP_KERNELS(float),  \
+                      DETOPS_OVERLAP_KERNELS(double), \
+                      DETOPS_ROI_KERNELS(float),      \
+                      DETOPS_ROI_KERNELS(double),     \
+                      DETOPS_ROI_KERNELS(Half),       \
                       DETOPS_ROI_KERNELS(BFloat16)};
 
 namespace baseline {
 #define DETOPS_VECTOR_BYTES 16
 #include "simd.inl"
 
+#include "box_iou.inl"
 #include "nms.inl"
 #include "roi_align.inl"
 #include "transpose.inl"
@@ -48,6 +55,7 @@ namespace avx2 {
 #define DETOPS_VECTOR_BYTES 32
 #include "simd.inl"
 
+#include "box_iou.inl"
 #include "nms.inl"
 #include "roi_align.inl"
 #include "transpose.inl"
@@ -61,6 +69,7 @@ namespace avx512 {
 #define DETOPS_VECTOR_BYTES 64
 #include "simd.inl"
 
+#include "box_iou.inl"
 #include "nms.inl"
 #include "roi_align.inl"
 #include "transpose.inl"

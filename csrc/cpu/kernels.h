@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../math/half.h"
+#include "../math/overlap.h"
 #include "nms_types.h"
 
 // The inner loops that are compiled once per instruction set, behind one table of function
@@ -58,6 +59,22 @@ struct RoIAlignKernels {
   void (*lanes_to_rows)(const A*, int64_t stride, int64_t channels, int64_t count, T*);
 };
 
+// Boxes as a structure of arrays, with empty boxes behind the last up to a whole vector.
+template <typename T>
+struct OverlapBoxes {
+  const T *x1, *y1, *x2, *y2, *area, *angle;
+  int64_t count;
+};
+constexpr int64_t kOverlapPadding = 16;
+
+// See box_iou.inl.
+template <typename T>
+struct OverlapKernels {
+  using Row = void(const math::OverlapBox<T>&, const OverlapBoxes<T>&, T eps, T* row);
+  Row* row[4];  // by math::Overlap
+  void (*best)(const math::OverlapBox<T>&, const OverlapBoxes<T>&, T& best, int64_t& index);
+};
+
 // See nms.inl.
 template <typename T>
 struct NmsKernels {
@@ -69,6 +86,8 @@ struct Kernels {
   const char* isa;
   NmsKernels<float> nms_float;
   NmsKernels<double> nms_double;
+  OverlapKernels<float> overlap_float;
+  OverlapKernels<double> overlap_double;
   RoIAlignKernels<float> roi_align_float;
   RoIAlignKernels<double> roi_align_double;
   RoIAlignKernels<Half> roi_align_half;
@@ -76,6 +95,8 @@ struct Kernels {
 
   const NmsKernels<float>& nms(const float*) const { return nms_float; }
   const NmsKernels<double>& nms(const double*) const { return nms_double; }
+  const OverlapKernels<float>& overlap(const float*) const { return overlap_float; }
+  const OverlapKernels<double>& overlap(const double*) const { return overlap_double; }
   const RoIAlignKernels<float>& roi_align(const float*) const { return roi_align_float; }
   const RoIAlignKernels<double>& roi_align(const double*) const { return roi_align_double; }
   const RoIAlignKernels<Half>& roi_align(const Half*) const { return roi_align_half; }

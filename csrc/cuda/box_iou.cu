@@ -1,79 +1,150 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/Dispatch.h>
 
-#include "../math/box.h"
+#include "../math/overlap.h"
 #include "../ops.h"
 #include "launch.cuh"
 
 namespace detops::cuda {
 namespace {
 
-template <typename T>
+template <math::Overlap kind, typename T>
 __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b, int64_t m,
-                               T* out) {
-  DETOPS_FOR_EACH(i, n * m) { out[i] = math::iou(a[i / m], b[i % m]); }
+                               T eps, T* out) {
+  DETOPS_FOR_EACH(i, n * m) {
+    out[i] = math::pairwise::overlap<kind, T>(math::overlap_box<kind>(a[i / m]),
+                                              math::overlap_box<kind>(b[i % m]), eps);
+  }
 }
 
 // One thread owns a box and adds its pairs in order: no atomics, the same bits every run.
-template <typename T>
+template <math::Overlap kind, typename T>
 __global__ void box_iou_rows_kernel(const T* grad, int64_t stride_row, int64_t stride_col,
                                     const math::Box<T>* a, int64_t n, const math::Box<T>* b,
-                                    int64_t m, math::Box<T>* grad_a) {
+                                    int64_t m, T eps, math::Box<T>* grad_a) {
   DETOPS_FOR_EACH(i, n) {
+    const math::OverlapBox<T> own = math::overlap_box<kind>(a[i]);
     math::Box<T> sum{};
     for (int64_t j = 0; j < m; ++j) {
-      math::iou_gradient(a[i], b[j], grad[i * stride_row + j * stride_col], sum);
+      math::overlap_gradient<kind>(own, math::overlap_box<kind>(b[j]), eps,
+                                   grad[i * stride_row + j * stride_col], sum);
     }
     grad_a[i] = sum;
   }
 }
 
+template <typename T>
+__global__ void match_boxes_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b,
+                                   int64_t m, T* best, int64_t* index) {
+  constexpr auto kIoU = math::Overlap::kIoU;
+  DETOPS_FOR_EACH(i, n) {
+    const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
+    T most = -1;
+    int64_t where = 0;
+    for (int64_t j = 0; j < m; ++j) {
+      const T iou = math::pairwise::overlap<kIoU, T>(own, math::overlap_box<kIoU>(b[j]), T(0));
+      if (iou > most) most = iou, where = j;
+    }
+    best[i] = most;
+    index[i] = where;
+  }
+}
+
+template <math::Overlap kind, typename T>
+void launch_forward(const Tensor& first, const Tensor& second, double eps, Tensor& output) {
+  using Box = math::Box<T>;
+  box_iou_kernel<kind, T>
+      <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+          reinterpret_cast<const Box*>(first.const_data_ptr<T>()), first.size(0),
+          reinterpret_cast<const Box*>(second.const_data_ptr<T>()), second.size(0),
+          static_cast<T>(eps), output.mutable_data_ptr<T>());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <math::Overlap kind, typename T>
+void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, const Tensor& a,
+                 const Tensor& b, double eps, const Tensor& grad_a) {
+  using Box = math::Box<T>;
+  box_iou_rows_kernel<kind, T>
+      <<<blocks_for(a.size(0)), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+          grad.const_data_ptr<T>(), stride_row, stride_col,
+          reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
+          reinterpret_cast<const Box*>(b.const_data_ptr<T>()), b.size(0), static_cast<T>(eps),
+          reinterpret_cast<Box*>(grad_a.mutable_data_ptr<T>()));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+// Calls function<kind, T>(...) with the kind as a constant.
+#define DETOPS_DISPATCH_OVERLAP(which, function, ...)        \
+  switch (which) {                                           \
+    case math::Overlap::kIoU:                                \
+      function<math::Overlap::kIoU, scalar_t>(__VA_ARGS__);  \
+      break;                                                 \
+    case math::Overlap::kGIoU:                               \
+      function<math::Overlap::kGIoU, scalar_t>(__VA_ARGS__); \
+      break;                                                 \
+    case math::Overlap::kDIoU:                               \
+      function<math::Overlap::kDIoU, scalar_t>(__VA_ARGS__); \
+      break;                                                 \
+    case math::Overlap::kCIoU:                               \
+      function<math::Overlap::kCIoU, scalar_t>(__VA_ARGS__); \
+      break;                                                 \
+  }
+
 }  // namespace
 
-Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2) {
+Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
+                       double eps) {
   const at::cuda::OptionalCUDAGuard guard(boxes1.device());
-  Tensor output = meta::box_iou_forward(boxes1, boxes2);
+  Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
   if (output.numel() == 0) return output;
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
-    using Box = math::Box<scalar_t>;
-    box_iou_kernel<scalar_t>
-        <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-            reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>()), first.size(0),
-            reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), second.size(0),
-            output.mutable_data_ptr<scalar_t>());
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    DETOPS_DISPATCH_OVERLAP(overlap_kind("box_iou", kind), launch_forward, first, second, eps,
+                            output);
   });
   return output;
 }
 
 std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
-                                            const Tensor& boxes2) {
+                                            const Tensor& boxes2, c10::string_view kind,
+                                            double eps) {
   const at::cuda::OptionalCUDAGuard guard(boxes1.device());
-  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2);
+  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_first = at::zeros_like(first), to_second = at::zeros_like(second);
-  const int64_t n = first.size(0), m = second.size(0);
-  if (n * m > 0) {
+  const int64_t m = second.size(0);
+  if (outer.numel() > 0) {
+    const math::Overlap which = overlap_kind("box_iou_backward", kind);
     AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
-      using Box = math::Box<scalar_t>;
-      const auto stream = at::cuda::getCurrentCUDAStream();
-      const Box* a = reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>());
-      const Box* b = reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>());
-      const scalar_t* g = outer.const_data_ptr<scalar_t>();
-      box_iou_rows_kernel<scalar_t><<<blocks_for(n), kThreads, 0, stream>>>(
-          g, m, 1, a, n, b, m, reinterpret_cast<Box*>(to_first.mutable_data_ptr<scalar_t>()));
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
-      box_iou_rows_kernel<scalar_t><<<blocks_for(m), kThreads, 0, stream>>>(
-          g, 1, m, b, m, a, n, reinterpret_cast<Box*>(to_second.mutable_data_ptr<scalar_t>()));
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      DETOPS_DISPATCH_OVERLAP(which, launch_rows, outer, m, 1, first, second, eps, to_first);
+      DETOPS_DISPATCH_OVERLAP(which, launch_rows, outer, 1, m, second, first, eps, to_second);
     });
   }
   return {grad1.copy_(to_first), grad2.copy_(to_second)};
+}
+
+std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
+  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  auto [best, index] = meta::match_boxes(boxes1, boxes2);
+  const int64_t n = boxes1.size(0), m = boxes2.size(0);
+  if (m == 0) return {best.zero_(), index.fill_(-1)};
+  if (n == 0) return {best, index};
+  const Tensor first = boxes1.to(best.scalar_type()).contiguous();
+  const Tensor second = boxes2.to(best.scalar_type()).contiguous();
+  AT_DISPATCH_FLOATING_TYPES(best.scalar_type(), "detops.match_boxes", [&] {
+    using Box = math::Box<scalar_t>;
+    match_boxes_kernel<scalar_t><<<blocks_for(n), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>()), n,
+        reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), m,
+        best.mutable_data_ptr<scalar_t>(), index.mutable_data_ptr<int64_t>());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return {best, index};
 }
 
 }  // namespace detops::cuda

@@ -9,7 +9,8 @@
 #if defined(__CUDACC__)
 #define DETOPS_HD __host__ __device__ __forceinline__
 #else
-#define DETOPS_HD inline
+// Always inlined: the CPU kernels call some of this with vectors for numbers.
+#define DETOPS_HD inline __attribute__((always_inline))
 #endif
 
 namespace detops::math {
@@ -33,6 +34,8 @@ DETOPS_HD float log(float x) { return ::logf(x); }
 DETOPS_HD double log(double x) { return ::log(x); }
 DETOPS_HD float sqrt(float x) { return ::sqrtf(x); }
 DETOPS_HD double sqrt(double x) { return ::sqrt(x); }
+DETOPS_HD float atan(float x) { return ::atanf(x); }
+DETOPS_HD double atan(double x) { return ::atan(x); }
 DETOPS_HD float ceil(float x) { return ::ceilf(x); }
 DETOPS_HD double ceil(double x) { return ::ceil(x); }
 

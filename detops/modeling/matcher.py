@@ -1,14 +1,21 @@
 """Assigns ground truth to boxes."""
 
-import torch
 from torch import Tensor
+
+from .. import ops
 
 BELOW_LOW = -1
 BETWEEN = -2
 
+# Ground truths whose overlaps with all boxes are held at a time.
+CHUNK = 8
+
 
 class Matcher:
     """The assignment of "Faster R-CNN" (Ren et al., 2015), section 3.1.2.
+
+    The matrix of all overlaps is never held: with 250,000 anchors and 1,000 ground truths it
+    would take 1 GB.
 
     Args:
         high: a box with an IoU of at least this is matched.
@@ -23,17 +30,19 @@ class Matcher:
         self.high, self.low = high, low
         self.allow_low_quality_matches = allow_low_quality_matches
 
-    def __call__(self, iou: Tensor) -> Tensor:
-        """``[G, N]`` to int64 ``[N]``: index of the ground truth, -1 background, -2 left out."""
-        if iou.size(0) == 0:
-            return iou.new_full((iou.size(1),), BELOW_LOW, dtype=torch.int64)
-        best, match = iou.max(dim=0)
+    def __call__(self, truth: Tensor, boxes: Tensor) -> Tensor:
+        """From ``[G, 4]``, ``[N, 4]`` to ``[N]``: a truth's index, -1 background, -2 left out."""
+        best, match = ops.match_boxes(boxes, truth)
         result = match.clone()
         result[best < self.high] = BETWEEN
         result[best < self.low] = BELOW_LOW
-        if self.allow_low_quality_matches and iou.size(1):
-            top = iou.amax(dim=1, keepdim=True)
+        if truth.size(0) == 0:
+            return result.fill_(BELOW_LOW)
+        if self.allow_low_quality_matches and boxes.size(0):
+            top, _ = ops.match_boxes(truth, boxes)
             # A ground truth that meets no box at all is not everyone's best match.
-            best_for_some = ((iou == top) & (top > 0)).any(dim=0)
-            result[best_for_some] = match[best_for_some]
+            truth, top = truth[top > 0], top[top > 0]
+            for some, their_top in zip(truth.split(CHUNK), top.split(CHUNK), strict=True):
+                best_for_some = (ops.box_iou(some, boxes) == their_top[:, None]).any(dim=0)
+                result[best_for_some] = match[best_for_some]
         return result

@@ -1,7 +1,13 @@
 """The public functions and modules, one file per op."""
 
 from .box_coder import BoxCoder, decode_boxes, encode_boxes
-from .box_iou import box_iou
+from .box_iou import (
+    box_iou,
+    complete_box_iou,
+    distance_box_iou,
+    generalized_box_iou,
+    match_boxes,
+)
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
@@ -15,6 +21,10 @@ __all__ = [
     "box_area",
     "box_convert",
     "box_iou",
+    "complete_box_iou",
+    "distance_box_iou",
+    "generalized_box_iou",
+    "match_boxes",
     "clip_boxes_to_image",
     "decode_boxes",
     "encode_boxes",

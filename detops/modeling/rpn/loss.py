@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...ops import BoxCoder, box_iou
+from ...ops import BoxCoder
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 
@@ -39,7 +39,7 @@ class RPNLoss:
         sampled, labels, positive, wanted = [], [], [], []
         for i, target in enumerate(targets):
             boxes = target["boxes"].to(anchors)
-            match = self.matcher(box_iou(boxes, anchors))
+            match = self.matcher(boxes, anchors)
             match = torch.where(visible[i], match, -2)
             # Matched 1, background 0, left out -1: what the sampler reads.
             drawn, background = self.sampler((match >= 0).long() - (match == -2).long())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....ops import BoxCoder, box_iou
+from ....ops import BoxCoder
 from ...balanced_sampler import BalancedSampler
 from ...matcher import Matcher
 
@@ -43,7 +43,7 @@ class BoxLoss:
         """Draws from proposals ``[n, 4]`` and the ground truth itself."""
         truth = target["boxes"].to(proposals)
         boxes = torch.cat([proposals, truth])
-        match = self.matcher(box_iou(truth, boxes))
+        match = self.matcher(truth, boxes)
         positive, negative = self.sampler((match >= 0).long() - (match == -2).long())
         labels = target["labels"][match[positive]]
         return Sampled(
