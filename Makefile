@@ -30,6 +30,9 @@ format: $(VENV)/.dependencies
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(FORMATTED)
 
+bench: $(VENV)/.built
+	$(BIN)/detops bench --output benchmarks/results --readme README.md
+
 wheel: $(VENV)/.dependencies
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 

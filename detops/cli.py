@@ -256,6 +256,38 @@ def demo(
 
 
 @app.command()
+def bench(
+    ops: Annotated[
+        list[str] | None, typer.Argument(metavar="OP", help="Ops to time, all by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for a JSON file, a Markdown table and plots.")
+    ] = None,
+    readme: Annotated[
+        Path | None,
+        typer.Option(help="File to put the table into, between its benchmark marks."),
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of threads, repeatable.", show_default="1 and all"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A choice of cases, in a minute.")] = False,
+    device: Device = None,
+) -> None:
+    """Time the operators against torchvision's and plain PyTorch.
+
+    For example:
+
+        detops bench --quick
+
+        detops bench nms roi_align --threads 1 --output results/
+    """
+    from .bench.command import run as run_benchmarks
+
+    run_benchmarks(ops or [], output, readme, threads, quick, device, out, err)
+
+
+@app.command()
 def info() -> None:
     """Show versions, instruction set, threads, CUDA build and device.
 

@@ -136,7 +136,7 @@ int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
       last = k;
       return true;
     };
-    if (scan<4>(kept, 0, count, c, test, hit)) {
+    if (scan<2>(kept, 0, count, c, test, hit)) {
       s.keep[i] = 0;
     } else {
       put(kept, count++, c);

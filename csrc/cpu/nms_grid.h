@@ -48,7 +48,7 @@ class NmsGridStorage {
   }
 
  private:
-  static constexpr int64_t kSamples = 64;
+  static constexpr int64_t kSamples = 32;
 
   struct Samples {
     int64_t count, every;

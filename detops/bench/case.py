@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""What a benchmark is, and the inputs that several share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Call = Callable[[], Any]
+
+
+@dataclass
+class Case:
+    """One row: the same work three ways.
+
+    ``bytes`` is what must be read and written at least, ``flops`` what must be computed at least;
+    ``quick`` marks the rows that a short run takes, ``series`` the plot's line that the row with
+    ``size`` boxes is a point of.
+    """
+
+    op: str
+    name: str
+    ours: Call
+    torchvision: Call | None = None
+    pytorch: Call | None = None
+    layout: str = ""
+    dtype: str = "float32"
+    bytes: int = 0
+    flops: int = 0
+    quick: bool = False
+    series: str = ""
+    size: int = 0
+
+
+def clustered(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """About 20 boxes around each of ``count / 20`` objects, with random scores."""
+    objects = max(1, count // 20)
+    centre = torch.rand(objects, 2, generator=generator) * 1000
+    of = torch.randint(0, objects, (count,), generator=generator)
+    centre = centre[of] + torch.randn(count, 2, generator=generator) * 6
+    side = 20 + torch.rand(count, 2, generator=generator) * 60
+    boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
+    return boxes, torch.rand(count, generator=generator)
+
+
+def uniform(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """Boxes of 10 to 100 pixels anywhere in 1,000 x 1,000."""
+    centre = torch.rand(count, 2, generator=generator) * 1000
+    side = 10 + torch.rand(count, 2, generator=generator) * 90
+    boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
+    return boxes, torch.rand(count, generator=generator)
+
+
+def dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """A dense detector's output: from everywhere, boxes around the nearest of 100 objects."""
+    centre = torch.rand(100, 2, generator=generator) * 1000
+    size = torch.exp(torch.rand(100, 2, generator=generator) * 2 + 3)
+    place = torch.rand(count, 2, generator=generator) * 1000
+    of = torch.cdist(place, centre).argmin(1)
+    found = centre[of] + torch.randn(count, 2, generator=generator) * size[of] * 0.25
+    side = size[of] * torch.exp(torch.randn(count, 2, generator=generator) * 0.25)
+    boxes = torch.cat([found - side / 2, found + side / 2], 1)
+    return boxes, torch.rand(count, generator=generator)
+
+
+def proposals(generator: torch.Generator, count: int, width: int, height: int) -> Tensor:
+    """Boxes of 16 to 540 pixels within the picture, as many small ones as large ones."""
+    size = torch.exp(torch.rand(count, 1, generator=generator) * 3.5 + 2.8)
+    side = size * torch.exp(torch.randn(count, 2, generator=generator) * 0.3)
+    extent = torch.tensor([width, height])
+    centre = torch.rand(count, 2, generator=generator) * extent
+    boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
+    return boxes.clamp(min=0).minimum(extent.repeat(2))
+
+
+def plain_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    """IoU as one writes it in PyTorch."""
+    low = torch.maximum(boxes1[:, None, :2], boxes2[:, :2])
+    high = torch.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
+    meet = (high - low).clamp(min=0).prod(2)
+    area1 = (boxes1[:, 2:] - boxes1[:, :2]).prod(1)
+    area2 = (boxes2[:, 2:] - boxes2[:, :2]).prod(1)
+    return meet / (area1[:, None] + area2 - meet)

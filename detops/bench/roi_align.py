@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of roi_align and multiscale_roi_align, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _C, ops
+from .case import Call, Case, proposals
+
+CHANNELS = 256
+SCALE = 0.25
+
+
+def plain_roi_align(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int) -> Tensor:
+    """RoIAlign as one writes it in PyTorch, for one image: a gather of all samples' neighbours."""
+    height, width = x.shape[2:]
+    low, high = rois[:, 1:3] * scale, rois[:, 3:5] * scale
+    step = (high - low).clamp(min=1) / (size * ratio)
+    place = torch.arange(size * ratio, device=x.device) + 0.5
+    at = (low[:, None] + step[:, None] * place[:, None]).unbind(2)  # x and y, [K, size * ratio]
+    taps = []
+    for coordinate, limit in zip(at, (width, height), strict=True):
+        inside = (coordinate >= -1) & (coordinate <= limit)
+        coordinate = coordinate.clamp(0, limit - 1)
+        first = coordinate.floor().long().clamp(max=max(0, limit - 2))
+        part = coordinate - first
+        taps.append(
+            ((first, (1 - part) * inside), ((first + 1).clamp(max=limit - 1), part * inside))
+        )
+    pooled: Any = 0
+    for column, column_weight in taps[0]:
+        for row, row_weight in taps[1]:
+            samples = x[0][:, row[:, :, None], column[:, None, :]]  # [C, K, rows, columns]
+            pooled = pooled + samples * row_weight[:, :, None] * column_weight[:, None, :]
+    count = len(rois)
+    pooled = pooled.reshape(-1, count, size, ratio, size, ratio).mean((3, 5))
+    return pooled.transpose(0, 1)
+
+
+def _rois(
+    generator: torch.Generator, count: int, width: int, height: int, least: float, most: float
+) -> Tensor:
+    extent = torch.tensor([width, height]) / SCALE
+    centre = torch.rand(count, 2, generator=generator) * extent
+    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    return torch.cat([torch.zeros(count, 1), centre - side / 2, centre + side / 2], 1)
+
+
+def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[Case]:
+    import torchvision
+
+    theirs = torchvision.ops.roi_align
+    their_backward = torch.ops.torchvision._roi_align_backward
+    on_cpu = device.type == "cpu"
+    for height, width in ((50, 84), (200, 336)):
+        for last in (False, True):
+            form = torch.channels_last if last else torch.contiguous_format
+            layout = "channels_last" if last else "NCHW"
+            wide = torch.randn(1, CHANNELS, height, width, generator=generator).to(device)
+            rois = _rois(generator, 500, width, height, 40, 100).to(device)
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                x = wide.to(dtype).contiguous(memory_format=form)
+                # torchvision has no bfloat16 on a CPU; its float32 stands in for it.
+                x_theirs = x.float() if on_cpu and dtype == torch.bfloat16 else x
+                shape = (1, CHANNELS, height, width)
+                geometry = (SCALE, 7, 7, *shape, 2, False)
+                grad = torch.randn(500, CHANNELS, 7, 7, device=device)
+                grad = grad.to(dtype).contiguous(memory_format=form)
+                grad_theirs = grad.to(x_theirs.dtype)
+                names: dict[str, Any] = dict(
+                    layout=layout, dtype=str(dtype).removeprefix("torch."),
+                    bytes=x.element_size() * (x.numel() + grad.numel()),
+                )  # fmt: skip
+                plain = dtype == torch.float32 and height == 50 and not last
+                yield Case(
+                    "roi_align forward",
+                    f"500 RoIs 7x7, 256 x {height} x {width}",
+                    lambda: ops.roi_align(x, rois, 7, SCALE, 2),  # noqa: B023
+                    lambda: theirs(x_theirs, rois.to(x_theirs.dtype), 7, SCALE, 2),  # noqa: B023
+                    (lambda: plain_roi_align(x, rois, 7, SCALE, 2)) if plain else None,  # noqa: B023
+                    quick=dtype == torch.float32 and height == 50,
+                    **names,
+                )
+                yield Case(
+                    "roi_align backward",
+                    f"500 RoIs 7x7, 256 x {height} x {width}",
+                    lambda: _C.roi_align_backward(grad, rois, *geometry),  # noqa: B023
+                    lambda: their_backward(  # noqa: B023
+                        grad_theirs,  # noqa: B023
+                        rois.to(grad_theirs.dtype),  # noqa: B023
+                        *geometry,  # noqa: B023
+                    ),
+                    quick=dtype == torch.float32 and height == 50,
+                    **names,
+                )
+            large = _rois(generator, 300, width, height, width, 3 * width).to(device)
+            x = wide.contiguous(memory_format=form)
+            yield Case(
+                "roi_align forward",
+                f"300 large RoIs, adaptive, 256 x {height} x {width}",
+                lambda: ops.roi_align(x, large, 7, SCALE, 0),  # noqa: B023
+                lambda: theirs(x, large, 7, SCALE, 0),  # noqa: B023
+                layout=layout,
+                bytes=4 * (x.numel() + 300 * CHANNELS * 49),
+            )
+    x = wide[:, :, :50, :84].contiguous()
+    for count in (10, 100, 1000):
+        rois = _rois(generator, count, 84, 50, 40, 100).to(device)
+        yield Case(
+            "roi_align forward",
+            f"{count:,} RoIs 7x7, 256 x 50 x 84",
+            lambda: ops.roi_align(x, rois, 7, SCALE, 2),  # noqa: B023
+            lambda: theirs(x, rois, 7, SCALE, 2),  # noqa: B023
+            lambda: plain_roi_align(x, rois, 7, SCALE, 2),  # noqa: B023
+            layout="NCHW",
+            bytes=4 * (x.numel() + count * CHANNELS * 49),
+            series="roi_align forward, NCHW",
+            size=count,
+        )
+
+
+def _gradient(output: Tensor, inputs: list[Tensor], grad: Tensor) -> Call:
+    return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
+
+
+def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Case]:
+    import torchvision
+
+    names = ["0", "1", "2", "3"]
+    shapes = ((200, 336), (100, 168), (50, 84), (25, 42))
+    for count, size in ((1000, 7), (100, 14)):
+        boxes = [proposals(generator, count, 1333, 800).to(device)]
+        pictures = [(800, 1333)]
+        for last in (False, True):
+            form = torch.channels_last if last else torch.contiguous_format
+            maps = {
+                name: torch.randn(1, CHANNELS, *shape, generator=generator)
+                .to(device)
+                .contiguous(memory_format=form)
+                .requires_grad_()
+                for name, shape in zip(names, shapes, strict=True)
+            }
+            ours = ops.MultiScaleRoIAlign(names, size, 2)
+            theirs = torchvision.ops.MultiScaleRoIAlign(names, size, 2)
+            frozen = {name: x.detach() for name, x in maps.items()}
+            inputs = list(maps.values())
+            total = sum(x.numel() for x in inputs) + count * CHANNELS * size * size
+            common: dict[str, Any] = dict(
+                layout="channels_last" if last else "NCHW", bytes=4 * total
+            )
+            name = f"{count:,} RoIs {size}x{size}, 4 levels of 800 x 1,333"
+            yield Case(
+                "multiscale_roi_align forward",
+                name,
+                lambda: ours(frozen, boxes, pictures),  # noqa: B023
+                lambda: theirs(frozen, boxes, pictures),  # noqa: B023
+                quick=size == 7 and last,
+                **common,
+            )
+            pooled, their_pooled = ours(maps, boxes, pictures), theirs(maps, boxes, pictures)
+            grad = torch.randn(pooled.shape, device=device)
+            yield Case(
+                "multiscale_roi_align backward",
+                name,
+                _gradient(pooled, inputs, grad.contiguous(memory_format=form)),
+                _gradient(their_pooled, inputs, grad),
+                **common,
+            )
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    yield from _single_level(device, generator)
+    yield from _multiscale(device, generator)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""Takes the times."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch.utils.benchmark import Timer
+
+from . import box_iou, nms, roi_align
+from .case import Call, Case
+
+MODULES = (nms, roi_align, box_iou)
+LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
+WARM_UP_SECONDS = 0.15
+COPIED = 1 << 26  # floats, far beyond any cache
+MULTIPLIED = 2048  # side of the matrices
+
+
+@dataclass
+class Machine:
+    """The device and what it can do at most, by number of threads."""
+
+    name: str
+    versions: dict[str, str]
+    bandwidth: dict[int, float] = field(default_factory=dict)  # bytes a second, read plus written
+    peak: dict[int, float] = field(default_factory=dict)  # float32 operations a second
+
+
+@dataclass
+class Result:
+    """Medians in seconds, by number of threads; a version that there is not has none."""
+
+    case: Case
+    ours: dict[int, float]
+    torchvision: dict[int, float]
+    pytorch: dict[int, float]
+
+
+def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False) -> Iterator[Case]:
+    """The cases whose op's name begins with one of ``ops``, or all; ``quick``: a choice of them."""
+    wanted = tuple(ops)
+    for module in MODULES:
+        for case in module.cases(device):
+            if (not wanted or case.op.startswith(wanted)) and (case.quick or not quick):
+                yield case
+
+
+def _median(call: Call, threads: int) -> float:
+    # The first calls pay for memory, caches and clocks.
+    torch.set_num_threads(threads)
+    began = time.perf_counter()
+    call()
+    while time.perf_counter() - began < WARM_UP_SECONDS:
+        call()
+    timer = Timer("call()", globals={"call": call}, num_threads=threads)
+    return timer.blocked_autorange(min_run_time=LEAST_SECONDS).median
+
+
+def measure(case: Case, threads: Iterable[int]) -> Result:
+    """The versions side by side: torchvision's, then ours, for each number of threads."""
+    result = Result(case, {}, {}, {})
+    before = torch.get_num_threads()
+    try:
+        for count in threads:
+            if case.torchvision is not None:
+                result.torchvision[count] = _median(case.torchvision, count)
+            result.ours[count] = _median(case.ours, count)
+            if case.pytorch is not None:
+                result.pytorch[count] = _median(case.pytorch, count)
+    finally:
+        torch.set_num_threads(before)
+    return result
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+        name = found.group(1) if found else name
+    from .. import _C
+
+    return f"{name.strip()}, {_C.cpu_isa()}"
+
+
+def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
+    """Bandwidth from a large copy, peak from a large matrix product."""
+    import torchvision
+
+    from .. import __version__
+
+    versions = {
+        "detops": __version__,
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "python": platform.python_version(),
+    }
+    machine = Machine(_device_name(device), versions)
+    source, target = torch.ones(COPIED, device=device), torch.empty(COPIED, device=device)
+    a = torch.rand(MULTIPLIED, MULTIPLIED, device=device)
+    before = torch.get_num_threads()
+    for count in threads:
+        machine.bandwidth[count] = 2 * 4 * COPIED / _median(lambda: target.copy_(source), count)
+        machine.peak[count] = 2 * MULTIPLIED**3 / _median(lambda: torch.mm(a, a), count)
+    torch.set_num_threads(before)
+    return machine
