@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -86,6 +88,47 @@ def test_equals_torchvision_on_many_boxes(isa, dtype, kind):
         boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
         assert torch.equal(detops.nms(boxes, scores, threshold), expected)
+
+
+@pytest.mark.parametrize("kind", [*SPARSE, "broken", "one spot"])
+def test_several_threads_equal_one(isa, two_threads, kind):
+    """Enough boxes that threads share one class, each in a strip of the picture."""
+    rng = np.random.default_rng(4)
+    for threshold in [0.05, 0.3, 0.5, 0.7]:
+        if kind == "one spot":
+            boxes, scores = odd_case(rng, 40000)
+        else:
+            boxes, scores = sparse_case(rng, kind, 40000)
+        one, two = two_threads(lambda: detops.nms(boxes.float(), scores, threshold))  # noqa: B023
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("threads", [3, 8])
+def test_many_strips(threads):
+    rng = np.random.default_rng(5)
+    before = torch.get_num_threads()
+    for kind in ("uniform", "sizes", "near copies"):
+        boxes, scores = sparse_case(rng, kind, 40000)
+        one = detops.nms(boxes, scores, 0.5)
+        torch.set_num_threads(threads)
+        try:
+            assert torch.equal(detops.nms(boxes, scores, 0.5), one)
+        finally:
+            torch.set_num_threads(before)
+
+
+def test_a_million_boxes_in_little_memory():
+    script = """
+import resource, torch, detops
+centre, side = torch.rand(1_000_000, 2) * 4000, torch.rand(1_000_000, 2) * 60 + 4
+boxes, scores = torch.cat([centre - side, centre + side], 1), torch.rand(1_000_000)
+detops.nms(boxes[:1000], scores[:1000], 0.5)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+detops.nms(boxes, scores, 0.5)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 200, f"{run.stdout} MiB"
 
 
 def test_equals_the_reference(device):

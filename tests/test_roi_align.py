@@ -50,6 +50,69 @@ def test_equals_torchvision(isa, device, layout, sampling_ratio, aligned, shape,
     torch.testing.assert_close(ours_grad, theirs_grad, atol=1e-4, rtol=0)
 
 
+# Shape, RoIs, size of the boxes: what makes the CPU kernels choose between their ways.
+WAYS = {
+    "several batches": ((2, 33, 40, 50), 2600, (3, 12)),
+    "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
+    "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
+    "far apart": ((1, 40, 90, 200), 3, (5, 20)),
+    "many channels, large windows": ((1, 256, 60, 70), 5, (50, 60)),
+    "images without a RoI": ((5, 20, 30, 30), 6, (5, 20)),
+}
+
+
+@pytest.fixture
+def poison():
+    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_equals_torchvision(device, layout, way, two_threads, poison):
+    shape, count, (least, most) = WAYS[way]
+    generator = torch.Generator().manual_seed(2)
+    x = feature_map(*shape, layout=layout, device=device)
+    centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
+    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    image = torch.randint(shape[0], (count, 1), generator=generator)
+    image[image == 2] = 1
+    rois = torch.cat([image, centre - side / 2, centre + side / 2], 1).to(device)
+    assert torch.empty(1000).isnan().all()
+
+    def ours():
+        pooled = detops.roi_align(x, rois, 7, 1.0, 2, True)
+        return pooled, torch.autograd.grad(pooled, x, grad)[0]
+
+    expected = torchvision_roi_align(x, rois, 7, 1.0, 2, True)
+    grad = torch.randn(expected.shape, generator=generator).to(device)
+    grad = grad.contiguous(memory_format=layout)
+    (expected_grad,) = torch.autograd.grad(expected.double(), x, grad.double())
+    one, two = two_threads(ours)
+    torch.testing.assert_close(one[0], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(one[1], expected_grad, atol=3e-4, rtol=1e-4)
+    assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
+def test_half_precision_is_float32_rounded_once(isa, dtype, layout, channels, poison):
+    x = feature_map(2, channels, 12, 19, layout=layout).to(dtype).detach().requires_grad_()
+    rois = rois_for(2, 20, 20.0)
+    ours = detops.roi_align(x, rois, (5, 3), 0.5, 2)
+    wide = x.detach().float().requires_grad_()
+    expected = detops.roi_align(wide, rois, (5, 3), 0.5, 2)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.float(), expected, atol=2e-6, rtol=2**-8)
+    grad = torch.randn_like(expected).to(dtype)
+    (ours_grad,) = torch.autograd.grad(ours, x, grad)
+    (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
+    torch.testing.assert_close(ours_grad.float(), expected_grad, atol=2e-6, rtol=2**-8)
+
+
 @pytest.mark.parametrize("sampling_ratio", [-1, 2])
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)

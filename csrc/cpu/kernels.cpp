@@ -12,7 +12,7 @@
 
 namespace detops::cpu {
 
-#define DETOPS_NMS_KERNELS(T) {nms_flat<T>, nms_grid<T>}
+#define DETOPS_NMS_KERNELS(T) {nms_flat<T>, nms_grid<T>, nms_strip<T>, nms_suppressed<T>}
 #define DETOPS_OVERLAP_KERNELS(T)                                                \
   {{overlap_row<math::Overlap::kIoU, T>, overlap_row<math::Overlap::kGIoU, T>,   \
     overlap_row<math::Overlap::kDIoU, T>, overlap_row<math::Overlap::kCIoU, T>}, \

@@ -5,6 +5,7 @@
 #include "../ops.h"
 #include "kernels.h"
 #include "nms_grid.h"
+#include "nms_strips.h"
 #include "sort.h"
 
 namespace detops::cpu {
@@ -14,19 +15,24 @@ namespace {
 template <typename T>
 class Nms {
  public:
-  void operator()(const NmsSegment<T>& s) {
+  // Uses all threads where `shared`, and is not called from a parallel region then.
+  void operator()(const NmsSegment<T>& s, bool shared) {
     const int64_t stride = s.count + kNmsPadding;
     T* x1 = kept_.reserve(5 * stride);
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
     const auto& kernel = kernels().nms(x1);
     const int64_t settled = kernel.flat(s, kept);
-    if (settled < s.count) kernel.grid(s, grid_.build(s, settled), settled);
+    if (settled == s.count || (shared && NmsStrips<T>().settle(s, settled))) return;
+    kernel.grid(s, grid_.build(s, settled), settled);
   }
 
  private:
   Buffer<T> kept_;
   NmsGridStorage<T> grid_;
 };
+
+// From how many boxes on one class is worth several threads.
+constexpr int64_t kShared = 32768;
 
 // keep[i] for the i-th box of `order`, which holds the segments one after another.
 template <typename T>
@@ -36,20 +42,32 @@ void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>&
   Buffer<T> coordinates(4 * n);
   T* x1 = coordinates.data();
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
-  at::parallel_for(0, n, 16384, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, n, kShared, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T* box = boxes + 4 * int64_t(order[i]);
       x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
     }
   });
+  const auto segment = [&](int64_t k) -> NmsSegment<T> {
+    const int64_t begin = k == 0 ? 0 : ends[k - 1];
+    return {x1 + begin,      y1 + begin, x2 + begin,  y2 + begin,
+            ends[k] - begin, threshold,  keep + begin};
+  };
+  // Long segments one after another, each by all threads; then the short ones side by side.
+  const bool threads = at::get_num_threads() > 1 && !at::in_parallel_region();
+  const auto is_long = [&](int64_t k) { return threads && segment(k).count >= kShared; };
+  {
+    Nms<T> nms;
+    for (int64_t k = 0; k < segments; ++k) {
+      if (is_long(k)) nms(segment(k), true);
+    }
+  }
   // A thread is worth its start from a few thousand boxes on.
   const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
   at::parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
     Nms<T> nms;
     for (; k < last; ++k) {
-      const int64_t begin = k == 0 ? 0 : ends[k - 1];
-      nms({x1 + begin, y1 + begin, x2 + begin, y2 + begin, ends[k] - begin, threshold,
-           keep + begin});
+      if (!is_long(k)) nms(segment(k), false);
     }
   });
 }
@@ -106,11 +124,15 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
     for (int64_t i = 0; i < n; ++i) keep_by_score[place[i]] = keep[i];
     kept = keep_by_score.data();
   }
-  Tensor output = at::empty({std::count(kept, kept + n, 1)}, indices);
-  int64_t* out = output.mutable_data_ptr<int64_t>();
+  // Without branches, which could not be foreseen.
+  Buffer<int64_t> selected(n);
+  int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) {
-    if (kept[i]) *out++ = by_score[i];
+    selected[count] = by_score[i];
+    count += kept[i];
   }
+  Tensor output = at::empty({count}, indices);
+  std::copy_n(selected.data(), count, output.mutable_data_ptr<int64_t>());
   return output;
 }
 

@@ -61,6 +61,21 @@ struct NmsGrid {
   double ratio;         // t
 };
 
+constexpr uint32_t kOpenSlot = uint32_t(1) << 31;
+
+// A strip of the picture, between two cuts, and its open boxes; see nms_strips.h.
+template <typename T>
+struct NmsOpen {
+  const uint32_t* rank;  // [count] of each candidate among all
+  bool along_y;          // the cuts are at these y, not x
+  T low, high;
+  uint32_t* slot_rank;  // by slot; kOpenSlot is added where the box is open
+  uint32_t* index;      // candidates that are open, in order, and their slots
+  uint32_t* slot;
+  uint8_t* met;  // whether an earlier open box would suppress it
+  int64_t count;
+};
+
 // Slack for the rounding of areas and centres.
 constexpr double kGridSlack = 1e-5;
 
