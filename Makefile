@@ -3,15 +3,20 @@
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
+# make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
 PYTHON ?= python3
 VENV ?= .venv
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
 CSRC := $(wildcard csrc/* csrc/*/*)
-FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC))
+TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
+	print(*('-isystem' + p for p in c.include_paths()))")
+CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
+	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
+FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
 
-.PHONY: demo test lint format bench wheel cuda-build clean
+.PHONY: demo test lint format bench wheel cuda-build cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -42,6 +47,13 @@ cuda-build: $(VENV)/.dependencies
 	cd build/cuda/lib && $(BIN)/python -c "import detops._C; \
 		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
 		assert detops._C.cuda_version"
+
+# Needs g++-aarch64-linux-gnu and qemu-user-static.
+cross-check: $(VENV)/.dependencies
+	mkdir -p build/cross
+	for file in csrc/cpu/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
+	$(CROSS_CXX) -O2 -static tests/cross/kernels.cpp csrc/cpu/kernels.cpp -o build/cross/kernels
+	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)

@@ -130,7 +130,8 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
 
 std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
   const at::cuda::OptionalCUDAGuard guard(boxes1.device());
-  auto [best, index] = meta::match_boxes(boxes1, boxes2);
+  Tensor best, index;
+  std::tie(best, index) = meta::match_boxes(boxes1, boxes2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   if (m == 0) return {best.zero_(), index.fill_(-1)};
   if (n == 0) return {best, index};

@@ -27,7 +27,7 @@ DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>&
   const V meet = larger(V{}, w) * larger(V{}, h);
   const V all = first.area + second.area - meet;
   const V ratio = meet / all;
-  const V iou = (meet > V{}) & (ratio == ratio) ? ratio : V{};
+  const V iou = ((meet > V{}) & (ratio == ratio)) ? ratio : V{};
   if (kind == math::Overlap::kIoU) return iou;
   const V cw = larger(V{}, larger(a.x2, b.x2) - smaller(a.x1, b.x1));
   const V ch = larger(V{}, larger(a.y2, b.y2) - smaller(a.y1, b.y1));

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// The CPU kernels without PyTorch, so that they can be run on another architecture by an emulator:
+// see `make cross-check`. Compares them with plain loops.
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../../csrc/cpu/kernels.h"
+#include "../../csrc/cpu/nms_grid.h"
+
+// The one function of PyTorch that the kernels call.
+namespace at {
+std::string get_cpu_capability() { return "DEFAULT"; }
+}  // namespace at
+
+namespace {
+
+using namespace detops;
+using namespace detops::cpu;
+
+int failures = 0;
+
+void check(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAILED: %s\n", what);
+  ++failures;
+}
+
+template <typename T>
+void check_nms(std::mt19937& random, int64_t n, double threshold) {
+  std::uniform_real_distribution<T> place(0, 500), side(T(4), T(40));
+  std::vector<T> x1(n), y1(n), x2(n), y2(n);
+  for (int64_t i = 0; i < n; ++i) {
+    x1[i] = place(random), y1[i] = place(random);
+    x2[i] = x1[i] + side(random), y2[i] = y1[i] + side(random);
+  }
+  std::vector<uint8_t> keep(n), expected(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const math::Box<T> box{x1[i], y1[i], x2[i], y2[i]};
+    expected[i] = 1;
+    for (int64_t j = 0; j < i && expected[i]; ++j) {
+      const math::Box<T> kept{x1[j], y1[j], x2[j], y2[j]};
+      expected[i] = !(expected[j] &&
+                      math::suppresses(kept, math::area(kept), box, math::area(box), threshold));
+    }
+  }
+  const int64_t stride = n + kNmsPadding;
+  std::vector<T> list(5 * stride);
+  const NmsBoxes<T> kept{&list[0], &list[stride], &list[2 * stride], &list[3 * stride],
+                         &list[4 * stride]};
+  const NmsSegment<T> s{x1.data(), y1.data(), x2.data(), y2.data(), n, threshold, keep.data()};
+  const auto& kernel = kernels().nms(x1.data());
+  const int64_t settled = kernel.flat(s, kept);
+  NmsGridStorage<T> storage;
+  if (settled < n) kernel.grid(s, storage.build(s, settled), settled);
+  check(keep == expected, "nms");
+}
+
+template <typename T>
+void check_transpose(int64_t channels, int64_t count) {
+  using A = accumulate_t<T>;
+  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  std::vector<T> planes(channels * count), back(channels * count);
+  for (size_t i = 0; i < planes.size(); ++i) math::from_float(A(i % 97), planes[i]);
+  std::vector<A> lanes(count * kRoIChannels, A(-1));
+  kernel.planes_to_lanes(planes.data(), count, channels, count, lanes.data());
+  kernel.lanes_to_planes(lanes.data(), count, channels, count, back.data());
+  bool same = true;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t i = 0; i < count; ++i) {
+      const A value = math::to_float(planes[c * count + i]);
+      same &= lanes[i * kRoIChannels + c] == value;
+      same &= math::to_float(back[c * count + i]) == value;
+    }
+  }
+  check(same, "transpose");
+}
+
+void check_overlap(std::mt19937& random) {
+  std::uniform_real_distribution<float> place(0, 50), side(4, 40);
+  constexpr int64_t kCount = 37;
+  std::vector<float> columns(6 * (kCount + kOverlapPadding), 0.f), row(kCount);
+  std::vector<math::OverlapBox<float>> boxes;
+  const int64_t stride = kCount + kOverlapPadding;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float x = place(random), y = place(random);
+    boxes.push_back(math::overlap_box<math::Overlap::kCIoU>(
+        math::Box<float>{x, y, x + side(random), y + side(random)}));
+    const auto& b = boxes.back();
+    const float values[] = {b.box.x1, b.box.y1, b.box.x2, b.box.y2, b.area, b.angle};
+    for (int64_t k = 0; k < 6; ++k) columns[k * stride + i] = values[k];
+  }
+  const float* x1 = columns.data();
+  const OverlapBoxes<float> others{
+      x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride, x1 + 5 * stride, kCount};
+  const auto& kernel = kernels().overlap(x1);
+  kernel.row[static_cast<int>(math::Overlap::kCIoU)](boxes[0], others, 1e-7f, row.data());
+  bool close = true;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float expected =
+        math::pairwise::overlap<math::Overlap::kCIoU, float>(boxes[0], boxes[i], 1e-7f);
+    close &= std::fabs(row[i] - expected) <= 1e-6f;
+  }
+  check(close, "overlap");
+  float best = -1;
+  int64_t index = -1;
+  kernel.best(boxes[5], others, best, index);
+  check(index == 5 && best == 1, "best overlap");
+}
+
+void check_all() {
+  std::mt19937 random(0);
+  for (const double threshold : {0.0, 0.1, 0.3, 0.5, 0.7, 0.95}) {
+    for (const int64_t n : {1, 50, 700, 2500}) {
+      check_nms<float>(random, n, threshold);
+      check_nms<double>(random, n, threshold);
+    }
+  }
+  for (const int64_t channels : {1, 3, 17, 32}) {
+    for (const int64_t count : {1, 5, 16, 49}) {
+      check_transpose<float>(channels, count);
+      check_transpose<double>(channels, count);
+      check_transpose<Half>(channels, count);
+      check_transpose<BFloat16>(channels, count);
+    }
+  }
+  check_overlap(random);
+}
+
+}  // namespace
+
+int main() {
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    try {
+      set_cpu_isa(isa);
+    } catch (const std::invalid_argument&) {
+      continue;  // not on this processor
+    }
+    check_all();
+    std::printf("%s kernels: %d failures\n", cpu_isa(), failures);
+  }
+  return failures != 0;
+}
