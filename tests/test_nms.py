@@ -103,6 +103,17 @@ def test_several_threads_equal_one(isa, two_threads, kind):
         assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("scores_dtype", [torch.float32, torch.float64])
+def test_several_threads_with_ties_and_long_labels(two_threads, scores_dtype, labels):
+    rng = np.random.default_rng(6)
+    boxes, scores = sparse_case(rng, "uniform", 90000)
+    scores = (100 * scores).round().to(scores_dtype)
+    idxs = torch.from_numpy((rng.random(90000) ** 4 * labels).astype("int64"))
+    one, two = two_threads(lambda: detops.batched_nms(boxes, scores, idxs, 0.5))
+    assert torch.equal(one, two)
+
+
 @pytest.mark.parametrize("threads", [3, 8])
 def test_many_strips(threads):
     rng = np.random.default_rng(5)

@@ -80,9 +80,9 @@ template <typename T>
 struct NmsKernels {
   int64_t (*flat)(const NmsSegment<T>&, const NmsBoxes<T>& kept);
   void (*grid)(const NmsSegment<T>&, const NmsGrid<T>&, int64_t settled);
-  void (*strip)(const NmsSegment<T>&, const NmsGrid<T>&, int64_t settled, NmsOpen<T>&);
+  void (*strip)(const NmsSegment<T>&, const NmsGrid<T>&, NmsOpen<T>&);
   bool (*suppressed)(const NmsSegment<T>&, int64_t i, const NmsGrid<T>&, const NmsOpen<T>&,
-                     uint32_t rank);
+                     int64_t limit);
 };
 
 struct Kernels {

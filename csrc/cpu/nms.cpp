@@ -15,15 +15,13 @@ namespace {
 template <typename T>
 class Nms {
  public:
-  // Uses all threads where `shared`, and is not called from a parallel region then.
-  void operator()(const NmsSegment<T>& s, bool shared) {
+  void operator()(const NmsSegment<T>& s) {
     const int64_t stride = s.count + kNmsPadding;
     T* x1 = kept_.reserve(5 * stride);
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
     const auto& kernel = kernels().nms(x1);
     const int64_t settled = kernel.flat(s, kept);
-    if (settled == s.count || (shared && NmsStrips<T>().settle(s, settled))) return;
-    kernel.grid(s, grid_.build(s, settled), settled);
+    if (settled < s.count) kernel.grid(s, grid_.build(s, settled), settled);
   }
 
  private:
@@ -33,12 +31,32 @@ class Nms {
 
 // From how many boxes on one class is worth several threads.
 constexpr int64_t kShared = 32768;
+bool worth_threads(int64_t n) {
+  return n >= kShared && at::get_num_threads() > 1 && !at::in_parallel_region();
+}
+
+// One class by several threads; undefined where one is better.
+Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double threshold,
+                        const at::TensorOptions& indices) {
+  const int64_t n = boxes.size(0);
+  if (!worth_threads(n)) return {};
+  return AT_DISPATCH_FLOATING_TYPES(boxes.scalar_type(), "detops.nms", [&]() -> Tensor {
+    const scalar_t* box = boxes.const_data_ptr<scalar_t>();
+    const auto box_of = [=](int64_t i) { return box + 4 * i; };
+    return AT_DISPATCH_FLOATING_TYPES(scores.scalar_type(), "detops.nms", [&]() -> Tensor {
+      const scalar_t* score = scores.const_data_ptr<scalar_t>();
+      const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
+      NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips;
+      return strips.settle(n, threshold, box_of, key_of) ? strips.selected(indices) : Tensor();
+    });
+  });
+}
 
 // keep[i] for the i-th box of `order`, which holds the segments one after another.
 template <typename T>
 void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>& ends,
               double threshold, uint8_t* keep) {
-  const int64_t n = ends.back(), segments = static_cast<int64_t>(ends.size());
+  const int64_t n = ends.back();
   Buffer<T> coordinates(4 * n);
   T* x1 = coordinates.data();
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
@@ -48,26 +66,30 @@ void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>&
       x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
     }
   });
-  const auto segment = [&](int64_t k) -> NmsSegment<T> {
-    const int64_t begin = k == 0 ? 0 : ends[k - 1];
-    return {x1 + begin,      y1 + begin, x2 + begin,  y2 + begin,
-            ends[k] - begin, threshold,  keep + begin};
-  };
-  // Long segments one after another, each by all threads; then the short ones side by side.
-  const bool threads = at::get_num_threads() > 1 && !at::in_parallel_region();
-  const auto is_long = [&](int64_t k) { return threads && segment(k).count >= kShared; };
-  {
-    Nms<T> nms;
-    for (int64_t k = 0; k < segments; ++k) {
-      if (is_long(k)) nms(segment(k), true);
+  // Long segments one after another, each by all threads; then the others side by side.
+  std::vector<int64_t> rest;
+  for (size_t k = 0; k < ends.size(); ++k) {
+    const int64_t begin = k == 0 ? 0 : ends[k - 1], count = ends[k] - begin;
+    NmsStrips<T, uint32_t> strips;
+    if (count < n && worth_threads(count) &&
+        strips.settle(
+            count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
+            [](int64_t i) { return static_cast<uint32_t>(i); })) {
+      strips.mark(keep + begin);
+    } else {
+      rest.push_back(begin);
+      rest.push_back(count);
     }
   }
   // A thread is worth its start from a few thousand boxes on.
+  const int64_t segments = static_cast<int64_t>(rest.size()) / 2;
   const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
   at::parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
     Nms<T> nms;
     for (; k < last; ++k) {
-      if (!is_long(k)) nms(segment(k), false);
+      const int64_t begin = rest[2 * k];
+      nms({x1 + begin, y1 + begin, x2 + begin, y2 + begin, rest[2 * k + 1], threshold,
+           keep + begin});
     }
   });
 }
@@ -91,6 +113,18 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
 
   const Tensor wide_boxes = boxes.to(compute_type(boxes.scalar_type())).contiguous();
   const Tensor wide_scores = scores.to(compute_type(scores.scalar_type())).contiguous();
+  Tensor wide_labels;
+  const int64_t* label = nullptr;
+  if (idxs != nullptr) {
+    wide_labels = idxs->to(at::kLong).contiguous();
+    label = wide_labels.const_data_ptr<int64_t>();
+    if (std::all_of(label, label + n, [=](int64_t l) { return l == label[0]; })) label = nullptr;
+  }
+  if (label == nullptr) {
+    Tensor output = select_in_strips(wide_boxes, wide_scores, threshold, indices);
+    if (output.defined()) return output;
+  }
+
   Buffer<uint32_t> by_score(n), by_label;
   AT_DISPATCH_FLOATING_TYPES(wide_scores.scalar_type(), "detops.nms", [&] {
     const scalar_t* score = wide_scores.const_data_ptr<scalar_t>();
@@ -102,9 +136,7 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
   std::vector<int64_t> ends{n};
   const uint32_t* order = by_score.data();
   Buffer<uint32_t> place;
-  if (idxs != nullptr) {
-    const Tensor wide_labels = idxs->to(at::kLong).contiguous();
-    const int64_t* label = wide_labels.const_data_ptr<int64_t>();
+  if (label != nullptr) {
     // Flipping the sign bit makes unsigned order the signed one.
     const auto key = [&](int64_t i) { return uint64_t(label[by_score[i]]) ^ (uint64_t(1) << 63); };
     ArgSort<uint64_t>()(n, key, place.reserve(n));
@@ -119,7 +151,7 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
     suppress(wide_boxes.const_data_ptr<scalar_t>(), order, ends, threshold, keep.data());
   });
   const uint8_t* kept = keep.data();
-  if (idxs != nullptr) {
+  if (label != nullptr) {
     keep_by_score.reserve(n);
     for (int64_t i = 0; i < n; ++i) keep_by_score[place[i]] = keep[i];
     kept = keep_by_score.data();

@@ -191,53 +191,50 @@ void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
   }
 }
 
-// As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where only open
-// boxes suppress it. Open boxes are entered like kept ones.
+// As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
+// found that suppresses it is open. Open boxes are entered like kept ones.
 template <typename T>
-void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled, NmsOpen<T>& strip) {
+void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip) {
   const auto test = suppression_test<T>(s.threshold);
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
-    bool open = false, met = false;
-    if (i >= settled) {
-      s.keep[i] = 1;
-      if (grid.cell[i] < 0) continue;
-      const auto hit = [&](int64_t k) {
-        const bool uncertain = strip.slot_rank[k] & kOpenSlot;
-        met |= uncertain;
-        return !uncertain;
-      };
-      const auto look = [&](const GridCell& cell) {
-        return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
-      };
-      if (look(grid.cells[grid.cell[i]]) || around(grid, c, look)) {
-        s.keep[i] = 0;
-        continue;
-      }
-      const T low = strip.along_y ? c.box.y1 : c.box.x1, high = strip.along_y ? c.box.y2 : c.box.x2;
-      const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high, high - low);
-      open = met || !(middle - r > strip.low && middle + r < strip.high);
+    s.keep[i] = 1;
+    if (grid.cell[i] < 0) continue;
+    uint32_t met = kNoSlot;
+    const auto hit = [&](int64_t k) {
+      met = static_cast<uint32_t>(k);
+      return true;
+    };
+    const auto look = [&](const GridCell& cell) {
+      return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
+    };
+    if ((look(grid.cells[grid.cell[i]]) || around(grid, c, look)) &&
+        !(strip.slot_box[met] & kOpenSlot)) {
+      s.keep[i] = 0;
+      continue;
     }
-    if (!s.keep[i] || grid.cell[i] < 0) continue;
+    const T low = strip.along_y ? c.box.y1 : c.box.x1, high = strip.along_y ? c.box.y2 : c.box.x2;
+    const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high, high - low);
+    const bool open = met != kNoSlot || !(middle - r > strip.low && middle + r < strip.high);
     const uint32_t slot = grid.cells[grid.cell[i]].end++;
     put(grid.boxes, slot, c);
-    strip.slot_rank[slot] = strip.rank[i] | (open ? kOpenSlot : 0);
+    strip.slot_box[slot] = static_cast<uint32_t>(i) | (open ? kOpenSlot : 0);
     if (open) {
-      strip.index[strip.count] = static_cast<uint32_t>(i);
+      strip.box[strip.count] = static_cast<uint32_t>(i);
       strip.met[strip.count] = met;
       strip.slot[strip.count++] = slot;
     }
   }
 }
 
-// Does a box of the grid that ranks before the candidate suppress it?
+// Does one of the first `limit` boxes of a strip suppress the candidate, which may be of another?
 template <typename T>
 bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
-                    const NmsOpen<T>& strip, uint32_t rank) {
+                    const NmsOpen<T>& strip, int64_t limit) {
   const auto test = suppression_test<T>(s.threshold);
   const Candidate<T> c = candidate(s, i, test);
   return around(grid, c, [&](const GridCell& cell) {
     return scan<1>(grid.boxes, cell.begin, cell.end, c, test,
-                   [&](int64_t k) { return (strip.slot_rank[k] & ~kOpenSlot) < rank; });
+                   [&](int64_t k) { return (strip.slot_box[k] & ~kOpenSlot) < limit; });
   });
 }

@@ -61,18 +61,17 @@ struct NmsGrid {
   double ratio;         // t
 };
 
-constexpr uint32_t kOpenSlot = uint32_t(1) << 31;
+constexpr uint32_t kOpenSlot = uint32_t(1) << 31, kNoSlot = ~uint32_t(0);
 
 // A strip of the picture, between two cuts, and its open boxes; see nms_strips.h.
 template <typename T>
 struct NmsOpen {
-  const uint32_t* rank;  // [count] of each candidate among all
-  bool along_y;          // the cuts are at these y, not x
+  bool along_y;  // the cuts are at these y, not x
   T low, high;
-  uint32_t* slot_rank;  // by slot; kOpenSlot is added where the box is open
-  uint32_t* index;      // candidates that are open, in order, and their slots
+  uint32_t* slot_box;  // the box in each slot; kOpenSlot is added where it is open
+  uint32_t* box;       // the open boxes in order, and their slots
   uint32_t* slot;
-  uint8_t* met;  // whether an earlier open box would suppress it
+  uint32_t* met;  // the slot of an earlier open box that would suppress it, or kNoSlot
   int64_t count;
 };
 
