@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "buffer.h"
 
@@ -44,16 +45,19 @@ class ArgSort {
     while (bits < int(8 * sizeof(Key)) && (highest - lowest) >> bits != 0) ++bits;
     const int digit = digit_bits(n, bits);
     const Key mask = (Key(1) << digit) - 1;
-    for (int shift = 0; shift < bits; shift += digit) {
-      uint32_t start[kMostDigits];
-      std::fill_n(start, mask + 1, 0);
-      for (int64_t i = 0; i < n; ++i) ++start[((items[i].key - lowest) >> shift) & mask];
-      uint32_t total = 0;
-      for (Key d = 0; d <= mask; ++d) {
-        const uint32_t count = start[d];
-        start[d] = total;
-        total += count;
+    // The digits of all passes are counted in one, since a permutation does not change counts.
+    const int passes = (bits + digit - 1) / digit;
+    uint32_t* start = counts_.reserve(passes << digit);
+    std::fill_n(start, passes << digit, 0);
+    for (int64_t i = 0; i < n; ++i) {
+      Key key = items[i].key - lowest;
+      for (int pass = 0; pass < passes; ++pass, key >>= digit) {
+        ++start[(pass << digit) + (key & mask)];
       }
+    }
+    for (int shift = 0; shift < bits; shift += digit, start += mask + 1) {
+      uint32_t total = 0;
+      for (Key d = 0; d <= mask; ++d) total += std::exchange(start[d], total);
       for (int64_t i = 0; i < n; ++i) {
         sorted[start[((items[i].key - lowest) >> shift) & mask]++] = items[i];
       }
@@ -64,7 +68,7 @@ class ArgSort {
 
  private:
   static constexpr int64_t kFew = 128;
-  static constexpr int kMostBits = 11, kMostDigits = 1 << kMostBits;
+  static constexpr int kMostBits = 11;
 
   struct Item {
     Key key;
@@ -98,6 +102,7 @@ class ArgSort {
   }
 
   Buffer<Item> items_;
+  Buffer<uint32_t> counts_;
 };
 
 }  // namespace detops::cpu
