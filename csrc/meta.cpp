@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "checks.h"
 #include "ops.h"
 
 // Messages name the public function, the argument, what was expected and what came.
@@ -21,25 +22,12 @@ math::Overlap overlap_kind(const char* op, c10::string_view kind) {
 namespace detops::meta {
 namespace {
 
-#define DETOPS_CHECK(cond, op, ...) TORCH_CHECK(cond, "detops.", op, ": ", __VA_ARGS__)
-
-void check_floating(const char* op, const char* name, const Tensor& t) {
-  DETOPS_CHECK(at::isFloatingType(t.scalar_type()), op, name,
-               " must be float32, float64, float16 or bfloat16, got ", t.scalar_type());
-}
-
 // [N, columns]; columns < 0 means any number.
 void check_rows(const char* op, const char* name, const Tensor& t, int64_t columns) {
   DETOPS_CHECK(t.dim() == 2, op, name, " must be [N, ", columns, "], got ", t.sym_sizes());
   TORCH_SYM_CHECK(t.sym_size(1).sym_eq(columns), "detops.", op, ": ", name, " must be [N, ",
                   columns, "], got ", t.sym_sizes());
   check_floating(op, name, t);
-}
-
-void check_same_device(const char* op, const char* name, const Tensor& t, const char* other_name,
-                       const Tensor& other) {
-  DETOPS_CHECK(t.device() == other.device(), op, name, " must be on the device of ", other_name,
-               " (", other.device(), "), got ", t.device());
 }
 
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,

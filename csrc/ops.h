@@ -28,6 +28,8 @@ void check_nms(const Tensor& boxes,                // [N, 4]
                const std::optional<Tensor>& idxs,  // [N] integer
                double iou_threshold);
 
+void check_gdh(const Tensor& x);
+
 Tensor roi_align_forward(const Tensor& input,  // [N, C, H, W]
                          const Tensor& rois,   // [K, 5] batch index, x1, y1, x2, y2
                          double spatial_scale, c10::SymInt pooled_height, c10::SymInt pooled_width,
@@ -100,15 +102,61 @@ std::vector<Tensor> multiscale_roi_align_backward(
       at::IntArrayRef heights, at::IntArrayRef widths, int64_t sampling_ratio, bool aligned,      \
       double canonical_scale, int64_t canonical_level);
 
+// The demo ops. B rows, I inputs, H hidden units or states, O outputs, T steps.
+#define DETOPS_DECLARE_DEMO                                                                        \
+  Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha);                             \
+  std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha);                      \
+  Tensor gdh_forward(const Tensor& x);                                 /* -> [numel], a copy */    \
+  std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input,          /* [B, I] */                \
+                                         const Tensor& hidden_weights, /* [H, I] */                \
+                                         const Tensor& hidden_bias,    /* [1, H] */                \
+                                         const Tensor& output_weights, /* [O, H] */                \
+                                         const Tensor& output_bias     /* [1, O] */                \
+  ); /* -> output [B, O], hidden [B, H] after relu */                                              \
+  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(                                 \
+      const Tensor& grad, /* [B, O] */                                                             \
+      const Tensor& input, const Tensor& hidden, const Tensor& hidden_weights,                     \
+      const Tensor& output_weights, bool input_wanted);                                            \
+  std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input,   /* [T, B, I] or [B, I] */ \
+                                                  const Tensor& weights, /* [3H, H + I] */         \
+                                                  const Tensor& bias,    /* [3H] */                \
+                                                  const Tensor& h,       /* [B, H] */              \
+                                                  const Tensor& c        /* [B, H] */              \
+  ); /* -> states and cells [T, B, H], gates [T, B, 3H]; without T for one step */                 \
+  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(                                \
+      const Tensor& grad_output,           /* [T, B, H] */                                         \
+      const std::optional<Tensor>& grad_h, /* [B, H], added to that of the last state */           \
+      const Tensor& grad_c,                /* [B, H], of the last cell */                          \
+      const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,                \
+      const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,           \
+      bool h_wanted);
+
 namespace meta {
 DETOPS_DECLARE_SHARED
-}
+DETOPS_DECLARE_DEMO
+}  // namespace meta
 namespace cpu {
 DETOPS_DECLARE_BACKEND
-}
+DETOPS_DECLARE_DEMO
+}  // namespace cpu
 namespace cuda {
 DETOPS_DECLARE_BACKEND
-}
+DETOPS_DECLARE_DEMO
+}  // namespace cuda
+
+// The demo ops with their derivatives, in C++: for them microseconds count. See autograd/.
+namespace autograd {
+
+Tensor axpy(const Tensor& x, const Tensor& y, double alpha);
+Tensor gdh(const Tensor& x);  // [...] -> [numel], a view where x is contiguous
+Tensor mlp(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+           const Tensor& output_weights, const Tensor& output_bias);
+std::tuple<Tensor, Tensor> lltm_cell(const Tensor& input, const Tensor& weights, const Tensor& bias,
+                                     const Tensor& h, const Tensor& c);
+std::tuple<Tensor, Tensor, Tensor> lltm(const Tensor& input, const Tensor& weights,
+                                        const Tensor& bias, const Tensor& h, const Tensor& c);
+
+}  // namespace autograd
 
 // Compositions of ATen ops: every device, every dtype, differentiable as they stand.
 namespace composite {
@@ -123,6 +171,15 @@ Tensor remove_small_boxes(const Tensor& boxes, double min_size);  // -> int64[K]
 // The dtype that coordinates are computed in: never below float32.
 inline at::ScalarType compute_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// The tensor itself where it has that type: `to` alone would ask the dispatcher.
+inline Tensor as_type(const Tensor& t, at::ScalarType type) {
+  return t.scalar_type() == type ? t : t.to(type);
+}
+
+inline Tensor wide(const Tensor& t) {
+  return as_type(t, compute_type(t.scalar_type())).contiguous();
 }
 
 }  // namespace detops

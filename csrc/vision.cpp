@@ -50,6 +50,35 @@ TORCH_LIBRARY(detops, m) {
       "decode_boxes_backward(Tensor grad, Tensor deltas, Tensor anchors, float[] weights, "
       "float clip) -> (Tensor, Tensor)");
 
+  m.def("axpy(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
+  m.def("axpy_forward(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
+  m.def("axpy_backward(Tensor grad, float alpha=2.0) -> (Tensor, Tensor)");
+  m.def("gdh(Tensor(a) x) -> Tensor(a)");
+  m.def("gdh_forward(Tensor x) -> Tensor");
+  m.def(
+      "mlp(Tensor input, Tensor hidden_weights, Tensor hidden_bias, Tensor output_weights, "
+      "Tensor output_bias) -> Tensor");
+  m.def(
+      "mlp_forward(Tensor input, Tensor hidden_weights, Tensor hidden_bias, Tensor output_weights, "
+      "Tensor output_bias) -> (Tensor output, Tensor hidden)");
+  m.def(
+      "mlp_backward(Tensor grad, Tensor input, Tensor hidden, Tensor hidden_weights, "
+      "Tensor output_weights, bool input_wanted=True) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "lltm_cell(Tensor input, Tensor weights, Tensor bias, Tensor h, Tensor c) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "lltm(Tensor input, Tensor weights, Tensor bias, Tensor h, Tensor c) "
+      "-> (Tensor output, Tensor h, Tensor c)");
+  m.def(
+      "lltm_forward(Tensor input, Tensor weights, Tensor bias, Tensor h, Tensor c) "
+      "-> (Tensor output, Tensor cells, Tensor gates)");
+  m.def(
+      "lltm_backward(Tensor grad_output, Tensor? grad_h, Tensor grad_c, Tensor input, "
+      "Tensor weights, Tensor h, Tensor c, Tensor output, Tensor cells, Tensor gates, "
+      "bool input_wanted=True, bool h_wanted=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+
   m.def("box_area(Tensor boxes) -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
   m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
@@ -77,7 +106,14 @@ namespace {
   m.impl("encode_boxes_forward", TORCH_FN(detops::backend::encode_boxes_forward));                 \
   m.impl("encode_boxes_backward", TORCH_FN(detops::backend::encode_boxes_backward));               \
   m.impl("decode_boxes_forward", TORCH_FN(detops::backend::decode_boxes_forward));                 \
-  m.impl("decode_boxes_backward", TORCH_FN(detops::backend::decode_boxes_backward));
+  m.impl("decode_boxes_backward", TORCH_FN(detops::backend::decode_boxes_backward));               \
+  m.impl("axpy_forward", TORCH_FN(detops::backend::axpy_forward));                                 \
+  m.impl("axpy_backward", TORCH_FN(detops::backend::axpy_backward));                               \
+  m.impl("gdh_forward", TORCH_FN(detops::backend::gdh_forward));                                   \
+  m.impl("mlp_forward", TORCH_FN(detops::backend::mlp_forward));                                   \
+  m.impl("mlp_backward", TORCH_FN(detops::backend::mlp_backward));                                 \
+  m.impl("lltm_forward", TORCH_FN(detops::backend::lltm_forward));                                 \
+  m.impl("lltm_backward", TORCH_FN(detops::backend::lltm_backward));
 
 }  // namespace
 
@@ -90,28 +126,54 @@ TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_IMPL_SHARED(meta)}
 
 TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m) {
   m.impl("check_nms", TORCH_FN(detops::meta::check_nms));
+  m.impl("axpy", TORCH_FN(detops::autograd::axpy));
+  m.impl("gdh", TORCH_FN(detops::autograd::gdh));
+  m.impl("mlp", TORCH_FN(detops::autograd::mlp));
+  m.impl("lltm_cell", TORCH_FN(detops::autograd::lltm_cell));
+  m.impl("lltm", TORCH_FN(detops::autograd::lltm));
   m.impl("box_area", TORCH_FN(detops::composite::box_area));
   m.impl("box_convert", TORCH_FN(detops::composite::box_convert));
   m.impl("clip_boxes_to_image", TORCH_FN(detops::composite::clip_boxes_to_image));
   m.impl("remove_small_boxes", TORCH_FN(detops::composite::remove_small_boxes));
 }
 
-// The derivative is a Python autograd.Function over the raw ops. A raw op called with gradients
+// Functionalization and vmap know only ATen's views: they get the calls inside.
+TORCH_LIBRARY_IMPL(detops, Functionalize, m) { m.impl("gdh", TORCH_FN(detops::autograd::gdh)); }
+TORCH_LIBRARY_IMPL(detops, FuncTorchBatched, m) { m.impl("gdh", TORCH_FN(detops::autograd::gdh)); }
+
+// The derivative is an autograd function over the raw ops, in Python or, for the demo ops, in
+// autograd/. A raw op called with gradients
 // wanted says so on the way back, instead of recording what ATen calls happen inside it.
 TORCH_LIBRARY_IMPL(detops, Autograd, m) {
-  for (const char* op :
-       {"nms", "batched_nms", "roi_align_forward", "roi_align_backward",
-        "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
-        "box_iou_backward", "match_boxes", "encode_boxes_forward", "encode_boxes_backward",
-        "decode_boxes_forward", "decode_boxes_backward"}) {
+  for (const char* op : {"nms",
+                         "batched_nms",
+                         "roi_align_forward",
+                         "roi_align_backward",
+                         "multiscale_roi_align_forward",
+                         "multiscale_roi_align_backward",
+                         "box_iou_forward",
+                         "box_iou_backward",
+                         "match_boxes",
+                         "encode_boxes_forward",
+                         "encode_boxes_backward",
+                         "decode_boxes_forward",
+                         "decode_boxes_backward",
+                         "axpy_forward",
+                         "axpy_backward",
+                         "gdh_forward",
+                         "mlp_forward",
+                         "mlp_backward",
+                         "lltm_forward",
+                         "lltm_backward"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }
 
 namespace {
 
-// Under autocast, boxes are computed and returned in float32. The RoI ops are not here: they take
-// features of any dtype with boxes of any other, and accumulate in float32 as it is.
+// Under autocast, boxes and the demo ops are computed and returned in float32. The RoI ops are not
+// here: they take features of any dtype with boxes of any other, and accumulate in float32 as it
+// is.
 template <c10::DeviceType device, c10::DispatchKey key>
 void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
@@ -125,8 +187,9 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
-  for (const char* op : {"nms", "batched_nms", "box_iou_forward", "match_boxes",
-                         "encode_boxes_forward", "decode_boxes_forward"}) {
+  for (const char* op :
+       {"nms", "batched_nms", "box_iou_forward", "match_boxes", "encode_boxes_forward",
+        "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }
@@ -145,12 +208,36 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   namespace py = pybind11;
   // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
-  for (const char* op :
-       {"check_nms", "nms", "batched_nms", "roi_align_forward", "roi_align_backward",
-        "multiscale_roi_align_forward", "multiscale_roi_align_backward", "box_iou_forward",
-        "box_iou_backward", "match_boxes", "encode_boxes_forward", "encode_boxes_backward",
-        "decode_boxes_forward", "decode_boxes_backward", "box_area", "box_convert",
-        "clip_boxes_to_image", "remove_small_boxes"}) {
+  for (const char* op : {"check_nms",
+                         "nms",
+                         "batched_nms",
+                         "roi_align_forward",
+                         "roi_align_backward",
+                         "multiscale_roi_align_forward",
+                         "multiscale_roi_align_backward",
+                         "box_iou_forward",
+                         "box_iou_backward",
+                         "match_boxes",
+                         "encode_boxes_forward",
+                         "encode_boxes_backward",
+                         "decode_boxes_forward",
+                         "decode_boxes_backward",
+                         "axpy",
+                         "axpy_forward",
+                         "axpy_backward",
+                         "gdh",
+                         "gdh_forward",
+                         "mlp",
+                         "mlp_forward",
+                         "mlp_backward",
+                         "lltm_cell",
+                         "lltm",
+                         "lltm_forward",
+                         "lltm_backward",
+                         "box_area",
+                         "box_convert",
+                         "clip_boxes_to_image",
+                         "remove_small_boxes"}) {
     m.attr(op) = ops.attr(op);
   }
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch._ops import OpOverloadPacket
 
 cuda_version: int | None
 
@@ -76,6 +77,52 @@ def decode_boxes_forward(
 def decode_boxes_backward(
     grad: Tensor, deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
 ) -> tuple[Tensor, Tensor]: ...
+
+axpy: OpOverloadPacket  # (x, y, alpha=2.0) -> Tensor
+
+def axpy_forward(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor: ...
+def axpy_backward(grad: Tensor, alpha: float = 2.0) -> tuple[Tensor, Tensor]: ...
+def gdh(x: Tensor) -> Tensor: ...
+def gdh_forward(x: Tensor) -> Tensor: ...
+
+mlp: OpOverloadPacket  # (input, hidden_weights, hidden_bias, output_weights, output_bias) -> Tensor
+
+def mlp_forward(
+    input: Tensor,
+    hidden_weights: Tensor,
+    hidden_bias: Tensor,
+    output_weights: Tensor,
+    output_bias: Tensor,
+) -> tuple[Tensor, Tensor]: ...
+def mlp_backward(
+    grad: Tensor,
+    input: Tensor,
+    hidden: Tensor,
+    hidden_weights: Tensor,
+    output_weights: Tensor,
+    input_wanted: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+
+lltm_cell: OpOverloadPacket  # (input, weights, bias, h, c) -> (h, c)
+lltm: OpOverloadPacket  # (input, weights, bias, h, c) -> (output, h, c)
+
+def lltm_forward(
+    input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def lltm_backward(
+    grad_output: Tensor,
+    grad_h: Tensor | None,
+    grad_c: Tensor,
+    input: Tensor,
+    weights: Tensor,
+    h: Tensor,
+    c: Tensor,
+    output: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    input_wanted: bool = True,
+    h_wanted: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 def box_area(boxes: Tensor) -> Tensor: ...
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor: ...
 def clip_boxes_to_image(boxes: Tensor, height: int, width: int) -> Tensor: ...

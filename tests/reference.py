@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 
 def nms(boxes, scores, iou_threshold, dtype=np.float32):
@@ -94,3 +95,26 @@ def random_boxes(count, size=100.0, generator=None, dtype=torch.float32):
     corner = torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.7
     sides = 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.3
     return torch.cat([corner, corner + sides], dim=1)
+
+
+def mlp(input, hidden_weights, hidden_bias, output_weights, output_bias):
+    """One hidden layer in plain PyTorch."""
+    hidden = F.relu(F.linear(input, hidden_weights, hidden_bias[0]))
+    return F.linear(hidden, output_weights, output_bias[0])
+
+
+def lltm_cell(input, weights, bias, h, c):
+    """The PyTorch tutorial's LLTM cell in plain PyTorch."""
+    i, o, g = F.linear(torch.cat([h, input], dim=1), weights, bias).chunk(3, dim=1)
+    c = c + F.elu(g) * torch.sigmoid(i)
+    return torch.tanh(c) * torch.sigmoid(o), c
+
+
+def lltm(input, weights, bias, h, c):
+    """The cell in a Python loop."""
+    outputs = []
+    for x in input:
+        h, c = lltm_cell(x, weights, bias, h, c)
+        outputs.append(h)
+    output = torch.stack(outputs) if outputs else input.new_zeros(0, *h.shape)
+    return output, h, c

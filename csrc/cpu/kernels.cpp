@@ -25,25 +25,29 @@ namespace detops::cpu {
    lanes_to_planes<T>,                        \
    rows_to_lanes<T>,                          \
    lanes_to_rows<T>}
-#define DETOPS_KERNEL_TABLE(name)                     \
-  const Kernels table{name,                           \
-                      DETOPS_NMS_KERNELS(float),      \
-                      DETOPS_NMS_KERNELS(double),     \
-                      DETOPS_OVERLAP_KERNELS(float),  \
-                      DETOPS_OVERLAP_KERNELS(double), \
-                      DETOPS_ROI_KERNELS(float),      \
-                      DETOPS_ROI_KERNELS(double),     \
-                      DETOPS_ROI_KERNELS(Half),       \
-                      DETOPS_ROI_KERNELS(BFloat16)};
+#define DETOPS_MLP_KERNELS(T) {mlp_forward<T>, mlp_backward<T>}
+#define DETOPS_LLTM_KERNELS(T)                                                             \
+  {kBackVectors * kLanes<T>, lltm_pack_forward<T>, lltm_pack_backward<T>, lltm_forward<T>, \
+   lltm_backward<T>}
+#define DETOPS_KERNEL_TABLE(name)                                    \
+  const Kernels table{name,                                          \
+                      DETOPS_NMS_KERNELS(float),                     \
+                      DETOPS_NMS_KERNELS(double),                    \
+                      DETOPS_OVERLAP_KERNELS(float),                 \
+                      DETOPS_OVERLAP_KERNELS(double),                \
+                      DETOPS_ROI_KERNELS(float),                     \
+                      DETOPS_ROI_KERNELS(double),                    \
+                      DETOPS_ROI_KERNELS(Half),                      \
+                      DETOPS_ROI_KERNELS(BFloat16),                  \
+                      DETOPS_MLP_KERNELS(float),                     \
+                      DETOPS_MLP_KERNELS(double),                    \
+                      {small_product<float>, turned_product<float>}, \
+                      DETOPS_LLTM_KERNELS(float),                    \
+                      DETOPS_LLTM_KERNELS(double)};
 
 namespace baseline {
 #define DETOPS_VECTOR_BYTES 16
-#include "simd.inl"
-
-#include "box_iou.inl"
-#include "nms.inl"
-#include "roi_align.inl"
-#include "transpose.inl"
+#include "variant.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 DETOPS_KERNEL_TABLE("baseline")
@@ -53,12 +57,7 @@ DETOPS_KERNEL_TABLE("baseline")
 DETOPS_TARGET_BEGIN(DETOPS_AVX2)
 namespace avx2 {
 #define DETOPS_VECTOR_BYTES 32
-#include "simd.inl"
-
-#include "box_iou.inl"
-#include "nms.inl"
-#include "roi_align.inl"
-#include "transpose.inl"
+#include "variant.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 }  // namespace avx2
@@ -67,12 +66,7 @@ DETOPS_TARGET_END
 DETOPS_TARGET_BEGIN(DETOPS_AVX512)
 namespace avx512 {
 #define DETOPS_VECTOR_BYTES 64
-#include "simd.inl"
-
-#include "box_iou.inl"
-#include "nms.inl"
-#include "roi_align.inl"
-#include "transpose.inl"
+#include "variant.inl"
 #undef DETOPS_VECTOR_BYTES
 #undef DETOPS_INLINE
 }  // namespace avx512

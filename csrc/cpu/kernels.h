@@ -85,6 +85,96 @@ struct NmsKernels {
                      int64_t limit);
 };
 
+// The parameters of an MLP, vectors of hidden units padded with zeros to whole vectors.
+template <typename T>
+struct MlpLayers {
+  int64_t inputs, hidden, padded, outputs;
+  const T* hidden_weights;  // [inputs, padded]
+  const T* hidden_bias;     // [padded]
+  const T* output_weights;  // [outputs, padded]
+  const T* output_bias;     // [outputs]
+};
+
+// Likewise; `input` is nullptr where it is not wanted, else [rows, inputs].
+template <typename T>
+struct MlpGradients {
+  T *input, *hidden_weights, *hidden_bias, *output_weights, *output_bias;
+};
+
+// See mlp.inl.
+template <typename T>
+struct MlpKernels {
+  void (*forward)(const MlpLayers<T>&, const T* input, int64_t begin, int64_t end, T* hidden,
+                  T* output);
+  void (*backward)(const MlpLayers<T>&, const T* input, const T* hidden, const T* grad,
+                   int64_t begin, int64_t end, const MlpGradients<T>&);
+};
+
+// One step of an LLTM; rows are those of the batch.
+template <typename T>
+struct LltmStep {
+  int64_t state;          // H
+  int64_t depth;          // H, or 0 where `gates` holds the state's part already
+  const T* packed;        // the state's weights
+  const T* state_before;  // [B, H]
+  const T* cell_before;   // [B, H]
+  T* gates;               // [B, 3H] in: the input's part; out: after activation
+  T* cell;                // [B, H]
+  T* state_after;         // [B, H]
+};
+
+template <typename T>
+struct LltmBackStep {
+  int64_t state;
+  const T* packed;       // the state's weights, or nullptr: then grad_state stays
+  const T* gates;        // [B, 3H] after activation
+  const T* cell;         // [B, H]
+  const T* grad_output;  // [B, H]
+  T* grad_state;         // [B, H] in: from the step after, or nullptr; out: to the step before
+  T* grad_cell;          // [B, H] likewise
+  T* grad_gates;         // [B, 3H] before activation
+};
+
+// out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distance of its rows.
+template <typename T>
+struct SmallProduct {
+  int64_t rows, columns, depth;
+  const T* left;
+  int64_t left_row, left_depth;
+  const T* right;
+  int64_t right_row;
+  T* out;
+  int64_t out_row;
+};
+
+// out [rows, columns] = left [rows, depth] times right [columns, depth] transposed, plus bias; all
+// without gaps.
+template <typename T>
+struct TurnedProduct {
+  int64_t rows, columns, depth;
+  const T *left, *right, *bias;
+  T* out;
+  T* scratch;  // [depth, kTurnedLanes]
+};
+constexpr int64_t kTurnedLanes = 16;
+
+// See product.inl.
+template <typename T>
+struct ProductKernels {
+  void (*small)(const SmallProduct<T>&);
+  void (*turned)(const TurnedProduct<T>&);
+};
+
+// See lltm.inl.
+template <typename T>
+struct LltmKernels {
+  int64_t columns;  // packed weights have room for a multiple of this many states
+  void (*pack_forward)(const T* weights, int64_t stride, int64_t state, T* packed);
+  void (*pack_backward)(const T* weights, int64_t stride, int64_t state, T* packed);
+  void (*forward)(const LltmStep<T>&, int64_t begin, int64_t end);
+  void (*backward)(const LltmBackStep<T>&, int64_t begin, int64_t end);
+};
+
 struct Kernels {
   const char* isa;
   NmsKernels<float> nms_float;
@@ -95,6 +185,11 @@ struct Kernels {
   RoIAlignKernels<double> roi_align_double;
   RoIAlignKernels<Half> roi_align_half;
   RoIAlignKernels<BFloat16> roi_align_bfloat16;
+  MlpKernels<float> mlp_float;
+  MlpKernels<double> mlp_double;
+  ProductKernels<float> product;
+  LltmKernels<float> lltm_float;
+  LltmKernels<double> lltm_double;
 
   const NmsKernels<float>& nms(const float*) const { return nms_float; }
   const NmsKernels<double>& nms(const double*) const { return nms_double; }
@@ -104,6 +199,10 @@ struct Kernels {
   const RoIAlignKernels<double>& roi_align(const double*) const { return roi_align_double; }
   const RoIAlignKernels<Half>& roi_align(const Half*) const { return roi_align_half; }
   const RoIAlignKernels<BFloat16>& roi_align(const BFloat16*) const { return roi_align_bfloat16; }
+  const MlpKernels<float>& mlp(const float*) const { return mlp_float; }
+  const MlpKernels<double>& mlp(const double*) const { return mlp_double; }
+  const LltmKernels<float>& lltm(const float*) const { return lltm_float; }
+  const LltmKernels<double>& lltm(const double*) const { return lltm_double; }
 };
 
 // The table in use. Chosen on first use from what PyTorch chose (at::get_cpu_capability, which

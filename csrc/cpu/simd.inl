@@ -102,6 +102,21 @@ DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
+// The first n elements, or all lanes where there are as many.
+template <typename T>
+DETOPS_INLINE Vector<T> load_first(const T* p, int64_t n) {
+  return n >= kLanes<T> ? load(p) : load_part(p, n);
+}
+
+template <typename T>
+DETOPS_INLINE void store_first(T* p, Vector<T> v, int64_t n) {
+  if (n >= kLanes<T>) {
+    store(p, v);
+  } else {
+    store_part(p, v, n);
+  }
+}
+
 // Two vectors of neighbours, in an order of their own that store_pair undoes: 16-bit numbers are
 // cheapest to widen in place, the even ones apart from the odd ones.
 template <typename T>
@@ -131,6 +146,45 @@ DETOPS_INLINE void store_pair(BFloat16* p, Vector<float> a, Vector<float> b) {
 template <typename A>
 DETOPS_INLINE Vector<A> splat(A x) {
   return x - Vector<A>{};  // not x + 0: that would turn -0 into +0
+}
+
+template <int... I>
+struct Lanes {};
+template <int N, int... I>
+struct FirstLanes : FirstLanes<N - 1, N - 1, I...> {};
+template <int... I>
+struct FirstLanes<0, I...> {
+  using type = Lanes<I...>;
+};
+
+// One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
+template <int kStep, typename T, int... I>
+DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
+  constexpr int kWidth = kLanes<T>;
+#if defined(__clang__)
+  const Vector<T> low = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I - kStep : I)...);
+  b = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I : I + kStep)...);
+#else
+  using Index = Vector<lane_index_t<T>>;
+  const Vector<T> low = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I - kStep : I)...});
+  b = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I : I + kStep)...});
+#endif
+  a = low;
+}
+
+template <int kStep, typename T>
+DETOPS_INLINE T sum_steps(Vector<T> v) {
+  if constexpr (kStep > 0) {
+    Vector<T> other = v;
+    exchange<kStep, T>(v, other, typename FirstLanes<kLanes<T>>::type{});
+    return sum_steps<kStep / 2, T>(v + other);
+  }
+  return v[0];
+}
+
+template <typename T>
+DETOPS_INLINE T sum_lanes(Vector<T> v) {
+  return sum_steps<kLanes<T> / 2, T>(v);
 }
 
 template <typename V>

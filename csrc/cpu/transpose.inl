@@ -2,30 +2,6 @@
 // Included once per instruction set; see isa.h. Between planes, where the positions of one channel
 // are neighbours, and lanes, where the channels of one position are: [position, kRoIChannels].
 
-template <int... I>
-struct Lanes {};
-template <int N, int... I>
-struct FirstLanes : FirstLanes<N - 1, N - 1, I...> {};
-template <int... I>
-struct FirstLanes<0, I...> {
-  using type = Lanes<I...>;
-};
-
-// One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
-template <int kStep, typename T, int... I>
-DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
-  constexpr int kWidth = kLanes<T>;
-#if defined(__clang__)
-  const Vector<T> low = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I - kStep : I)...);
-  b = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I : I + kStep)...);
-#else
-  using Index = Vector<lane_index_t<T>>;
-  const Vector<T> low = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I - kStep : I)...});
-  b = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I : I + kStep)...});
-#endif
-  a = low;
-}
-
 template <int kStep, typename T>
 DETOPS_INLINE void transpose_step(Vector<T>* v) {
   DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {

@@ -1,5 +1,6 @@
 """The public functions and modules, one file per op."""
 
+from .axpy import Axpy, axpy
 from .box_coder import BoxCoder, decode_boxes, encode_boxes
 from .box_iou import (
     box_iou,
@@ -9,27 +10,40 @@ from .box_iou import (
     match_boxes,
 )
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
+from .gdh import gdh, register_tensor_methods
+from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
+from .mlp import MLP, mlp
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
 from .roi_align import RoIAlign, roi_align
 
 __all__ = [
+    "Axpy",
     "BoxCoder",
+    "LLTM",
+    "LLTMSequence",
+    "MLP",
     "MultiScaleRoIAlign",
     "RoIAlign",
+    "axpy",
     "batched_nms",
     "box_area",
     "box_convert",
     "box_iou",
-    "complete_box_iou",
-    "distance_box_iou",
-    "generalized_box_iou",
-    "match_boxes",
     "clip_boxes_to_image",
+    "complete_box_iou",
     "decode_boxes",
+    "distance_box_iou",
     "encode_boxes",
+    "gdh",
+    "generalized_box_iou",
+    "lltm",
+    "lltm_cell",
+    "match_boxes",
+    "mlp",
     "multiscale_roi_align",
     "nms",
+    "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",
 ]

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#include "../math/axpy.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+
+#include "../ops.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kGrain = 32768;
+
+}  // namespace
+
+Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
+  Tensor output = meta::axpy_forward(x, y, alpha);
+  const Tensor left = x.contiguous(), right = y.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "detops.axpy", [&] {
+    using wide_t = at::opmath_type<scalar_t>;
+    const scalar_t *a = left.const_data_ptr<scalar_t>(), *b = right.const_data_ptr<scalar_t>();
+    scalar_t* out = output.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, output.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = math::axpy(wide_t(alpha), wide_t(a[i]), wide_t(b[i]));
+      }
+    });
+  });
+  return output;
+}
+
+std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
+  auto results = meta::axpy_backward(grad, alpha);
+  const Tensor outer = grad.contiguous(), &to_x = std::get<0>(results),
+               &to_y = std::get<1>(results);
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.axpy_backward", [&] {
+        using wide_t = at::opmath_type<scalar_t>;
+        const scalar_t* g = outer.const_data_ptr<scalar_t>();
+        scalar_t *gx = to_x.mutable_data_ptr<scalar_t>(), *gy = to_y.mutable_data_ptr<scalar_t>();
+        at::parallel_for(0, outer.numel(), kGrain, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            wide_t x, y;
+            math::axpy_gradient(wide_t(alpha), wide_t(g[i]), x, y);
+            gx[i] = x;
+            gy[i] = y;
+          }
+        });
+      });
+  return results;
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include "../ops.h"
+#include "buffer.h"
+#include "kernels.h"
+
+namespace detops::cpu {
+namespace {
+
+// Rows of a batch are independent of each other, so each thread takes some of them through all
+// steps: it meets no other thread, and no row's sums depend on how many there are.
+template <typename Rows>
+void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
+  constexpr int64_t kWork = 1 << 18;  // multiplications worth a thread
+  at::parallel_for(0, rows, std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_per_row)),
+                   visit);
+}
+
+// A library packs its matrices first, which is half the work for the few rows of one step.
+bool few_rows(int64_t rows, const Tensor& t) { return rows <= 64 && t.scalar_type() == at::kFloat; }
+
+// left [N, K] times right [K, M] into out [N, M]; right's rows and out's without gaps inside.
+void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
+  if (!few_rows(std::min(left.size(0), left.size(1)), out)) {
+    at::mm_out(out, left, right);
+    return;
+  }
+  kernels().product.small({left.size(0), right.size(1), left.size(1), left.const_data_ptr<float>(),
+                           left.stride(0), left.stride(1), right.const_data_ptr<float>(),
+                           right.stride(0), out.mutable_data_ptr<float>(), out.stride(0)});
+}
+
+// left [N, K] times weights [M, K] transposed, plus bias [M], into out [N, M].
+void linear_into(const Tensor& left, const Tensor& weights, const Tensor& bias, Tensor& out) {
+  if (left.size(0) < kTurnedLanes / 2 || !few_rows(left.size(0), out)) {
+    at::addmm_out(out, bias, left, weights.t());
+    return;
+  }
+  Buffer<float> scratch(left.size(1) * kTurnedLanes);
+  kernels().product.turned({left.size(0), weights.size(0), left.size(1),
+                            left.const_data_ptr<float>(), weights.const_data_ptr<float>(),
+                            bias.const_data_ptr<float>(), out.mutable_data_ptr<float>(),
+                            scratch.data()});
+}
+
+int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
+                                                const Tensor& bias, const Tensor& h,
+                                                const Tensor& c) {
+  const auto results = meta::lltm_forward(input, weights, bias, h, c);
+  const Tensor &output = std::get<0>(results), &cells = std::get<1>(results),
+               &gates = std::get<2>(results);
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
+  if (output.numel() == 0) return results;
+  const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
+  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+
+  // All steps' inputs in one product, the state's part step by step; of one step, all together.
+  const bool packed = steps > 1;
+  Tensor sums = gates.view({steps * rows, 3 * state});
+  if (packed) {
+    at::addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
+  } else {
+    linear_into(at::cat({h0, x.view({rows, inputs})}, 1), w, b, sums);
+  }
+
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.lltm", [&] {
+    const scalar_t *first_state = h0.const_data_ptr<scalar_t>(),
+                   *first_cell = c0.const_data_ptr<scalar_t>();
+    scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
+             *out = states.mutable_data_ptr<scalar_t>();
+    const auto& kernel = kernels().lltm(out);
+    Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+    if (packed) {
+      kernel.pack_forward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+    }
+    const int64_t size = rows * state;
+    each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+      for (int64_t t = 0; t < steps; ++t) {
+        kernel.forward(
+            {state, packed ? state : 0, weight.data(), t == 0 ? first_state : out + (t - 1) * size,
+             t == 0 ? first_cell : cell + (t - 1) * size, gate + t * 3 * size, cell + t * size,
+             out + t * size},
+            begin, end);
+      }
+    });
+  });
+  return {as_type(states, output.scalar_type()), cells, gates};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
+    const Tensor& grad_output, const std::optional<Tensor>& grad_h, const Tensor& grad_c,
+    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
+    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
+    bool h_wanted) {
+  auto results = meta::lltm_backward(grad_output, grad_h, grad_c, input, weights, h, c, output,
+                                     cells, gates, input_wanted, h_wanted);
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
+  const auto type = input.scalar_type();
+  const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
+  const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
+  // The gradients that travel back from step to step.
+  Tensor to_state;
+  if (grad_h) {
+    to_state = grad_h->to(x.scalar_type(), false, true).contiguous();
+  } else if (steps != 1) {
+    to_state = at::zeros_like(h0);
+  }
+  Tensor to_cell = grad_c.to(x.scalar_type(), false, true).contiguous();
+  Tensor to_gates = at::empty_like(gate_values);
+  const bool packed = steps > 1;
+  if (output.numel() > 0) {
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.lltm_backward", [&] {
+      const scalar_t *gate = gate_values.const_data_ptr<scalar_t>(),
+                     *cell = cell_values.const_data_ptr<scalar_t>(),
+                     *outer = g.const_data_ptr<scalar_t>();
+      scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
+               *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
+               *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
+      const auto& kernel = kernels().lltm(cell_grad);
+      Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+      if (packed) {
+        kernel.pack_backward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+      }
+      const int64_t size = rows * state;
+      each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+        for (int64_t t = steps - 1; t >= 0; --t) {
+          kernel.backward(
+              {state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
+               outer + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
+              begin, end);
+        }
+      });
+    });
+  }
+  const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
+  auto [to_input, to_weights, to_bias, to_h, to_c] = results;
+  Tensor product = as_type(to_weights, x.scalar_type());  // itself, unless half precision
+  if (steps == 1) {
+    multiply_into(left, at::cat({h0, x.view({rows, inputs})}, 1), product);
+    if (h_wanted) {
+      to_state = as_type(to_h, x.scalar_type());
+      multiply_into(grads, w.narrow(1, 0, state), to_state);
+    }
+  } else {
+    // One product over all steps; the state before step t is that after step t - 1.
+    Tensor of_state = product.narrow(1, 0, state), of_input = product.narrow(1, state, inputs);
+    at::mm_out(of_input, left, x.view({steps * rows, inputs}));
+    if (steps == 0) {
+      of_state.zero_();
+    } else {
+      const int64_t later = (steps - 1) * rows;
+      at::mm_out(of_state, left.narrow(1, rows, later),
+                 states.view({steps * rows, state}).narrow(0, 0, later));
+      of_state.addmm_(left.narrow(1, 0, rows), h0);
+    }
+  }
+  if (input_wanted) {
+    Tensor rows_of_input = at::empty({steps * rows, inputs}, x.options());
+    multiply_into(grads, w.narrow(1, state, inputs), rows_of_input);
+    to_input = as_type(rows_of_input.view(input.sizes()), type);
+  }
+  if (h_wanted) to_h = as_type(to_state, type);
+  Tensor sum = as_type(to_bias, x.scalar_type());
+  at::sum_out(sum, grads, 0);
+  return {to_input, as_type(product, type), as_type(sum, type), to_h, as_type(to_cell, type)};
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include "../math/axpy.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+
+#include "../ops.h"
+#include "launch.cuh"
+
+namespace detops::cuda {
+namespace {
+
+template <typename T, typename Wide>
+__global__ void axpy_kernel(const T* x, const T* y, Wide alpha, T* out, int64_t count) {
+  DETOPS_FOR_EACH(i, count) { out[i] = T(math::axpy(alpha, Wide(x[i]), Wide(y[i]))); }
+}
+
+template <typename T, typename Wide>
+__global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* grad_y,
+                                     int64_t count) {
+  DETOPS_FOR_EACH(i, count) {
+    Wide x, y;
+    math::axpy_gradient(alpha, Wide(grad[i]), x, y);
+    grad_x[i] = T(x);
+    grad_y[i] = T(y);
+  }
+}
+
+}  // namespace
+
+Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
+  const at::cuda::OptionalCUDAGuard guard(x.device());
+  Tensor output = meta::axpy_forward(x, y, alpha);
+  if (output.numel() == 0) return output;
+  const Tensor left = x.contiguous(), right = y.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "detops.axpy", [&] {
+    axpy_kernel<<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
+        at::opmath_type<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return output;
+}
+
+std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
+  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  auto results = meta::axpy_backward(grad, alpha);
+  if (grad.numel() == 0) return results;
+  const Tensor outer = grad.contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.axpy_backward", [&] {
+        axpy_backward_kernel<<<blocks_for(grad.numel()), kThreads, 0,
+                               at::cuda::getCurrentCUDAStream()>>>(
+            outer.const_data_ptr<scalar_t>(), at::opmath_type<scalar_t>(alpha),
+            std::get<0>(results).mutable_data_ptr<scalar_t>(),
+            std::get<1>(results).mutable_data_ptr<scalar_t>(), grad.numel());
+        C10_CUDA_KERNEL_LAUNCH_CHECK();
+      });
+  return results;
+}
+
+}  // namespace detops::cuda

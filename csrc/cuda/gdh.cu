@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#include "../math/strided.h"
+#include "../ops.h"
+#include "../strided_of.h"
+#include "launch.cuh"
+
+namespace detops::cuda {
+namespace {
+
+template <typename Element>
+__global__ void gdh_kernel(math::Strided from, const Element* data, Element* out, int64_t count) {
+  DETOPS_FOR_EACH(i, count) { out[i] = data[math::offset_of(from, i)]; }
+}
+
+}  // namespace
+
+Tensor gdh_forward(const Tensor& x) {
+  const at::cuda::OptionalCUDAGuard guard(x.device());
+  Tensor output = meta::gdh_forward(x);
+  if (output.numel() == 0) return output;
+  const math::Strided from = strided_of(x);
+  with_element(x, [&](auto element) {
+    using Element = decltype(element);
+    gdh_kernel<<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+        from, static_cast<const Element*>(x.const_data_ptr()),
+        static_cast<Element*>(output.mutable_data_ptr()), output.numel());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return output;
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+
+#include "../math/gates.h"
+#include "../ops.h"
+#include "launch.cuh"
+
+// Per step one product by cuBLAS and one pass over the gates, launched one behind the other on the
+// current stream: the host waits for nothing, and a CUDA graph can hold the whole loop.
+namespace detops::cuda {
+namespace {
+
+template <typename T>
+struct LltmParams {
+  int64_t rows, state;
+  const T* cell_before;  // [B, H]
+  T* gates;              // [B, 3H] in: sums; out: after activation
+  T* cell;               // [B, H]
+  T* state_after;        // [B, H]
+};
+
+template <typename T>
+__global__ void lltm_forward_kernel(LltmParams<T> p) {
+  DETOPS_FOR_EACH(i, p.rows * p.state) {
+    T* gate_at = p.gates + i / p.state * 3 * p.state + i % p.state;
+    const math::gates::Lltm<T> sums{gate_at[0], gate_at[p.state], gate_at[2 * p.state]};
+    const math::gates::Lltm<T> gate = math::gates::activate<T>(sums);
+    const T cell = math::gates::next_cell(gate, p.cell_before[i]);
+    gate_at[0] = gate.input;
+    gate_at[p.state] = gate.output;
+    gate_at[2 * p.state] = gate.candidate;
+    p.cell[i] = cell;
+    p.state_after[i] = math::gates::next_state(gate, cell);
+  }
+}
+
+template <typename T>
+struct LltmBackParams {
+  int64_t rows, state;
+  const T* gates;        // [B, 3H]
+  const T* cell;         // [B, H]
+  const T* grad_output;  // [B, H]
+  const T* grad_state;   // [B, H], from the step after
+  T* grad_cell;          // [B, H] in: from the step after; out: to the step before
+  T* grad_gates;         // [B, 3H] before activation
+};
+
+template <typename T>
+__global__ void lltm_backward_kernel(LltmBackParams<T> p) {
+  DETOPS_FOR_EACH(i, p.rows * p.state) {
+    const int64_t at = i / p.state * 3 * p.state + i % p.state;
+    const math::gates::Lltm<T> gate{p.gates[at], p.gates[at + p.state], p.gates[at + 2 * p.state]};
+    T grad_cell = p.grad_cell[i];
+    const math::gates::Lltm<T> grad =
+        math::gates::gradient<T>(gate, p.cell[i], p.grad_output[i] + p.grad_state[i], grad_cell);
+    p.grad_cell[i] = grad_cell;
+    p.grad_gates[at] = grad.input;
+    p.grad_gates[at + p.state] = grad.output;
+    p.grad_gates[at + 2 * p.state] = grad.candidate;
+  }
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
+                                                const Tensor& bias, const Tensor& h,
+                                                const Tensor& c) {
+  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const auto results = meta::lltm_forward(input, weights, bias, h, c);
+  const Tensor &output = std::get<0>(results), &cells = std::get<1>(results),
+               &gates = std::get<2>(results);
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  if (output.numel() == 0) return results;
+  const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
+  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+  Tensor sums = gates.view({steps * rows, 3 * state});
+  at::addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
+  const Tensor of_state = w.narrow(1, 0, state).t(), all = states.view({steps * rows, state});
+  for (int64_t t = 0; t < steps; ++t) {
+    Tensor now = sums.narrow(0, t * rows, rows);
+    now.addmm_(t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.lltm", [&] {
+      scalar_t* cell = cells.mutable_data_ptr<scalar_t>() + t * size;
+      const LltmParams<scalar_t> p{rows,
+                                   state,
+                                   t == 0 ? c0.const_data_ptr<scalar_t>() : cell - size,
+                                   now.mutable_data_ptr<scalar_t>(),
+                                   cell,
+                                   states.mutable_data_ptr<scalar_t>() + t * size};
+      lltm_forward_kernel<<<blocks_for(size), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(p);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+    });
+  }
+  return {as_type(states, output.scalar_type()), cells, gates};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
+    const Tensor& grad_output, const std::optional<Tensor>& grad_h, const Tensor& grad_c,
+    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
+    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
+    bool h_wanted) {
+  const at::cuda::OptionalCUDAGuard guard(input.device());
+  auto [to_input, to_weights, to_bias, to_h, to_c] =
+      meta::lltm_backward(grad_output, grad_h, grad_c, input, weights, h, c, output, cells, gates,
+                          input_wanted, h_wanted);
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  const auto type = input.scalar_type();
+  const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
+  const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
+  Tensor to_state = grad_h ? grad_h->to(x.scalar_type(), false, true).contiguous()
+                           : at::zeros_like(h0, at::MemoryFormat::Contiguous);
+  Tensor to_cell = grad_c.to(x.scalar_type(), false, true).contiguous();
+  const Tensor to_gates = at::empty_like(gate_values);
+  const Tensor grads = to_gates.view({steps * rows, 3 * state});
+  const Tensor of_state = w.narrow(1, 0, state);
+  for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.lltm_backward", [&] {
+      const LltmBackParams<scalar_t> p{rows,
+                                       state,
+                                       gate_values.const_data_ptr<scalar_t>() + t * 3 * size,
+                                       cell_values.const_data_ptr<scalar_t>() + t * size,
+                                       g.const_data_ptr<scalar_t>() + t * size,
+                                       to_state.const_data_ptr<scalar_t>(),
+                                       to_cell.mutable_data_ptr<scalar_t>(),
+                                       to_gates.mutable_data_ptr<scalar_t>() + t * 3 * size};
+      lltm_backward_kernel<<<blocks_for(size), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(p);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+    });
+    if (t > 0 || h_wanted) at::mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
+  }
+  // One product over all steps; the state before step t is that after step t - 1.
+  Tensor product = at::zeros_like(w);
+  Tensor weights_of_state = product.narrow(1, 0, state);
+  Tensor weights_of_input = product.narrow(1, state, inputs);
+  weights_of_input.addmm_(grads.t(), x.view({steps * rows, inputs}));
+  if (steps > 0) weights_of_state.addmm_(grads.narrow(0, 0, rows).t(), h0);
+  if (steps > 1) {
+    const int64_t later = (steps - 1) * rows;
+    weights_of_state.addmm_(grads.narrow(0, rows, later).t(),
+                            states.view({steps * rows, state}).narrow(0, 0, later));
+  }
+  if (input_wanted) {
+    to_input = as_type(grads.mm(w.narrow(1, state, inputs)).view(input.sizes()), type);
+  }
+  if (h_wanted) to_h = as_type(to_state, type);
+  return {to_input, as_type(product, type), as_type(grads.sum(0), type), to_h,
+          as_type(to_cell, type)};
+}
+
+}  // namespace detops::cuda

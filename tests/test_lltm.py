@@ -1,0 +1,249 @@
+import pytest
+import reference
+import torch
+from torch.autograd import gradcheck
+
+import detops
+
+# T, B, I, H: odd sizes, one row, more rows than a tile has, one step, rows that fill vectors.
+SHAPES = [
+    (7, 5, 4, 6),
+    (3, 1, 2, 33),
+    (4, 19, 3, 17),
+    (1, 3, 4, 5),
+    (2, 16, 32, 128),
+    (5, 70, 9, 16),
+]
+
+
+def arguments(shape, device="cpu", dtype=torch.float32, grad=True):
+    steps, rows, inputs, state = shape
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(steps, rows, inputs), (3 * state, state + inputs), (3 * state,)]
+    sizes += [(rows, state), (rows, state)]
+    args = [torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
+    args[1] /= max(1, state) ** 0.5
+    return [a.to(device, dtype).requires_grad_(grad) for a in args]
+
+
+def one_step(args):
+    return [args[0][0].detach().requires_grad_(args[0].requires_grad), *args[1:]]
+
+
+def gradients(f, args, wanted=None):
+    wanted = args if wanted is None else wanted
+    outputs = f(*args)
+    grads = [
+        torch.linspace(-1, 1, o.numel(), device=o.device, dtype=o.dtype).view_as(o) for o in outputs
+    ]
+    return [*outputs, *torch.autograd.grad(outputs, wanted, grads)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_the_python_loop(device, isa, shape):
+    for dtype, tolerance in [(torch.float32, 2e-4), (torch.float64, 1e-11)]:
+        args = arguments(shape, device, dtype)
+        for ours, theirs, given in [
+            (detops.lltm, reference.lltm, args),
+            (detops.lltm_cell, reference.lltm_cell, one_step(args)),
+        ]:
+            pairs = zip(gradients(ours, given), gradients(theirs, given), strict=True)
+            for a, b in pairs:
+                torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_gates_over_the_whole_range(isa):
+    """exp, expm1 and tanh of vectors: small, large, infinite, NaN."""
+    values = torch.cat(
+        [torch.linspace(-20, 20, 4001), torch.logspace(-30, 2, 500), -torch.logspace(-30, 2, 500)]
+    )
+    values = torch.cat([values, torch.tensor([0.0, -0.0, 200, -200, torch.inf, -torch.inf])])
+    n = len(values)
+    weights, bias = torch.zeros(3, 1 + 1), torch.zeros(3)
+    for gate in range(3):  # input, output, candidate in turn; the others stay at 1
+        bias[:] = 1
+        bias[gate] = 0
+        weights.zero_()
+        weights[gate, 1] = 1
+        x, h, c = values[:, None], torch.zeros(n, 1), torch.zeros(n, 1)
+        for a, b in zip(
+            detops.lltm_cell(x, weights, bias, h, c),
+            reference.lltm_cell(
+                x.double(), weights.double(), bias.double(), h.double(), c.double()
+            ),
+            strict=True,
+        ):
+            torch.testing.assert_close(a.double(), b, rtol=4e-7, atol=2e-38, equal_nan=True)
+    c = values[:, None].clone()
+    h, _ = detops.lltm_cell(torch.zeros(n, 1), torch.zeros(3, 2), torch.zeros(3), c * 0, c)
+    finite = values.isfinite()
+    torch.testing.assert_close(
+        h[finite, 0].double(), torch.tanh(values[finite].double()) / 2, rtol=4e-7, atol=2e-38
+    )
+    nan = torch.full((1, 1), torch.nan)
+    results = detops.lltm_cell(nan, torch.ones(3, 2), torch.zeros(3), nan * 0, nan)
+    assert all(r.isnan().all() for r in results)
+
+
+def test_derivatives(device):
+    for shape in [(3, 2, 3, 4), (1, 2, 2, 1)]:
+        args = arguments(shape, device, torch.float64)
+        assert gradcheck(detops.lltm, args)
+        assert gradcheck(detops.lltm_cell, one_step(args))
+
+
+def test_gradients_of_some(device):
+    """What is not wanted is not computed, and some outputs have no gradient."""
+    args = arguments(SHAPES[0], device)
+    every = dict(zip("xwbhc", gradients(reference.lltm, args)[3:], strict=True))
+    for names in ("w", "x", "h", "c", "wb", "xh"):
+        given = [a.detach().requires_grad_(n in names) for n, a in zip("xwbhc", args, strict=True)]
+        wanted = [a for a in given if a.requires_grad]
+        got = gradients(detops.lltm, given, wanted)[3:]
+        for name, grad in zip(names, got, strict=True):
+            torch.testing.assert_close(grad, every[name], rtol=2e-4, atol=2e-4)
+    for k in range(3):
+        ours = torch.autograd.grad(detops.lltm(*args)[k].sum(), args)
+        theirs = torch.autograd.grad(reference.lltm(*args)[k].sum(), args, materialize_grads=True)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_float32_inside(device, dtype):
+    args = arguments(SHAPES[0], device, dtype)
+    wide = [a.detach().float().requires_grad_() for a in args]
+    for a, b in zip(gradients(detops.lltm, args), gradients(reference.lltm, wide), strict=True):
+        assert a.dtype == dtype
+        torch.testing.assert_close(a.float(), b, rtol=5e-2, atol=5e-2)
+
+
+def test_threads_and_rows_give_the_same_bits(two_threads, isa):
+    args = arguments((20, 24, 16, 64))
+    one, two = two_threads(lambda: detops.lltm(*args))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    x, weights, bias, h, c = args
+    some = detops.lltm(x[:, :3], weights, bias, h[:3], c[:3])
+    torch.testing.assert_close(some[0], one[0][:, :3], rtol=1e-6, atol=1e-6)
+
+
+def test_empty(device):
+    for shape in [(0, 3, 4, 5), (4, 0, 4, 5), (0, 0, 4, 5), (2, 3, 0, 5)]:
+        args = arguments(shape, device)
+        for a, b in zip(detops.lltm(*args), reference.lltm(*args), strict=True):
+            torch.testing.assert_close(a, b)
+        output, h, c, *grads = gradients(detops.lltm, args)
+        assert output.shape == (shape[0], shape[1], 5)
+        assert [g.shape for g in grads] == [a.shape for a in args]
+        if shape[0] == 0:
+            assert torch.equal(h, args[3]) and torch.equal(c, args[4])
+            assert not grads[1].any()
+    none = one_step(arguments((1, 0, 4, 5), device))
+    assert all(r.shape == (0, 5) for r in detops.lltm_cell(*none))
+    assert [g.shape for g in gradients(detops.lltm_cell, none)[2:]] == [a.shape for a in none]
+
+
+def test_layouts(device):
+    args = arguments(SHAPES[0], device)
+    turned = [a.mT.contiguous().mT if a.dim() > 1 else a for a in args]
+    strided = [torch.stack([a, a], -1)[..., 1] for a in args]
+    for given in (turned, strided):
+        for a, b in zip(gradients(detops.lltm, given), gradients(detops.lltm, args), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    for a, b in zip(
+        detops.lltm_cell(*one_step(turned)), detops.lltm_cell(*one_step(args)), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_state_has_memory_of_its_own(device):
+    args = arguments(SHAPES[0], device, grad=False)
+    output, h, c = detops.lltm(*args)
+    h.zero_()
+    assert output[-1].any()
+
+
+def test_modules(device):
+    torch.manual_seed(0)
+    cell, sequence = detops.LLTM(4, 6).to(device), detops.LLTMSequence(4, 6).to(device)
+    shapes = {name: tuple(p.shape) for name, p in cell.named_parameters()}
+    assert shapes == {"weights": (18, 10), "bias": (18,)}
+    sequence.load_state_dict(cell.state_dict())
+    x = torch.randn(7, 3, 4, device=device)
+    h, c = torch.randn(2, 3, 6, device=device)
+    output, (last_h, last_c) = sequence(x, (h, c))
+    for t in range(7):
+        h, c = cell(x[t], (h, c))
+        torch.testing.assert_close(output[t], h)
+    torch.testing.assert_close(last_h, h)
+    torch.testing.assert_close(last_c, c)
+    zeros = torch.zeros(3, 6, device=device)
+    torch.testing.assert_close(sequence(x)[0], sequence(x, (zeros, zeros))[0])
+    with torch.inference_mode():
+        torch.testing.assert_close(sequence(x)[0], sequence(x)[0])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_bad_input(device, grad):
+    names = ["input", "weights", "bias", "h", "c"]
+    for op, input in [(detops.lltm, torch.randn(2, 3, 4)), (detops.lltm_cell, torch.randn(3, 4))]:
+        good = dict(zip(names, arguments((2, 3, 4, 5), device, grad=grad), strict=True))
+        good["input"] = input.to(device)
+        name_of_op = op.__name__
+        for name, value, message in [
+            ("weights", torch.randn(15, 8), r"weights must be \[15, 9\], got \[15, 8\]"),
+            ("weights", torch.randn(20, 9), r"weights must be \[15, 9\], got \[20, 9\]"),
+            ("bias", torch.randn(5), r"bias must be \[15\], got \[5\]"),
+            ("h", torch.randn(2, 5), r"h must be \[3, 5\], got \[2, 5\]"),
+            ("h", torch.randn(5), r"h must be \[B, H\], got \[5\]"),
+            ("c", torch.randn(3, 6), r"c must be \[3, 5\], got \[3, 6\]"),
+            ("c", torch.randn(3, 5).double(), r"c must have the dtype of input \(Float\)"),
+            ("c", torch.randn(3, 5, device="meta"), "c must be on the device of input"),
+            ("input", torch.randn(4), r"input must be \["),
+            ("input", input.unsqueeze(0) if input.dim() == 3 else input[None], r"input must be \["),
+        ]:
+            value = value if value.is_meta else value.to(device)
+            with pytest.raises(RuntimeError, match=f"detops.{name_of_op}: {message}"):
+                op(**{**good, name: value})
+
+
+def test_second_derivative_is_refused():
+    args = arguments((2, 3, 4, 5))
+    (grad,) = torch.autograd.grad(detops.lltm(*args)[0].sum(), args[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="lltm_backward is not implemented"):
+        grad.sum().backward()
+
+
+def test_opcheck_compile_autocast():
+    ops = torch.ops.detops
+    args = arguments((2, 3, 4, 5), grad=False)
+    for given in (args, one_step(args)):
+        output, cells, gates = ops.lltm_forward(*given)
+        torch.library.opcheck(ops.lltm_forward.default, given)
+        h, c = given[3:]
+        backward = (output, h, c, *given[:2], h, c, output, cells, gates)
+        torch.library.opcheck(ops.lltm_backward.default, backward)
+    wanting = arguments((2, 3, 4, 5))
+    torch.library.opcheck(ops.lltm.default, wanting)
+    torch.library.opcheck(ops.lltm_cell.default, one_step(wanting))
+    compiled = torch.compile(detops.lltm, fullgraph=True, dynamic=True, backend="aot_eager")
+    for a, b in zip(gradients(compiled, wanting), gradients(detops.lltm, wanting), strict=True):
+        torch.testing.assert_close(a, b)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(detops.lltm(*args)[0], ops.lltm_forward(*args)[0])
+        assert detops.lltm(args[0].bfloat16(), *args[1:])[0].dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_cuda_graph_holds_the_loop():
+    args = [a.detach() for a in arguments((12, 4, 8, 16), "cuda")]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        detops.lltm(*args)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output, _, _ = detops.lltm(*args)
+    args[0].copy_(torch.randn_like(args[0]))
+    graph.replay()
+    torch.testing.assert_close(output, reference.lltm(*args)[0], rtol=1e-4, atol=1e-4)
