@@ -133,20 +133,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
             as_type(to_hidden.sum({0}, true), type), as_type(g.t().mm(h), type),
             as_type(g.sum({0}, true), type)};
   }
-  const auto as_wide = [&](const Tensor& t) { return as_type(t, x.scalar_type()); };
-  auto [to_x, to_w, to_b, to_v, to_c] =
-      std::apply([&](const auto&... t) { return std::make_tuple(as_wide(t)...); }, results);
+  // Themselves, unless half precision.
+  std::array<Tensor, 5> to{std::get<0>(results), std::get<1>(results), std::get<2>(results),
+                           std::get<3>(results), std::get<4>(results)};
+  for (Tensor& t : to) t = as_type(t, x.scalar_type());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.mlp_backward", [&] {
+    const auto data = [&](int64_t k) { return to[k].mutable_data_ptr<scalar_t>(); };
     const Layers<scalar_t> layers(w, nullptr, v, nullptr);
-    fused_backward<scalar_t>(
-        *layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
-        g.const_data_ptr<scalar_t>(), x.size(0),
-        input_wanted ? to_x.template mutable_data_ptr<scalar_t>() : nullptr,
-        {to_w.template mutable_data_ptr<scalar_t>(), to_b.template mutable_data_ptr<scalar_t>(),
-         to_v.template mutable_data_ptr<scalar_t>(), to_c.template mutable_data_ptr<scalar_t>()});
+    fused_backward<scalar_t>(*layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
+                             g.const_data_ptr<scalar_t>(), x.size(0),
+                             input_wanted ? data(0) : nullptr,
+                             {data(1), data(2), data(3), data(4)});
   });
-  return {as_type(to_x, type), as_type(to_w, type), as_type(to_b, type), as_type(to_v, type),
-          as_type(to_c, type)};
+  for (Tensor& t : to) t = as_type(t, type);
+  return {to[0], to[1], to[2], to[3], to[4]};
 }
 
 }  // namespace detops::cpu

@@ -60,10 +60,8 @@ DETOPS_INLINE Vector<float> load(const Half* p) {
 #endif
 }
 
-template <typename A>
-DETOPS_INLINE void store(A* p, Vector<A> v) {
-  __builtin_memcpy(p, &v, sizeof v);
-}
+DETOPS_INLINE void store(float* p, Vector<float> v) { __builtin_memcpy(p, &v, sizeof v); }
+DETOPS_INLINE void store(double* p, Vector<double> v) { __builtin_memcpy(p, &v, sizeof v); }
 
 // Rounded to nearest, ties to even, in the lower half of each lane.
 DETOPS_INLINE Vector<uint32_t> bfloat16_bits(Vector<float> v) {
