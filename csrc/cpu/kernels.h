@@ -147,14 +147,16 @@ struct SmallProduct {
   int64_t out_row;
 };
 
-// out [rows, columns] = left [rows, depth] times right [columns, depth] transposed, plus bias; all
-// without gaps.
+// out [rows, columns] = [left, more] times right [columns, depth + more_depth] transposed, plus
+// bias; all without gaps.
 template <typename T>
 struct TurnedProduct {
-  int64_t rows, columns, depth;
-  const T *left, *right, *bias;
+  int64_t rows, columns, depth, more_depth;
+  const T* left;  // [rows, depth]
+  const T* more;  // [rows, more_depth]
+  const T *right, *bias;
   T* out;
-  T* scratch;  // [depth, kTurnedLanes]
+  T* scratch;  // [depth + more_depth, kTurnedLanes]
 };
 constexpr int64_t kTurnedLanes = 16;
 

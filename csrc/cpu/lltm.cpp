@@ -32,17 +32,31 @@ void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
                            right.stride(0), out.mutable_data_ptr<float>(), out.stride(0)});
 }
 
-// left [N, K] times weights [M, K] transposed, plus bias [M], into out [N, M].
-void linear_into(const Tensor& left, const Tensor& weights, const Tensor& bias, Tensor& out) {
+// [left, more] times weights transposed, plus bias, into out.
+void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
+                 Tensor& out) {
   if (left.size(0) < kTurnedLanes / 2 || !few_rows(left.size(0), out)) {
-    at::addmm_out(out, bias, left, weights.t());
+    at::addmm_out(out, bias, at::cat({left, more}, 1), weights.t());
     return;
   }
-  Buffer<float> scratch(left.size(1) * kTurnedLanes);
-  kernels().product.turned({left.size(0), weights.size(0), left.size(1),
-                            left.const_data_ptr<float>(), weights.const_data_ptr<float>(),
-                            bias.const_data_ptr<float>(), out.mutable_data_ptr<float>(),
-                            scratch.data()});
+  Buffer<float> scratch(weights.size(1) * kTurnedLanes);
+  kernels().product.turned({left.size(0), weights.size(0), left.size(1), more.size(1),
+                            left.const_data_ptr<float>(), more.const_data_ptr<float>(),
+                            weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
+                            out.mutable_data_ptr<float>(), scratch.data()});
+}
+
+void sum_into(const Tensor& rows, Tensor& out) {
+  const int64_t columns = rows.size(1);
+  if (!few_rows(rows.size(0), out)) {
+    at::sum_out(out, rows, 0);
+    return;
+  }
+  const float* row = rows.const_data_ptr<float>();
+  float* sum = out.zero_().mutable_data_ptr<float>();
+  for (int64_t i = 0; i < rows.size(0); ++i, row += columns) {
+    for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
+  }
 }
 
 int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -67,7 +81,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
   if (packed) {
     at::addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
   } else {
-    linear_into(at::cat({h0, x.view({rows, inputs})}, 1), w, b, sums);
+    linear_into(h0, x.view({rows, inputs}), w, b, sums);
   }
 
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.lltm", [&] {
@@ -113,7 +127,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
   } else if (steps != 1) {
     to_state = at::zeros_like(h0);
   }
-  Tensor to_cell = grad_c.to(x.scalar_type(), false, true).contiguous();
+  auto [to_input, to_weights, to_bias, to_h, to_c] = results;
+  Tensor to_cell = as_type(to_c, x.scalar_type()).copy_(grad_c);
   Tensor to_gates = at::empty_like(gate_values);
   const bool packed = steps > 1;
   if (output.numel() > 0) {
@@ -141,26 +156,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
     });
   }
   const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
-  auto [to_input, to_weights, to_bias, to_h, to_c] = results;
   Tensor product = as_type(to_weights, x.scalar_type());  // itself, unless half precision
-  if (steps == 1) {
-    multiply_into(left, at::cat({h0, x.view({rows, inputs})}, 1), product);
+  // Products over all steps; the state before step t is that after step t - 1.
+  Tensor of_state = product.narrow(1, 0, state), of_input = product.narrow(1, state, inputs);
+  multiply_into(left, x.view({steps * rows, inputs}), of_input);
+  if (steps == 0) {
+    of_state.zero_();
+  } else if (steps == 1) {
+    multiply_into(left, h0, of_state);
     if (h_wanted) {
       to_state = as_type(to_h, x.scalar_type());
       multiply_into(grads, w.narrow(1, 0, state), to_state);
     }
   } else {
-    // One product over all steps; the state before step t is that after step t - 1.
-    Tensor of_state = product.narrow(1, 0, state), of_input = product.narrow(1, state, inputs);
-    at::mm_out(of_input, left, x.view({steps * rows, inputs}));
-    if (steps == 0) {
-      of_state.zero_();
-    } else {
-      const int64_t later = (steps - 1) * rows;
-      at::mm_out(of_state, left.narrow(1, rows, later),
-                 states.view({steps * rows, state}).narrow(0, 0, later));
-      of_state.addmm_(left.narrow(1, 0, rows), h0);
-    }
+    const int64_t later = (steps - 1) * rows;
+    at::mm_out(of_state, left.narrow(1, rows, later),
+               states.view({steps * rows, state}).narrow(0, 0, later));
+    of_state.addmm_(left.narrow(1, 0, rows), h0);
   }
   if (input_wanted) {
     Tensor rows_of_input = at::empty({steps * rows, inputs}, x.options());
@@ -169,7 +181,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
   }
   if (h_wanted) to_h = as_type(to_state, type);
   Tensor sum = as_type(to_bias, x.scalar_type());
-  at::sum_out(sum, grads, 0);
+  sum_into(grads, sum);
   return {to_input, as_type(product, type), as_type(sum, type), to_h, as_type(to_cell, type)};
 }
 

@@ -72,14 +72,28 @@ void small_product(const SmallProduct<T>& p) {
 
 // A tile of kRows columns of the result, for as many of its rows as there are lanes.
 template <int kRows, typename T>
-DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, const T* rows, int64_t column,
-                               Vector<T>* tile) {
+DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, int64_t column, Vector<T>* tile) {
+  const int64_t depth = p.depth + p.more_depth;
   Vector<T> acc[kRows][1];
   DETOPS_UNROLL
   for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
-  multiply<kRows, 1>(p.right + column * p.depth, p.depth, rows, p.depth, acc);
+  multiply<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
   DETOPS_UNROLL
   for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
+}
+
+// turned[k, lane] = rows[lane, k], zero for the lanes from `count` on.
+template <typename T>
+DETOPS_INLINE void turn(const T* rows, int64_t count, int64_t depth, T* turned) {
+  constexpr int64_t kWidth = kLanes<T>;
+  for (int64_t k = 0; k < depth; k += kWidth) {
+    Vector<T> square[kWidth] = {};
+    for (int64_t r = 0; r < count; ++r) square[r] = load_first(rows + r * depth + k, depth - k);
+    transpose<T>(square);
+    for (int64_t i = 0; i < kWidth && k + i < depth; ++i) {
+      store(turned + (k + i) * kWidth, square[i]);
+    }
+  }
 }
 
 // With the rows in the lanes, the right matrix is read as it lies, and only the few rows are
@@ -89,25 +103,15 @@ void turned_product(const TurnedProduct<T>& p) {
   constexpr int64_t kWidth = kLanes<T>;
   for (int64_t row = 0; row < p.rows; row += kWidth) {
     const int64_t n = p.rows - row < kWidth ? p.rows - row : kWidth;
-    for (int64_t k = 0; k < p.depth; k += kWidth) {
-      Vector<T> square[kWidth] = {};
-      for (int64_t r = 0; r < n; ++r) {
-        square[r] = load_first(p.left + (row + r) * p.depth + k, p.depth - k);
-      }
-      transpose<T>(square);
-      for (int64_t i = 0; i < kWidth && k + i < p.depth; ++i) {
-        store(p.scratch + (k + i) * kWidth, square[i]);
-      }
-    }
+    turn(p.left + row * p.depth, n, p.depth, p.scratch);
+    turn(p.more + row * p.more_depth, n, p.more_depth, p.scratch + p.depth * kWidth);
     for (int64_t column = 0; column < p.columns; column += kWidth) {
       Vector<T> tile[kWidth] = {};
       int64_t i = 0;
       for (; i + kTileRows <= kWidth && column + i + kTileRows <= p.columns; i += kTileRows) {
-        turned_tile<kTileRows>(p, p.scratch, column + i, tile + i);
+        turned_tile<kTileRows>(p, column + i, tile + i);
       }
-      for (; i < kWidth && column + i < p.columns; ++i) {
-        turned_tile<1>(p, p.scratch, column + i, tile + i);
-      }
+      for (; i < kWidth && column + i < p.columns; ++i) turned_tile<1>(p, column + i, tile + i);
       transpose<T>(tile);
       for (int64_t r = 0; r < n; ++r) {
         store_first(p.out + (row + r) * p.columns + column, tile[r], p.columns - column);
