@@ -25,7 +25,7 @@ def _limit(result: Result, machine: Machine, threads: int) -> float:
 
 
 def _ratio(result: Result, threads: int) -> float | None:
-    theirs = result.torchvision.get(threads)
+    theirs = result.torchvision.get(threads, result.pytorch.get(threads))
     return None if theirs is None else theirs / result.ours[threads]
 
 
@@ -62,6 +62,7 @@ def markdown(machine: Machine, results: list[Result]) -> str:
     lines = [
         f"{machine.name}; {versions}. Medians in milliseconds"
         + (f" on {few} thread{'s' * (few > 1)}." if machine.peak and many > 0 else ".")
+        + " Ratio: torchvision's time over ours, or PyTorch's where torchvision has no such op."
         + f" Limit: the time that reading the inputs and writing the outputs once takes at the "
         f"measured {machine.bandwidth[few] / 1e9:.1f} GB/s, or the arithmetic at the measured "
         f"{machine.peak[few] / 1e9:.0f} GFLOP/s, whichever is longer, and how much of our time "
@@ -139,7 +140,7 @@ def _plot_ratios(results: list[Result], folder: Path) -> Path:
     import matplotlib.pyplot as plt
 
     few = min(results[0].ours)
-    bars = [(r, ratio) for r in results if (ratio := _ratio(r, few)) is not None]
+    bars = [(r, ratio) for r in results if r.torchvision and (ratio := _ratio(r, few)) is not None]
     labels = [
         ", ".join(filter(None, [r.case.op, r.case.name, r.case.layout]))
         + ("" if r.case.dtype == "float32" else f", {r.case.dtype}")
