@@ -2,6 +2,7 @@
 # make test    set up, run the test suite
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
+# make docs    the tutorial and the ops' documentation, in build/docs
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
@@ -16,7 +17,7 @@ CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -We
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
 
-.PHONY: demo test lint format bench wheel cuda-build cross-check clean
+.PHONY: demo test lint format bench docs wheel cuda-build cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -37,6 +38,9 @@ format: $(VENV)/.dependencies
 
 bench: $(VENV)/.built
 	$(BIN)/detops bench --output benchmarks/results --readme README.md
+
+docs: $(VENV)/.built
+	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
 
 wheel: $(VENV)/.dependencies
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .

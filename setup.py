@@ -1,6 +1,7 @@
 """Builds detops._C. FORCE_CUDA=1 builds the CUDA half without a GPU, DEBUG=1 for a debugger."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,6 +25,12 @@ FORCE_CUDA = os.environ.get("FORCE_CUDA", "0") == "1"
 WITH_CUDA = CUDA_HOME is not None and (torch.cuda.is_available() or FORCE_CUDA)
 if FORCE_CUDA and CUDA_HOME is None:
     sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc.")
+COMPILER = os.environ.get("CXX", "c++").split()[0]
+if shutil.which(COMPILER) is None:
+    sys.exit(
+        f"detops is compiled when it is installed, and found no C++ compiler ({COMPILER!r}).\n"
+        "Install one, for example with: apt install g++, or set CXX."
+    )
 
 
 def sources(*patterns: str) -> list[str]:

@@ -88,6 +88,27 @@ TORCH_LIBRARY(detops, m) {
 namespace {
 
 // The ops that have a kernel per backend.
+constexpr const char* kRawOps[] = {"nms",
+                                   "batched_nms",
+                                   "roi_align_forward",
+                                   "roi_align_backward",
+                                   "multiscale_roi_align_forward",
+                                   "multiscale_roi_align_backward",
+                                   "box_iou_forward",
+                                   "box_iou_backward",
+                                   "match_boxes",
+                                   "encode_boxes_forward",
+                                   "encode_boxes_backward",
+                                   "decode_boxes_forward",
+                                   "decode_boxes_backward",
+                                   "axpy_forward",
+                                   "axpy_backward",
+                                   "gdh_forward",
+                                   "mlp_forward",
+                                   "mlp_backward",
+                                   "lltm_forward",
+                                   "lltm_backward"};
+
 #define DETOPS_IMPL_BACKEND(backend)                             \
   m.impl("nms", TORCH_FN(detops::backend::nms));                 \
   m.impl("batched_nms", TORCH_FN(detops::backend::batched_nms)); \
@@ -119,7 +140,26 @@ namespace {
 
 TORCH_LIBRARY_IMPL(detops, CPU, m){DETOPS_IMPL_BACKEND(cpu)}
 #ifdef WITH_CUDA
-TORCH_LIBRARY_IMPL(detops, CUDA, m){DETOPS_IMPL_BACKEND(cuda)}
+TORCH_LIBRARY_IMPL(detops, CUDA, m) {
+  DETOPS_IMPL_BACKEND(cuda)
+}
+#else
+namespace {
+
+  void report_no_cuda(const c10::OperatorHandle& op, torch::jit::Stack*) {
+    TORCH_CHECK(
+        false, op.schema().name(),
+        ": detops was built without CUDA and got tensors on a GPU; install a CUDA toolkit and "
+        "rebuild with FORCE_CUDA=1");
+  }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(detops, CUDA, m) {
+  for (const char* op : kRawOps) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&report_no_cuda>());
+  }
+}
 #endif
 
 TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_IMPL_SHARED(meta)}
@@ -145,26 +185,7 @@ TORCH_LIBRARY_IMPL(detops, FuncTorchBatched, m) { m.impl("gdh", TORCH_FN(detops:
 // autograd/. A raw op called with gradients
 // wanted says so on the way back, instead of recording what ATen calls happen inside it.
 TORCH_LIBRARY_IMPL(detops, Autograd, m) {
-  for (const char* op : {"nms",
-                         "batched_nms",
-                         "roi_align_forward",
-                         "roi_align_backward",
-                         "multiscale_roi_align_forward",
-                         "multiscale_roi_align_backward",
-                         "box_iou_forward",
-                         "box_iou_backward",
-                         "match_boxes",
-                         "encode_boxes_forward",
-                         "encode_boxes_backward",
-                         "decode_boxes_forward",
-                         "decode_boxes_backward",
-                         "axpy_forward",
-                         "axpy_backward",
-                         "gdh_forward",
-                         "mlp_forward",
-                         "mlp_backward",
-                         "lltm_forward",
-                         "lltm_backward"}) {
+  for (const char* op : kRawOps) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }
@@ -208,36 +229,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   namespace py = pybind11;
   // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
-  for (const char* op : {"check_nms",
-                         "nms",
-                         "batched_nms",
-                         "roi_align_forward",
-                         "roi_align_backward",
-                         "multiscale_roi_align_forward",
-                         "multiscale_roi_align_backward",
-                         "box_iou_forward",
-                         "box_iou_backward",
-                         "match_boxes",
-                         "encode_boxes_forward",
-                         "encode_boxes_backward",
-                         "decode_boxes_forward",
-                         "decode_boxes_backward",
-                         "axpy",
-                         "axpy_forward",
-                         "axpy_backward",
-                         "gdh",
-                         "gdh_forward",
-                         "mlp",
-                         "mlp_forward",
-                         "mlp_backward",
-                         "lltm_cell",
-                         "lltm",
-                         "lltm_forward",
-                         "lltm_backward",
-                         "box_area",
-                         "box_convert",
-                         "clip_boxes_to_image",
-                         "remove_small_boxes"}) {
+  for (const char* op : kRawOps) m.attr(op) = ops.attr(op);
+  for (const char* op : {"check_nms", "axpy", "gdh", "mlp", "lltm_cell", "lltm", "box_area",
+                         "box_convert", "clip_boxes_to_image", "remove_small_boxes"}) {
     m.attr(op) = ops.attr(op);
   }
 

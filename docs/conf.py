@@ -1,0 +1,12 @@
+"""Sphinx configuration: ``make docs``. Code in the pages is included from the sources."""
+
+import detops
+
+project = "detops"
+copyright = "the detops authors"
+release = version = detops.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["dollarmath"]
+html_theme = "furo"
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
