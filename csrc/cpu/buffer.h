@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
+#include <type_traits>
 
 namespace detops::cpu {
 
@@ -17,7 +19,7 @@ class Buffer {
   T* reserve(size_t size) {
     if (size > size_) {
       data_.reset();
-      data_.reset(new T[size]);
+      data_.reset(static_cast<T*>(::operator new(size * sizeof(T), kLine)));
       size_ = size;
     }
     return data_.get();
@@ -29,7 +31,14 @@ class Buffer {
   const T& operator[](size_t i) const { return data_[i]; }
 
  private:
-  std::unique_ptr<T[]> data_;
+  // A vector that begins within a line of cache and ends in the next costs two loads.
+  static constexpr std::align_val_t kLine{64};
+  struct Free {
+    void operator()(T* data) const { ::operator delete(data, kLine); }
+  };
+  static_assert(std::is_trivially_default_constructible_v<T>);
+
+  std::unique_ptr<T[], Free> data_;
   size_t size_ = 0;
 };
 

@@ -16,7 +16,7 @@ template <typename T>
 class Nms {
  public:
   void operator()(const NmsSegment<T>& s) {
-    const int64_t stride = s.count + kNmsPadding;
+    const int64_t stride = (s.count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
     T* x1 = kept_.reserve(5 * stride);
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
     const auto& kernel = kernels().nms(x1);

@@ -40,7 +40,7 @@ class NmsGridStorage {
       table[i] = {slots, slots};
       slots += size;
     }
-    const int64_t stride = slots + kNmsPadding;
+    const int64_t stride = (slots + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
     T* x1 = boxes_.reserve(5 * stride);
     return {levels_, table,
             cell,    {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride},
