@@ -10,8 +10,8 @@ namespace {
 
 // The shape that the other arguments ask for.
 void check_shape(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef shape) {
-  bool same = t.dim() == static_cast<int64_t>(shape.size());
-  DETOPS_CHECK(same, op, name, " must be ", shape, ", got ", t.sym_sizes());
+  DETOPS_CHECK(t.dim() == static_cast<int64_t>(shape.size()), op, name, " must be ", shape,
+               ", got ", t.sym_sizes());
   for (size_t d = 0; d < shape.size(); ++d) {
     TORCH_SYM_CHECK(t.sym_size(static_cast<int64_t>(d)).sym_eq(shape[d]), "detops.", op, ": ", name,
                     " must be ", shape, ", got ", t.sym_sizes());

@@ -16,22 +16,6 @@ int64_t row_grain(int64_t columns) {
   return std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, columns));
 }
 
-// Calls run(std::integral_constant<Overlap, kind>) with the kind as a constant.
-template <typename Run>
-void with_kind(math::Overlap kind, Run&& run) {
-  using math::Overlap;
-  switch (kind) {
-    case Overlap::kIoU:
-      return run(std::integral_constant<Overlap, Overlap::kIoU>());
-    case Overlap::kGIoU:
-      return run(std::integral_constant<Overlap, Overlap::kGIoU>());
-    case Overlap::kDIoU:
-      return run(std::integral_constant<Overlap, Overlap::kDIoU>());
-    case Overlap::kCIoU:
-      return run(std::integral_constant<Overlap, Overlap::kCIoU>());
-  }
-}
-
 template <math::Overlap kind, typename T>
 Buffer<math::OverlapBox<T>> overlap_boxes(const T* boxes, int64_t count) {
   Buffer<math::OverlapBox<T>> result(count);
@@ -99,7 +83,7 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
   const int64_t n = first.size(0), m = second.size(0);
   const math::Overlap which = overlap_kind("box_iou", kind);
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
-    with_kind(which, [&](auto constant) {
+    math::with_kind(which, [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
       const auto rows = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
       const BoxColumns<kKind, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
@@ -127,7 +111,7 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
   const int64_t n = first.size(0), m = second.size(0);
   const math::Overlap which = overlap_kind("box_iou_backward", kind);
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
-    with_kind(which, [&](auto constant) {
+    math::with_kind(which, [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
       const auto a = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
       const auto b = overlap_boxes<kKind>(second.const_data_ptr<scalar_t>(), m);

@@ -32,7 +32,7 @@ DETOPS_INLINE Reduced reduce(Vector<float> x) {
 }
 
 // e^r - 1 = r + r^2 P(r)
-DETOPS_INLINE Vector<float> small_exponential(Vector<float> r) {
+DETOPS_INLINE Vector<float> small_expm1(Vector<float> r) {
   Vector<float> p = splat(1.9875691500e-4f);
   p = fused(p, r, splat(1.3981999507e-3f));
   p = fused(p, r, splat(8.3334519073e-3f));
@@ -42,21 +42,21 @@ DETOPS_INLINE Vector<float> small_exponential(Vector<float> r) {
   return fused(p, r * r, r);
 }
 
-DETOPS_INLINE Vector<float> exponential(Vector<float> x) {
+DETOPS_INLINE Vector<float> exp(Vector<float> x) {
   const Reduced a = reduce(x);
-  return fused(a.power, small_exponential(a.r), a.power);
+  return fused(a.power, small_expm1(a.r), a.power);
 }
 
-DETOPS_INLINE Vector<float> exponential_minus_one(Vector<float> x) {
+DETOPS_INLINE Vector<float> expm1(Vector<float> x) {
   const Reduced a = reduce(x);
-  return fused(a.power, small_exponential(a.r), a.power - 1.0f);
+  return fused(a.power, small_expm1(a.r), a.power - 1.0f);
 }
 
 // An odd polynomial up to 0.625, beyond it 1 - 2 / (e^2x + 1).
-DETOPS_INLINE Vector<float> tangent(Vector<float> x) {
+DETOPS_INLINE Vector<float> tanh(Vector<float> x) {
   const Vector<uint32_t> sign = (Vector<uint32_t>)x & 0x80000000u;
   const Vector<float> size = (Vector<float>)((Vector<uint32_t>)x ^ sign), z = x * x;
-  const Vector<float> tail = 1.0f - 2.0f / (exponential(size + size) + 1.0f);
+  const Vector<float> tail = 1.0f - 2.0f / (exp(size + size) + 1.0f);
   Vector<float> p = splat(-5.70498872745e-3f);
   p = fused(p, z, splat(2.06390887954e-2f));
   p = fused(p, z, splat(-5.37397155531e-2f));
@@ -67,15 +67,15 @@ DETOPS_INLINE Vector<float> tangent(Vector<float> x) {
 }
 
 // For double, one number at a time: a mode for checking gradients.
-DETOPS_INLINE Vector<double> exponential(Vector<double> x) {
+DETOPS_INLINE Vector<double> exp(Vector<double> x) {
   for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_exp(x[i]);
   return x;
 }
-DETOPS_INLINE Vector<double> exponential_minus_one(Vector<double> x) {
+DETOPS_INLINE Vector<double> expm1(Vector<double> x) {
   for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_expm1(x[i]);
   return x;
 }
-DETOPS_INLINE Vector<double> tangent(Vector<double> x) {
+DETOPS_INLINE Vector<double> tanh(Vector<double> x) {
   for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_tanh(x[i]);
   return x;
 }

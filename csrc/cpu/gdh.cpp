@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/Parallel.h>
-#include <c10/util/complex.h>
 
 #include "../math/strided.h"
 #include "../ops.h"

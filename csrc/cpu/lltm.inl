@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see isa.h.
 //
-// Products of a few rows with weights that are used at every step. The weights are packed once:
-// blocks of as many columns as a tile of accumulators has, depth by depth, so that a tile reads
-// them from end to end. A tile of one row gives the same bits as one of many.
+// The state's weights are used at every step, and so are packed once: blocks of as many columns as
+// a tile of accumulators has, depth by depth, so that a tile reads them from end to end.
 
 constexpr int kBackVectors = 2;
 
@@ -44,7 +43,8 @@ DETOPS_INLINE void lltm_forward_tile(const LltmStep<T>& s, int64_t row, int64_t 
   for (int r = 0; r < kRows; ++r) {
     for (int g = 0; g < 3; ++g) acc[r][g] = load_first(gates + (3 * r + g) * state, n);
   }
-  multiply<kRows, 3>(s.state_before + row * state, state, s.packed + j * s.depth * 3, s.depth, acc);
+  multiply_packed<kRows, 3>(s.state_before + row * state, state, s.packed + j * s.depth * 3,
+                            s.depth, acc);
   for (int r = 0; r < kRows; ++r) {
     const int64_t at = (row + r) * state + j;
     const gates::Lltm<Vector<T>> sums{acc[r][0], acc[r][1], acc[r][2]};
@@ -72,8 +72,8 @@ template <int kRows, typename T>
 DETOPS_INLINE void lltm_backward_tile(const LltmBackStep<T>& s, int64_t row, int64_t j) {
   const int64_t state = s.state;
   Vector<T> acc[kRows][kBackVectors] = {};
-  multiply<kRows, kBackVectors>(s.grad_gates + row * 3 * state, 3 * state, s.packed + j * 3 * state,
-                                3 * state, acc);
+  multiply_packed<kRows, kBackVectors>(s.grad_gates + row * 3 * state, 3 * state,
+                                       s.packed + j * 3 * state, 3 * state, acc);
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kBackVectors; ++v) {
       const int64_t column = j + v * kLanes<T>;

@@ -111,8 +111,7 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
   if (n == 0) return at::empty({0}, indices);
   TORCH_CHECK(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
 
-  const Tensor wide_boxes = boxes.to(compute_type(boxes.scalar_type())).contiguous();
-  const Tensor wide_scores = scores.to(compute_type(scores.scalar_type())).contiguous();
+  const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
   Tensor wide_labels;
   const int64_t* label = nullptr;
   if (idxs != nullptr) {

@@ -31,8 +31,8 @@ class NmsStrips {
     if (!choose_cuts(n, (1 - threshold) / (2 * threshold), box_of)) return false;
     strips_ = std::vector<Strip>(cuts_.size() + 1);
     each([&](int64_t k) {
-      take_boxes(n, k, box_of, key_of);
-      settle_strip(k, threshold);
+      take_boxes(n, k, threshold, box_of, key_of);
+      settle_strip(k);
     });
     settle_open();
     return true;
@@ -146,7 +146,8 @@ class NmsStrips {
 
   // The boxes of strip k in the order of selection. The strips together take every box once.
   template <typename BoxOf, typename KeyOf>
-  void take_boxes(int64_t all, int64_t k, const BoxOf& box_of, const KeyOf& key_of) {
+  void take_boxes(int64_t all, int64_t k, double threshold, const BoxOf& box_of,
+                  const KeyOf& key_of) {
     const bool first = k == 0, last = k == static_cast<int64_t>(cuts_.size());
     const T from = first ? T(0) : cuts_[k - 1], to = last ? T(0) : cuts_[k];
     const int low = along_y_ ? 1 : 0, high = low + 2;
@@ -170,14 +171,13 @@ class NmsStrips {
       rank[j] = Rank(key_of(i)) << 32 | i;
       x1[j] = box[0], y1[j] = box[1], x2[j] = box[2], y2[j] = box[3];
     }
-    strip.segment = {x1, y1, x2, y2, n, 0, strip.keep.reserve(n)};
+    strip.segment = {x1, y1, x2, y2, n, threshold, strip.keep.reserve(n)};
   }
 
-  void settle_strip(int64_t k, double threshold) {
+  void settle_strip(int64_t k) {
     Strip& strip = strips_[k];
     const int64_t n = strip.segment.count;
     const T infinity = std::numeric_limits<T>::infinity();
-    strip.segment.threshold = threshold;
     strip.grid = strip.storage.build(strip.segment, 0);
     strip.open = {along_y_,
                   k == 0 ? -infinity : cuts_[k - 1],

@@ -7,22 +7,39 @@ constexpr int kTileRows = 8;  // 8 x 3 accumulators out of 32 registers
 #else
 constexpr int kTileRows = 4;  // 4 x 3 out of 16
 #endif
-// acc[r] += row r of `left` times `packed` [depth, kVectors * lanes], for kRows rows and kVectors
-// vectors of columns.
+
+// Distances between neighbours in the matrix on the left, and between rows of the one on the right.
+struct ProductStrides {
+  int64_t left_row, left_depth, right_row;
+};
+
+// acc[r] += row r of `left` times `right`, for kRows rows and kVectors vectors of columns, of which
+// a single vector may be only the first `n` columns long.
 template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void multiply(const T* left, int64_t stride, const T* packed, int64_t depth,
-                            Vector<T> (&acc)[kRows][kVectors]) {
+DETOPS_INLINE void multiply(const T* left, const T* right, const ProductStrides& stride,
+                            int64_t depth, int64_t n, Vector<T> (&acc)[kRows][kVectors]) {
   for (int64_t k = 0; k < depth; ++k) {
+    const T* row = right + k * stride.right_row;
     Vector<T> w[kVectors];
     DETOPS_UNROLL
-    for (int v = 0; v < kVectors; ++v) w[v] = load(packed + (k * kVectors + v) * kLanes<T>);
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = kVectors > 1 ? load(row + v * kLanes<T>) : load_first(row, n);
+    }
     DETOPS_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const Vector<T> x = splat(left[r * stride + k]);
+      const Vector<T> x = splat(left[r * stride.left_row + k * stride.left_depth]);
       DETOPS_UNROLL
       for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
     }
   }
+}
+
+// With `right` packed: [depth, kVectors * lanes] without gaps.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void multiply_packed(const T* left, int64_t left_row, const T* packed, int64_t depth,
+                                   Vector<T> (&acc)[kRows][kVectors]) {
+  constexpr int64_t kColumns = kVectors * kLanes<T>;
+  multiply<kRows, kVectors>(left, packed, {left_row, 1, kColumns}, depth, kColumns, acc);
 }
 
 // A tile of a product of matrices that are used once, and so are not packed.
@@ -31,20 +48,7 @@ DETOPS_INLINE void product_tile(const SmallProduct<T>& p, int64_t row, int64_t c
   const T *left = p.left + row * p.left_row, *right = p.right + column;
   const int64_t n = p.columns - column;
   Vector<T> acc[kRows][kVectors] = {};
-  for (int64_t k = 0; k < p.depth; ++k) {
-    Vector<T> w[kVectors];
-    DETOPS_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      w[v] = kVectors > 1 ? load(right + k * p.right_row + v * kLanes<T>)
-                          : load_first(right + k * p.right_row, n);
-    }
-    DETOPS_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const Vector<T> x = splat(left[r * p.left_row + k * p.left_depth]);
-      DETOPS_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
-    }
-  }
+  multiply<kRows, kVectors>(left, right, {p.left_row, p.left_depth, p.right_row}, p.depth, n, acc);
   DETOPS_UNROLL
   for (int r = 0; r < kRows; ++r) {
     T* out = p.out + (row + r) * p.out_row + column;
@@ -77,7 +81,7 @@ DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, int64_t column, Vector
   Vector<T> acc[kRows][1];
   DETOPS_UNROLL
   for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
-  multiply<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
+  multiply_packed<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
   DETOPS_UNROLL
   for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
 }

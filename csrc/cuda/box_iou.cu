@@ -74,23 +74,6 @@ void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, con
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// Calls function<kind, T>(...) with the kind as a constant.
-#define DETOPS_DISPATCH_OVERLAP(which, function, ...)        \
-  switch (which) {                                           \
-    case math::Overlap::kIoU:                                \
-      function<math::Overlap::kIoU, scalar_t>(__VA_ARGS__);  \
-      break;                                                 \
-    case math::Overlap::kGIoU:                               \
-      function<math::Overlap::kGIoU, scalar_t>(__VA_ARGS__); \
-      break;                                                 \
-    case math::Overlap::kDIoU:                               \
-      function<math::Overlap::kDIoU, scalar_t>(__VA_ARGS__); \
-      break;                                                 \
-    case math::Overlap::kCIoU:                               \
-      function<math::Overlap::kCIoU, scalar_t>(__VA_ARGS__); \
-      break;                                                 \
-  }
-
 }  // namespace
 
 Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
@@ -101,8 +84,9 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
-    DETOPS_DISPATCH_OVERLAP(overlap_kind("box_iou", kind), launch_forward, first, second, eps,
-                            output);
+    math::with_kind(overlap_kind("box_iou", kind), [&](auto constant) {
+      launch_forward<decltype(constant)::value, scalar_t>(first, second, eps, output);
+    });
   });
   return output;
 }
@@ -121,8 +105,11 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
   if (outer.numel() > 0) {
     const math::Overlap which = overlap_kind("box_iou_backward", kind);
     AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
-      DETOPS_DISPATCH_OVERLAP(which, launch_rows, outer, m, 1, first, second, eps, to_first);
-      DETOPS_DISPATCH_OVERLAP(which, launch_rows, outer, 1, m, second, first, eps, to_second);
+      math::with_kind(which, [&](auto constant) {
+        constexpr math::Overlap kKind = decltype(constant)::value;
+        launch_rows<kKind, scalar_t>(outer, m, 1, first, second, eps, to_first);
+        launch_rows<kKind, scalar_t>(outer, 1, m, second, first, eps, to_second);
+      });
     });
   }
   return {grad1.copy_(to_first), grad2.copy_(to_second)};

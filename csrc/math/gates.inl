@@ -14,14 +14,14 @@ struct Lltm {
 
 template <typename T, typename V>
 DETOPS_HD V sigmoid(V x) {
-  return T(1) / (T(1) + exponential(-x));
+  return T(1) / (T(1) + exp(-x));
 }
 
 // Before the activation functions to after them.
 template <typename T, typename V>
 DETOPS_HD Lltm<V> activate(const Lltm<V>& x) {
   return {sigmoid<T>(x.input), sigmoid<T>(x.output),
-          x.candidate > T(0) ? x.candidate : exponential_minus_one(x.candidate)};
+          x.candidate > T(0) ? x.candidate : expm1(x.candidate)};
 }
 
 template <typename V>
@@ -31,14 +31,14 @@ DETOPS_HD V next_cell(const Lltm<V>& gate, V cell) {
 
 template <typename V>
 DETOPS_HD V next_state(const Lltm<V>& gate, V next_cell) {
-  return tangent(next_cell) * gate.output;
+  return tanh(next_cell) * gate.output;
 }
 
 // From the gradients of h' and c' to those of the gates before their activation and, in place of
 // that of c', to that of c. The slopes follow from the values: s (1 - s), 1 - t^2, elu + 1.
 template <typename T, typename V>
 DETOPS_HD Lltm<V> gradient(const Lltm<V>& gate, V next_cell, V grad_state, V& grad_cell) {
-  const V t = tangent(next_cell);
+  const V t = tanh(next_cell);
   grad_cell += grad_state * gate.output * (T(1) - t * t);
   return {grad_cell * gate.candidate * gate.input * (T(1) - gate.input),
           grad_state * t * gate.output * (T(1) - gate.output),

@@ -27,9 +27,14 @@ DETOPS_HD T min(T a, T b) {
   return b < a ? b : a;
 }
 
-// exp and log of the width of T: std:: picks the float overload on the host, and a device has both.
+// exp and its kin of the width of T: std:: picks the float overload on the host, and a device has
+// both.
 DETOPS_HD float exp(float x) { return ::expf(x); }
 DETOPS_HD double exp(double x) { return ::exp(x); }
+DETOPS_HD float expm1(float x) { return ::expm1f(x); }
+DETOPS_HD double expm1(double x) { return ::expm1(x); }
+DETOPS_HD float tanh(float x) { return ::tanhf(x); }
+DETOPS_HD double tanh(double x) { return ::tanh(x); }
 DETOPS_HD float log(float x) { return ::logf(x); }
 DETOPS_HD double log(double x) { return ::log(x); }
 DETOPS_HD float sqrt(float x) { return ::sqrtf(x); }

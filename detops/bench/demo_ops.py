@@ -68,14 +68,15 @@ def _mlp(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
             _with_backward(forward[0], list(ours.parameters())),
             _with_backward(forward[1], list(plain.parameters())),
         ]
-        for op, (call, theirs), times in (("forward", forward, 1), ("both", both, 3)):
+        # Backward: the weights' gradients, and the hidden units'; the input wants none.
+        for op, (call, theirs), products in (("forward", forward, 90), ("both", both, 195)):
             yield Case(
                 f"mlp {op}",
                 name,
                 call,
                 pytorch=theirs,
-                bytes=times * 4 * rows * 6,
-                flops=times * 2 * rows * 90,
+                bytes=4 * rows * 6,
+                flops=2 * rows * products,
                 quick=quick,
             )
 
@@ -131,7 +132,8 @@ def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]
             name,
             _with_backward(ours, [weights, bias]),
             pytorch=_with_backward(theirs, [weights, bias] if quick else list(lstm.parameters())),
-            flops=3 * work,
+            # Backward: the weights' gradients, and the states' but for the first; x wants none.
+            flops=2 * work + (2 * rows * 3 * state * state * (steps - 1) if op == "lltm" else 0),
             bytes=2 * least,
             quick=quick,
         )
