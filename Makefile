@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV ?= .venv
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
-CSRC := $(wildcard csrc/* csrc/*/*)
+CSRC := $(wildcard csrc/* csrc/*/* csrc/*/*/*)
 TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
@@ -55,8 +55,8 @@ cuda-build: $(VENV)/.dependencies
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
 	mkdir -p build/cross
-	for file in csrc/cpu/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
-	$(CROSS_CXX) -O2 -static tests/cross/kernels.cpp csrc/cpu/kernels.cpp -o build/cross/kernels
+	for file in csrc/cpu/*.cpp csrc/cpu/kernels/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
+	$(CROSS_CXX) -O2 -static tests/cross/kernels.cpp csrc/cpu/kernels/*.cpp -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt

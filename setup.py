@@ -51,10 +51,10 @@ nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-la
 nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
 
 options = {
-    "sources": sources("csrc/*.cpp", "csrc/autograd/*.cpp", "csrc/cpu/*.cpp"),
+    "sources": sources("csrc/*.cpp", "csrc/*/*.cpp", "csrc/cpu/kernels/*.cpp"),
     "extra_compile_args": {"cxx": cxx, "nvcc": nvcc},
     "extra_link_args": ["-fopenmp"] + ([] if DEBUG else ["-s"]),
-    "depends": sources("csrc/*.h", "csrc/*/*.h", "csrc/*/*.inl", "csrc/*/*.cuh"),
+    "depends": sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh"),
     "define_macros": [],
 }
 if WITH_CUDA:

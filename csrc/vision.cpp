@@ -10,7 +10,7 @@
 #include <cuda.h>
 #endif
 
-#include "cpu/kernels.h"
+#include "cpu/kernels/isa.h"
 #include "ops.h"
 
 TORCH_LIBRARY(detops, m) {
@@ -87,61 +87,39 @@ TORCH_LIBRARY(detops, m) {
 
 namespace {
 
-// The ops that have a kernel per backend.
-constexpr const char* kRawOps[] = {"nms",
-                                   "batched_nms",
-                                   "roi_align_forward",
-                                   "roi_align_backward",
-                                   "multiscale_roi_align_forward",
-                                   "multiscale_roi_align_backward",
-                                   "box_iou_forward",
-                                   "box_iou_backward",
-                                   "match_boxes",
-                                   "encode_boxes_forward",
-                                   "encode_boxes_backward",
-                                   "decode_boxes_forward",
-                                   "decode_boxes_backward",
-                                   "axpy_forward",
-                                   "axpy_backward",
-                                   "gdh_forward",
-                                   "mlp_forward",
-                                   "mlp_backward",
-                                   "lltm_forward",
-                                   "lltm_backward"};
+// The ops that have a kernel per backend: those whose output size depends on values, and those
+// that run on Meta too.
+#define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
+#define DETOPS_OPS(op)                                                                           \
+  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                  \
+      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes) \
+          op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)            \
+              op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward)       \
+                  op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
 
-#define DETOPS_IMPL_BACKEND(backend)                             \
-  m.impl("nms", TORCH_FN(detops::backend::nms));                 \
-  m.impl("batched_nms", TORCH_FN(detops::backend::batched_nms)); \
-  DETOPS_IMPL_SHARED(backend)
+// Compositions of other ops.
+#define DETOPS_COMPOSITES(op)                                                \
+  op(meta, check_nms) op(autograd, axpy) op(autograd, gdh) op(autograd, mlp) \
+      op(autograd, lltm_cell) op(autograd, lltm) op(composite, box_area)     \
+          op(composite, box_convert) op(composite, clip_boxes_to_image)      \
+              op(composite, remove_small_boxes)
 
-// Those whose output size does not depend on values: on Meta too.
-#define DETOPS_IMPL_SHARED(backend)                                                                \
-  m.impl("roi_align_forward", TORCH_FN(detops::backend::roi_align_forward));                       \
-  m.impl("roi_align_backward", TORCH_FN(detops::backend::roi_align_backward));                     \
-  m.impl("multiscale_roi_align_forward", TORCH_FN(detops::backend::multiscale_roi_align_forward)); \
-  m.impl("multiscale_roi_align_backward",                                                          \
-         TORCH_FN(detops::backend::multiscale_roi_align_backward));                                \
-  m.impl("box_iou_forward", TORCH_FN(detops::backend::box_iou_forward));                           \
-  m.impl("box_iou_backward", TORCH_FN(detops::backend::box_iou_backward));                         \
-  m.impl("match_boxes", TORCH_FN(detops::backend::match_boxes));                                   \
-  m.impl("encode_boxes_forward", TORCH_FN(detops::backend::encode_boxes_forward));                 \
-  m.impl("encode_boxes_backward", TORCH_FN(detops::backend::encode_boxes_backward));               \
-  m.impl("decode_boxes_forward", TORCH_FN(detops::backend::decode_boxes_forward));                 \
-  m.impl("decode_boxes_backward", TORCH_FN(detops::backend::decode_boxes_backward));               \
-  m.impl("axpy_forward", TORCH_FN(detops::backend::axpy_forward));                                 \
-  m.impl("axpy_backward", TORCH_FN(detops::backend::axpy_backward));                               \
-  m.impl("gdh_forward", TORCH_FN(detops::backend::gdh_forward));                                   \
-  m.impl("mlp_forward", TORCH_FN(detops::backend::mlp_forward));                                   \
-  m.impl("mlp_backward", TORCH_FN(detops::backend::mlp_backward));                                 \
-  m.impl("lltm_forward", TORCH_FN(detops::backend::lltm_forward));                                 \
-  m.impl("lltm_backward", TORCH_FN(detops::backend::lltm_backward));
+#define DETOPS_NAME(op) #op,
+#define DETOPS_COMPOSITE_NAME(space, op) #op,
+#define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
+#define DETOPS_CUDA(op) m.impl(#op, TORCH_FN(detops::cuda::op));
+#define DETOPS_META(op) m.impl(#op, TORCH_FN(detops::meta::op));
+#define DETOPS_COMPOSITE(space, op) m.impl(#op, TORCH_FN(detops::space::op));
+
+constexpr const char* kRawOps[] = {DETOPS_OPS_SIZED_BY_VALUES(DETOPS_NAME) DETOPS_OPS(DETOPS_NAME)};
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(detops, CPU, m){DETOPS_IMPL_BACKEND(cpu)}
+TORCH_LIBRARY_IMPL(detops, CPU, m){DETOPS_OPS_SIZED_BY_VALUES(DETOPS_CPU) DETOPS_OPS(DETOPS_CPU)}
 #ifdef WITH_CUDA
 TORCH_LIBRARY_IMPL(detops, CUDA, m) {
-  DETOPS_IMPL_BACKEND(cuda)
+  DETOPS_OPS_SIZED_BY_VALUES(DETOPS_CUDA)
+  DETOPS_OPS(DETOPS_CUDA)
 }
 #else
 namespace {
@@ -162,28 +140,19 @@ TORCH_LIBRARY_IMPL(detops, CUDA, m) {
 }
 #endif
 
-TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_IMPL_SHARED(meta)}
+TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_OPS(DETOPS_META)}
 
-TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m) {
-  m.impl("check_nms", TORCH_FN(detops::meta::check_nms));
-  m.impl("axpy", TORCH_FN(detops::autograd::axpy));
-  m.impl("gdh", TORCH_FN(detops::autograd::gdh));
-  m.impl("mlp", TORCH_FN(detops::autograd::mlp));
-  m.impl("lltm_cell", TORCH_FN(detops::autograd::lltm_cell));
-  m.impl("lltm", TORCH_FN(detops::autograd::lltm));
-  m.impl("box_area", TORCH_FN(detops::composite::box_area));
-  m.impl("box_convert", TORCH_FN(detops::composite::box_convert));
-  m.impl("clip_boxes_to_image", TORCH_FN(detops::composite::clip_boxes_to_image));
-  m.impl("remove_small_boxes", TORCH_FN(detops::composite::remove_small_boxes));
-}
+TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m){DETOPS_COMPOSITES(DETOPS_COMPOSITE)}
 
 // Functionalization and vmap know only ATen's views: they get the calls inside.
-TORCH_LIBRARY_IMPL(detops, Functionalize, m) { m.impl("gdh", TORCH_FN(detops::autograd::gdh)); }
+TORCH_LIBRARY_IMPL(detops, Functionalize, m) {
+  m.impl("gdh", TORCH_FN(detops::autograd::gdh));
+}
 TORCH_LIBRARY_IMPL(detops, FuncTorchBatched, m) { m.impl("gdh", TORCH_FN(detops::autograd::gdh)); }
 
 // The derivative is an autograd function over the raw ops, in Python or, for the demo ops, in
-// autograd/. A raw op called with gradients
-// wanted says so on the way back, instead of recording what ATen calls happen inside it.
+// autograd/. A raw op called with gradients wanted says so on the way back, instead of recording
+// what ATen calls happen inside it.
 TORCH_LIBRARY_IMPL(detops, Autograd, m) {
   for (const char* op : kRawOps) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
@@ -230,10 +199,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
   for (const char* op : kRawOps) m.attr(op) = ops.attr(op);
-  for (const char* op : {"check_nms", "axpy", "gdh", "mlp", "lltm_cell", "lltm", "box_area",
-                         "box_convert", "clip_boxes_to_image", "remove_small_boxes"}) {
-    m.attr(op) = ops.attr(op);
-  }
+  for (const char* op : {DETOPS_COMPOSITES(DETOPS_COMPOSITE_NAME)}) m.attr(op) = ops.attr(op);
 
   m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
   m.def("set_cpu_isa", &detops::cpu::set_cpu_isa, py::arg("name"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../checks.h"
+#include "../meta/checks.h"
 #include "function.h"
 
 namespace detops::autograd {

@@ -4,7 +4,7 @@
 
 #include "../ops.h"
 #include "buffer.h"
-#include "kernels.h"
+#include "kernels/box_iou.h"
 #include "memory.h"
 
 namespace detops::cpu {
@@ -88,7 +88,7 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
       const auto rows = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
       const BoxColumns<kKind, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
       scalar_t* out = output.mutable_data_ptr<scalar_t>();
-      const auto row = kernels().overlap(out).row[static_cast<int>(kKind)];
+      const auto row = overlap_kernels<scalar_t>().row[static_cast<int>(kKind)];
       at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           row(rows[i], columns.view(), static_cast<scalar_t>(eps), out + i * m);
@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes
     const auto rows = overlap_boxes<kIoU>(first.const_data_ptr<scalar_t>(), n);
     const BoxColumns<kIoU, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
     scalar_t* most = best.mutable_data_ptr<scalar_t>();
-    const auto kernel = kernels().overlap(most).best;
+    const auto kernel = overlap_kernels<scalar_t>().best;
     at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) kernel(rows[i], columns.view(), most[i], at[i]);
     });

@@ -4,7 +4,7 @@
 
 #include "../ops.h"
 #include "buffer.h"
-#include "kernels.h"
+#include "kernels/lltm.h"
 
 namespace detops::cpu {
 namespace {
@@ -27,9 +27,10 @@ void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
     at::mm_out(out, left, right);
     return;
   }
-  kernels().product.small({left.size(0), right.size(1), left.size(1), left.const_data_ptr<float>(),
-                           left.stride(0), left.stride(1), right.const_data_ptr<float>(),
-                           right.stride(0), out.mutable_data_ptr<float>(), out.stride(0)});
+  product_kernels<float>().small({left.size(0), right.size(1), left.size(1),
+                                  left.const_data_ptr<float>(), left.stride(0), left.stride(1),
+                                  right.const_data_ptr<float>(), right.stride(0),
+                                  out.mutable_data_ptr<float>(), out.stride(0)});
 }
 
 // [left, more] times weights transposed, plus bias, into out.
@@ -40,10 +41,10 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
     return;
   }
   Buffer<float> scratch(weights.size(1) * kTurnedLanes);
-  kernels().product.turned({left.size(0), weights.size(0), left.size(1), more.size(1),
-                            left.const_data_ptr<float>(), more.const_data_ptr<float>(),
-                            weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
-                            out.mutable_data_ptr<float>(), scratch.data()});
+  product_kernels<float>().turned({left.size(0), weights.size(0), left.size(1), more.size(1),
+                                   left.const_data_ptr<float>(), more.const_data_ptr<float>(),
+                                   weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
+                                   out.mutable_data_ptr<float>(), scratch.data()});
 }
 
 void sum_into(const Tensor& rows, Tensor& out) {
@@ -89,7 +90,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
                    *first_cell = c0.const_data_ptr<scalar_t>();
     scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
              *out = states.mutable_data_ptr<scalar_t>();
-    const auto& kernel = kernels().lltm(out);
+    const auto& kernel = lltm_kernels<scalar_t>();
     Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
     if (packed) {
       kernel.pack_forward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
@@ -139,7 +140,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
       scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
                *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
                *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
-      const auto& kernel = kernels().lltm(cell_grad);
+      const auto& kernel = lltm_kernels<scalar_t>();
       Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
       if (packed) {
         kernel.pack_backward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());

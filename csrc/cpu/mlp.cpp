@@ -6,7 +6,7 @@
 
 #include "../ops.h"
 #include "buffer.h"
-#include "kernels.h"
+#include "kernels/mlp.h"
 
 namespace detops::cpu {
 namespace {
@@ -72,7 +72,7 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
     for (; chunk < end; ++chunk) {
       T* w = sums.data() + chunk * size;
       T *b = w + m.inputs * m.padded, *v = b + m.padded, *c = v + m.outputs * m.padded;
-      kernels().mlp(w).backward(m, input, hidden, grad, chunk * kChunk,
+      mlp_kernels<T>().backward(m, input, hidden, grad, chunk * kChunk,
                                 std::min(rows, (chunk + 1) * kChunk), {to_input, w, b, v, c});
     }
   });
@@ -112,7 +112,7 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
     at::parallel_for(0, x.size(0), kChunk, [&](int64_t begin, int64_t end) {
-      kernels().mlp(in).forward(*layers, in, begin, end, h, out);
+      mlp_kernels<scalar_t>().forward(*layers, in, begin, end, h, out);
     });
   });
   return {as_type(output, type), as_type(hidden, type)};

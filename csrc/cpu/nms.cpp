@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "../ops.h"
-#include "kernels.h"
+#include "kernels/nms.h"
 #include "nms_grid.h"
 #include "nms_strips.h"
 #include "sort.h"
@@ -19,7 +19,7 @@ class Nms {
     const int64_t stride = (s.count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
     T* x1 = kept_.reserve(5 * stride);
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
-    const auto& kernel = kernels().nms(x1);
+    const auto& kernel = nms_kernels<T>();
     const int64_t settled = kernel.flat(s, kept);
     if (settled < s.count) kernel.grid(s, grid_.build(s, settled), settled);
   }

@@ -6,7 +6,7 @@
 
 #include "../math/box.h"
 #include "buffer.h"
-#include "nms_types.h"
+#include "kernels/nms.h"
 
 namespace detops::cpu {
 

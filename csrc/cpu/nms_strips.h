@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels.h"
+#include "kernels/nms.h"
 #include "nms_grid.h"
 #include "sort.h"
 
@@ -187,7 +187,7 @@ class NmsStrips {
                   strip.open_slot.reserve(n),
                   strip.open_met.reserve(n),
                   0};
-    kernels().nms(strip.segment.x1).strip(strip.segment, strip.grid, strip.open);
+    nms_kernels<T>().strip(strip.segment, strip.grid, strip.open);
   }
 
   // An open box falls to any box before it that is in a grid by now: what fell is taken out.
@@ -209,7 +209,7 @@ class NmsStrips {
     for (const Item& item : items) {
       Strip& own = strips_[item.strip];
       const int64_t i = own.open.box[item.entry];
-      const auto& kernel = kernels().nms(own.segment.x1);
+      const auto& kernel = nms_kernels<T>();
       const uint32_t met = own.open.met[item.entry];
       bool kept = met == kNoSlot || own.grid.boxes.scaled[met] == kFallen;
       const T low = along_y_ ? own.segment.y1[i] : own.segment.x1[i];

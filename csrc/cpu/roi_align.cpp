@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "../ops.h"
-#include "kernels.h"
+#include "kernels/roi_align.h"
 #include "memory.h"
 #include "roi_rules.h"
 #include "roi_window.h"
@@ -125,7 +125,7 @@ int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
 template <typename T>
 void forward_direct(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
                     const Planes<const T>& map, int64_t bins, T* output) {
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   const int64_t channels = map.channels;
   const int64_t grain = tasks_per_thread(batch.size, batch.size * channels * bins);
   at::parallel_for(0, batch.size, grain, [&](int64_t i, int64_t end) {
@@ -143,7 +143,7 @@ void forward_lanes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
                    const Planes<const T>& map, int64_t pooled_height, int64_t pooled_width,
                    T* output) {
   using A = accumulate_t<T>;
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   const int64_t channels = map.channels, bins = pooled_height * pooled_width;
   const int64_t blocks = blocks_of(channels);
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
@@ -280,7 +280,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
   const int64_t channels = grad.size(1), bins = pooling.pooled_height * pooling.pooled_width;
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = make_plan(pooling, roi, rois.size(0), maps[0].size(0));
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   Batch<A> batch;
   for (const Run& run : plan.runs) {
     const auto map = planes_of<T>(maps[run.level], run.image, channels_last);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../math/roi.h"
-#include "kernels.h"
+#include "kernels/roi_align.h"
 
 namespace detops::cpu {
 

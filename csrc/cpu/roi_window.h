@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "buffer.h"
-#include "kernels.h"
+#include "kernels/roi_align.h"
 
 namespace detops::cpu {
 
@@ -26,7 +26,7 @@ struct Planes {
 template <typename T>
 void load_lanes(const Planes<const T>& map, int64_t channel, int64_t channels, int64_t row,
                 int64_t col, int64_t count, accumulate_t<T>* lanes) {
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   (map.channels_last ? kernel.rows_to_lanes : kernel.planes_to_lanes)(
       map.at(channel, row, col), map.stride(), channels, count, lanes);
 }
@@ -34,7 +34,7 @@ void load_lanes(const Planes<const T>& map, int64_t channel, int64_t channels, i
 template <typename T>
 void store_lanes(const accumulate_t<T>* lanes, const Planes<T>& map, int64_t channel,
                  int64_t channels, int64_t row, int64_t col, int64_t count) {
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   (map.channels_last ? kernel.lanes_to_rows : kernel.lanes_to_planes)(
       lanes, map.stride(), channels, count, map.at(channel, row, col));
 }

@@ -8,7 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/cpu/kernels.h"
+#include "../../csrc/cpu/kernels/box_iou.h"
+#include "../../csrc/cpu/kernels/lltm.h"
+#include "../../csrc/cpu/kernels/mlp.h"
+#include "../../csrc/cpu/kernels/nms.h"
+#include "../../csrc/cpu/kernels/roi_align.h"
 #include "../../csrc/cpu/nms_grid.h"
 
 // The one function of PyTorch that the kernels call.
@@ -52,7 +56,7 @@ void check_nms(std::mt19937& random, int64_t n, double threshold) {
   const NmsBoxes<T> kept{&list[0], &list[stride], &list[2 * stride], &list[3 * stride],
                          &list[4 * stride]};
   const NmsSegment<T> s{x1.data(), y1.data(), x2.data(), y2.data(), n, threshold, keep.data()};
-  const auto& kernel = kernels().nms(x1.data());
+  const auto& kernel = nms_kernels<T>();
   const int64_t settled = kernel.flat(s, kept);
   NmsGridStorage<T> storage;
   if (settled < n) kernel.grid(s, storage.build(s, settled), settled);
@@ -62,7 +66,7 @@ void check_nms(std::mt19937& random, int64_t n, double threshold) {
 template <typename T>
 void check_transpose(int64_t channels, int64_t count) {
   using A = accumulate_t<T>;
-  const auto& kernel = kernels().roi_align(static_cast<const T*>(nullptr));
+  const auto& kernel = roi_align_kernels<T>();
   std::vector<T> planes(channels * count), back(channels * count);
   for (size_t i = 0; i < planes.size(); ++i) math::from_float(A(i % 97), planes[i]);
   std::vector<A> lanes(count * kRoIChannels, A(-1));
@@ -96,7 +100,7 @@ void check_overlap(std::mt19937& random) {
   const float* x1 = columns.data();
   const OverlapBoxes<float> others{
       x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride, x1 + 5 * stride, kCount};
-  const auto& kernel = kernels().overlap(x1);
+  const auto& kernel = overlap_kernels<float>();
   kernel.row[static_cast<int>(math::Overlap::kCIoU)](boxes[0], others, 1e-7f, row.data());
   bool close = true;
   for (int64_t i = 0; i < kCount; ++i) {

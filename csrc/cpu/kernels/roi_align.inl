@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. One call works on one RoI.
+// Included once per instruction set; see variants.h. One call works on one RoI.
+
+#include "lanes.inl"
 
 // Channels [c, c + 2 * kPairs * lanes) of one bin: the rule's rows of its columns, in registers.
 template <int kPairs, typename T>
@@ -138,3 +140,12 @@ void roi_align_backward_lanes(const RoILanes<A>& t, const A* pooled) {
     combine<true>(Rows<A>{row, 0}, Rows<const A>{t.scratch, 0}, t.rows, y, 0, stride, 1, stride);
   }
 }
+
+template <typename T>
+constexpr RoIAlignKernels<T> kRoIAlignKernels{roi_align_forward<T>,
+                                              roi_align_forward_lanes<accumulate_t<T>>,
+                                              roi_align_backward_lanes<accumulate_t<T>>,
+                                              planes_to_lanes<T>,
+                                              lanes_to_planes<T>,
+                                              rows_to_lanes<T>,
+                                              lanes_to_rows<T>};

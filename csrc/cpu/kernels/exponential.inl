@@ -1,19 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. exp, expm1 and tanh of vectors, within 2 units in
-// the last place; the polynomials are those of the Cephes library (expf.c, tanhf.c).
-
-// a b + c, fused where the instruction set can: only where no decision hangs on the rounding.
-template <typename V>
-DETOPS_INLINE V fused(V a, V b, V c) {
-#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  if constexpr (sizeof(a[0]) == 4) return _mm512_fmadd_ps(a, b, c);
-  if constexpr (sizeof(a[0]) == 8) return _mm512_fmadd_pd(a, b, c);
-#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
-  if constexpr (sizeof(a[0]) == 4) return _mm256_fmadd_ps(a, b, c);
-  if constexpr (sizeof(a[0]) == 8) return _mm256_fmadd_pd(a, b, c);
-#endif
-  return a * b + c;
-}
+// Included once per instruction set; see variants.h. exp, expm1 and tanh of vectors, within 2 units
+// in the last place; the polynomials are those of the Cephes library (expf.c, tanhf.c).
 
 // x = n ln 2 + r with |r| <= ln 2 / 2, and 2^n. NaN stays in r. Below -87 and above 88 exp is taken
 // as constant: about the smallest and the largest numbers.

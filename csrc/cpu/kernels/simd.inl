@@ -146,6 +146,19 @@ DETOPS_INLINE Vector<A> splat(A x) {
   return x - Vector<A>{};  // not x + 0: that would turn -0 into +0
 }
 
+// a b + c, fused where the instruction set can: only where no decision hangs on the rounding.
+template <typename V>
+DETOPS_INLINE V fused(V a, V b, V c) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  if constexpr (sizeof(a[0]) == 4) return _mm512_fmadd_ps(a, b, c);
+  if constexpr (sizeof(a[0]) == 8) return _mm512_fmadd_pd(a, b, c);
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  if constexpr (sizeof(a[0]) == 4) return _mm256_fmadd_ps(a, b, c);
+  if constexpr (sizeof(a[0]) == 8) return _mm256_fmadd_pd(a, b, c);
+#endif
+  return a * b + c;
+}
+
 template <int... I>
 struct Lanes {};
 template <int N, int... I>
@@ -168,6 +181,23 @@ DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   b = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I : I + kStep)...});
 #endif
   a = low;
+}
+
+template <int kStep, typename T>
+DETOPS_INLINE void transpose_step(Vector<T>* v) {
+  DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+    if (!(i & kStep))
+      exchange<kStep, T>(v[i], v[i + kStep], typename FirstLanes<kLanes<T>>::type());
+  }
+}
+
+// A square of kLanes<T> vectors.
+template <typename T>
+DETOPS_INLINE void transpose(Vector<T>* v) {
+  transpose_step<1, T>(v);
+  if constexpr (kLanes<T> > 2) transpose_step<2, T>(v);
+  if constexpr (kLanes<T> > 4) transpose_step<4, T>(v);
+  if constexpr (kLanes<T> > 8) transpose_step<8, T>(v);
 }
 
 template <int kStep, typename T>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h.
+// Included once per instruction set; see variants.h.
 
-#include "../math/overlap.inl"
+#include "../../math/overlap.inl"
 
 template <typename T>
 DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const OverlapBoxes<T>& b, int64_t j) {
@@ -53,3 +53,9 @@ void overlap_best(const math::OverlapBox<T>& box, const OverlapBoxes<T>& others,
     if (most[i] > best || (most[i] == best && where[i] < index)) best = most[i], index = where[i];
   }
 }
+
+template <typename T>
+constexpr OverlapKernels<T> kOverlapKernels{
+    {overlap_row<math::Overlap::kIoU, T>, overlap_row<math::Overlap::kGIoU, T>,
+     overlap_row<math::Overlap::kDIoU, T>, overlap_row<math::Overlap::kCIoU, T>},
+    overlap_best<T>};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 // Target regions: code between DETOPS_TARGET_BEGIN(...) and DETOPS_TARGET_END is compiled for that
 // instruction set, whatever the build flags say. All headers must be included before the first
 // region, and code inside uses no std:: templates: an out-of-line copy of one would be compiled for
@@ -30,3 +33,18 @@
 
 #define DETOPS_AVX2 "avx2,fma,f16c,bmi,bmi2"
 #define DETOPS_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"
+
+namespace detops::cpu {
+
+// The instruction sets, best last. The one in use is chosen on first use from what PyTorch chose
+// (at::get_cpu_capability, which honours ATEN_CPU_CAPABILITY); tests choose any that this machine
+// can run.
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+Isa isa();
+const char* cpu_isa();
+
+// "baseline", "avx2", "avx512", or "auto"; throws std::invalid_argument for any other name and for
+// one that this processor cannot run.
+void set_cpu_isa(const char* name);
+
+}  // namespace detops::cpu

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The demo ops' half of meta.cpp.
 #include <ATen/TensorUtils.h>
 
+#include "../ops.h"
 #include "checks.h"
-#include "ops.h"
 
 namespace detops::meta {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. One hidden layer with relu, a row at a time: its
-// hidden units stay in registers and in one line of cache. Vectors run over hidden units.
+// Included once per instruction set; see variants.h. One hidden layer with relu, a row at a time:
+// its hidden units stay in registers and in one line of cache. Vectors run over hidden units.
 
 // Rows [begin, end).
 template <typename T>
@@ -57,3 +57,6 @@ void mlp_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const 
     }
   }
 }
+
+template <typename T>
+constexpr MlpKernels<T> kMlpKernels{mlp_forward<T>, mlp_backward<T>};

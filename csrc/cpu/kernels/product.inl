@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. Matrix products by tiles of accumulators. What
+// Included once per instruction set; see variants.h. Matrix products by tiles of accumulators. What
 // belongs to one row of the result does not depend on how many rows there are.
 
 #if DETOPS_VECTOR_BYTES == 64

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h.
+// Included once per instruction set; see variants.h.
 
 // IoU > threshold decided without a division, exactly as if the quotient had been rounded to
 // float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
@@ -238,3 +238,6 @@ bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
                    [&](int64_t k) { return (strip.slot_box[k] & ~kOpenSlot) < limit; });
   });
 }
+
+template <typename T>
+constexpr NmsKernels<T> kNmsKernels{nms_flat<T>, nms_grid<T>, nms_strip<T>, nms_suppressed<T>};

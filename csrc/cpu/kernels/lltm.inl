@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h.
+// Included once per instruction set; see variants.h.
 //
 // The state's weights are used at every step, and so are packed once: blocks of as many columns as
 // a tile of accumulators has, depth by depth, so that a tile reads them from end to end.
+
+#include "exponential.inl"
+//
+#include "../../math/gates.inl"
+#include "product.inl"
 
 constexpr int kBackVectors = 2;
 
@@ -111,3 +116,10 @@ void lltm_backward(const LltmBackStep<T>& s, int64_t begin, int64_t end) {
     for (; row < end; ++row) lltm_backward_tile<1>(s, row, j);
   }
 }
+
+template <typename T>
+constexpr LltmKernels<T> kLltmKernels{kBackVectors * kLanes<T>, lltm_pack_forward<T>,
+                                      lltm_pack_backward<T>, lltm_forward<T>, lltm_backward<T>};
+
+template <typename T>
+constexpr ProductKernels<T> kProductKernels{small_product<T>, turned_product<T>};

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "../math/half.h"
+#include "../../math/half.h"
 
 // What the NMS kernels read and write. Plain data and always-inline functions only: this header is
 // shared by code compiled for different instruction sets.
@@ -103,5 +103,19 @@ DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high, T widest) {
   const T size = (low < 0 ? -low : low) + (high < 0 ? -high : high);
   return smaller * T(reach + kGridSlack) + extent * T(kGridSlack) + size * T(1e-6);
 }
+
+// See nms.inl.
+template <typename T>
+struct NmsKernels {
+  int64_t (*flat)(const NmsSegment<T>&, const NmsBoxes<T>& kept);
+  void (*grid)(const NmsSegment<T>&, const NmsGrid<T>&, int64_t settled);
+  void (*strip)(const NmsSegment<T>&, const NmsGrid<T>&, NmsOpen<T>&);
+  bool (*suppressed)(const NmsSegment<T>&, int64_t i, const NmsGrid<T>&, const NmsOpen<T>&,
+                     int64_t limit);
+};
+
+// The table for the instruction set in use.
+template <typename T>
+const NmsKernels<T>& nms_kernels();
 
 }  // namespace detops::cpu

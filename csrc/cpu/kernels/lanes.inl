@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see isa.h. Between planes, where the positions of one channel
-// are neighbours, and lanes, where the channels of one position are: [position, kRoIChannels].
-
-template <int kStep, typename T>
-DETOPS_INLINE void transpose_step(Vector<T>* v) {
-  DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
-    if (!(i & kStep))
-      exchange<kStep, T>(v[i], v[i + kStep], typename FirstLanes<kLanes<T>>::type());
-  }
-}
-
-// A square of kLanes<T> vectors.
-template <typename T>
-DETOPS_INLINE void transpose(Vector<T>* v) {
-  transpose_step<1, T>(v);
-  if constexpr (kLanes<T> > 2) transpose_step<2, T>(v);
-  if constexpr (kLanes<T> > 4) transpose_step<4, T>(v);
-  if constexpr (kLanes<T> > 8) transpose_step<8, T>(v);
-}
+// Included once per instruction set; see variants.h. Between planes, where the positions of one
+// channel are neighbours, and lanes, where the channels of one position are: [position,
+// kRoIChannels].
 
 // Where the square of positions that begins at i is read: the last one overlaps the one before it,
 // so that nothing beyond the end is touched.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/TensorUtils.h>
 
 // Messages name the public function, the argument, what was expected and what came.
 namespace detops::meta {
@@ -26,5 +27,29 @@ inline void check_same_type(const char* op, const char* name, const Tensor& t,
   DETOPS_CHECK(t.scalar_type() == other.scalar_type(), op, name, " must have the dtype of ",
                other_name, " (", other.scalar_type(), "), got ", t.scalar_type());
 }
+
+// [N, columns], floating.
+void check_rows(const char* op, const char* name, const Tensor& t, int64_t columns);
+
+void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
+                       const Tensor& other);
+
+void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name);
+
+void check_pooling(const char* op, const c10::SymInt& pooled_height,
+                   const c10::SymInt& pooled_width, int64_t sampling_ratio);
+
+void check_scale(const char* op, double spatial_scale);
+
+void check_map(const char* op, const char* name, const Tensor& t);
+
+void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
+                       const c10::SymInt& channels, const c10::SymInt& pooled_height,
+                       const c10::SymInt& pooled_width);
+
+Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
+                 const c10::SymInt& h, const c10::SymInt& w);
+
+void check_grad_like(const char* op, const Tensor& grad, const Tensor& like);
 
 }  // namespace detops::meta

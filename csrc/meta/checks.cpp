@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#include "checks.h"
+
+#include <cmath>
+
+namespace detops::meta {
+
+// [N, columns].
+void check_rows(const char* op, const char* name, const Tensor& t, int64_t columns) {
+  DETOPS_CHECK(t.dim() == 2, op, name, " must be [N, ", columns, "], got ", t.sym_sizes());
+  TORCH_SYM_CHECK(t.sym_size(1).sym_eq(columns), "detops.", op, ": ", name, " must be [N, ",
+                  columns, "], got ", t.sym_sizes());
+  check_floating(op, name, t);
+}
+
+void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
+                       const Tensor& other) {
+  TORCH_SYM_CHECK(t.sym_size(0).sym_eq(other.sym_size(0)), "detops.", op, ": ", name,
+                  " must have as many rows as ", other_name, " (", other.sym_size(0), "), got ",
+                  t.sym_size(0));
+}
+
+void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name) {
+  DETOPS_CHECK(rois.dim() == 2, op, "boxes must be [K, 5], got ", rois.sym_sizes());
+  TORCH_SYM_CHECK(rois.sym_size(1).sym_eq(5), "detops.", op, ": boxes must be [K, 5], got ",
+                  rois.sym_sizes());
+  check_floating(op, "boxes", rois);
+  check_same_device(op, "boxes", rois, other_name, other);
+}
+
+// Far above any use; it bounds the time a RoI can take.
+constexpr int64_t kMaxSamplingRatio = 4096;
+
+void check_pooling(const char* op, const c10::SymInt& pooled_height,
+                   const c10::SymInt& pooled_width, int64_t sampling_ratio) {
+  TORCH_SYM_CHECK(pooled_height.sym_ge(1).sym_and(pooled_width.sym_ge(1)), "detops.", op,
+                  ": output_size must be at least 1 x 1, got ", pooled_height, " x ", pooled_width);
+  DETOPS_CHECK(sampling_ratio <= kMaxSamplingRatio, op, "sampling_ratio must be at most ",
+               kMaxSamplingRatio, ", got ", sampling_ratio);
+}
+
+void check_scale(const char* op, double spatial_scale) {
+  DETOPS_CHECK(std::isfinite(spatial_scale) && spatial_scale > 0, op,
+               "spatial_scale must be positive and finite, got ", spatial_scale);
+}
+
+void check_map(const char* op, const char* name, const Tensor& t) {
+  DETOPS_CHECK(t.dim() == 4, op, name, " must be [N, C, H, W], got ", t.sym_sizes());
+  check_floating(op, name, t);
+  TORCH_SYM_CHECK(t.sym_size(2).sym_ge(1).sym_and(t.sym_size(3).sym_ge(1)), "detops.", op, ": ",
+                  name, " must have H and W of at least 1, got ", t.sym_sizes());
+}
+
+void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
+                       const c10::SymInt& channels, const c10::SymInt& pooled_height,
+                       const c10::SymInt& pooled_width) {
+  DETOPS_CHECK(grad.dim() == 4, op, "grad must be [K, C, ", pooled_height, ", ", pooled_width,
+               "], got ", grad.sym_sizes());
+  check_floating(op, "grad", grad);
+  check_rois(op, rois, grad, "grad");
+  check_pooling(op, pooled_height, pooled_width, 0);
+  TORCH_SYM_CHECK(grad.sym_size(0)
+                      .sym_eq(rois.sym_size(0))
+                      .sym_and(grad.sym_size(1).sym_eq(channels))
+                      .sym_and(grad.sym_size(2).sym_eq(pooled_height))
+                      .sym_and(grad.sym_size(3).sym_eq(pooled_width)),
+                  "detops.", op, ": grad must be [", rois.sym_size(0), ", ", channels, ", ",
+                  pooled_height, ", ", pooled_width, "], got ", grad.sym_sizes());
+}
+
+Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
+                 const c10::SymInt& h, const c10::SymInt& w) {
+  return at::empty_symint({n, c, h, w}, like.options().memory_format(like.suggest_memory_format()));
+}
+
+void check_grad_like(const char* op, const Tensor& grad, const Tensor& like) {
+  DETOPS_CHECK(grad.dim() == like.dim(), op, "grad must be ", like.sym_sizes(), ", got ",
+               grad.sym_sizes());
+  check_floating(op, "grad", grad);
+  check_same_device(op, "grad", grad, "the input", like);
+  for (int64_t d = 0; d < like.dim(); ++d) {
+    TORCH_SYM_CHECK(grad.sym_size(d).sym_eq(like.sym_size(d)), "detops.", op, ": grad must be ",
+                    like.sym_sizes(), ", got ", grad.sym_sizes());
+  }
+}
+
+}  // namespace detops::meta

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// One declaration per op that has a kernel per backend; see ops.h. Int is a number that may be a
+// symbol on Meta.
+
+Tensor roi_align_forward(const Tensor& input,  // [N, C, H, W]
+                         const Tensor& rois,   // [K, 5] batch index, x1, y1, x2, y2
+                         double spatial_scale, Int pooled_height, Int pooled_width,
+                         int64_t sampling_ratio, bool aligned);  // -> [K, C, ph, pw]
+
+Tensor roi_align_backward(const Tensor& grad,  // [K, C, ph, pw]
+                          const Tensor& rois,  // [K, 5]
+                          double spatial_scale, Int pooled_height, Int pooled_width, Int batch_size,
+                          Int channels, Int height, Int width, int64_t sampling_ratio,
+                          bool aligned);  // -> [N, C, H, W]
+
+Tensor multiscale_roi_align_forward(at::TensorList inputs,  // L times [N, C, H_l, W_l]
+                                    const Tensor& rois,     // [K, 5]
+                                    at::ArrayRef<double> spatial_scales, Int pooled_height,
+                                    Int pooled_width, int64_t sampling_ratio, bool aligned,
+                                    double canonical_scale, int64_t canonical_level);
+
+std::vector<Tensor> multiscale_roi_align_backward(
+    const Tensor& grad, const Tensor& rois, at::ArrayRef<double> spatial_scales, Int pooled_height,
+    Int pooled_width, Int batch_size, Int channels, IntList heights, IntList widths,
+    int64_t sampling_ratio, bool aligned, double canonical_scale, int64_t canonical_level);
+
+Tensor box_iou_forward(const Tensor& boxes1,  // [N, 4]
+                       const Tensor& boxes2,  // [M, 4] -> [N, M]
+                       c10::string_view kind, double eps);
+
+std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad,  // [N, M]
+                                            const Tensor& boxes1, const Tensor& boxes2,
+                                            c10::string_view kind, double eps);
+
+std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1,  // [N, 4]
+                                       const Tensor& boxes2   // [M, 4]
+);                                                            // -> best IoU [N], its index int64[N]
+Tensor encode_boxes_forward(const Tensor& boxes,              // [N, 4]
+                            const Tensor& anchors,            // [N, 4]
+                            at::ArrayRef<double> weights);
+
+std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad,  // [N, 4]
+                                                 const Tensor& boxes, const Tensor& anchors,
+                                                 at::ArrayRef<double> weights);
+
+Tensor decode_boxes_forward(const Tensor& deltas,                        // [N, 4k]
+                            const Tensor& anchors,                       // [N, 4]
+                            at::ArrayRef<double> weights, double clip);  // -> [N, 4k]
+
+std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad,  // [N, 4k]
+                                                 const Tensor& deltas, const Tensor& anchors,
+                                                 at::ArrayRef<double> weights, double clip);
+
+// The demo ops. B rows, I inputs, H hidden units or states, O outputs, T steps.
+
+Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha);
+
+std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha);
+
+Tensor gdh_forward(const Tensor& x);                                  // -> [numel], a copy
+std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input,           // [B, I]
+                                       const Tensor& hidden_weights,  // [H, I]
+                                       const Tensor& hidden_bias,     // [1, H]
+                                       const Tensor& output_weights,  // [O, H]
+                                       const Tensor& output_bias      // [1, O]
+);  // -> output [B, O], hidden [B, H] after relu
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(const Tensor& grad,  // [B, O]
+                                                                const Tensor& input,
+                                                                const Tensor& hidden,
+                                                                const Tensor& hidden_weights,
+                                                                const Tensor& output_weights,
+                                                                bool input_wanted);
+
+std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input,    // [T, B, I] or [B, I]
+                                                const Tensor& weights,  // [3H, H + I]
+                                                const Tensor& bias,     // [3H]
+                                                const Tensor& h,        // [B, H]
+                                                const Tensor& c         // [B, H]
+);  // -> states and cells [T, B, H], gates [T, B, 3H]; without T for one step
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
+    const Tensor& grad_output,            // [T, B, H]
+    const std::optional<Tensor>& grad_h,  // [B, H], added to that of the last state
+    const Tensor& grad_c,                 // [B, H], of the last cell
+    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
+    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
+    bool h_wanted);
