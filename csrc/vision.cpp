@@ -11,6 +11,7 @@
 #endif
 
 #include "cpu/kernels/isa.h"
+#include "family/family.h"
 #include "ops.h"
 
 TORCH_LIBRARY(detops, m) {
@@ -104,14 +105,20 @@ namespace {
           op(composite, box_convert) op(composite, clip_boxes_to_image)      \
               op(composite, remove_small_boxes)
 
+// The functions under which detectors of the maskrcnn-benchmark family know ops that have other
+// names or other arguments here; many write into tensors that the caller allocates.
+#define DETOPS_FAMILY_OPS(op)
+
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,
 #define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
 #define DETOPS_CUDA(op) m.impl(#op, TORCH_FN(detops::cuda::op));
 #define DETOPS_META(op) m.impl(#op, TORCH_FN(detops::meta::op));
+#define DETOPS_FAMILY(op) m.impl(#op, TORCH_FN(detops::family::op));
 #define DETOPS_COMPOSITE(space, op) m.impl(#op, TORCH_FN(detops::space::op));
 
 constexpr const char* kRawOps[] = {DETOPS_OPS_SIZED_BY_VALUES(DETOPS_NAME) DETOPS_OPS(DETOPS_NAME)};
+constexpr std::initializer_list<const char*> kFamilyOps = {DETOPS_FAMILY_OPS(DETOPS_NAME)};
 
 }  // namespace
 
@@ -144,6 +151,8 @@ TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_OPS(DETOPS_META)}
 
 TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m){DETOPS_COMPOSITES(DETOPS_COMPOSITE)}
 
+TORCH_LIBRARY_IMPL(detops, CompositeExplicitAutograd, m){DETOPS_FAMILY_OPS(DETOPS_FAMILY)}
+
 // Functionalization and vmap know only ATen's views: they get the calls inside.
 TORCH_LIBRARY_IMPL(detops, Functionalize, m) {
   m.impl("gdh", TORCH_FN(detops::autograd::gdh));
@@ -155,6 +164,9 @@ TORCH_LIBRARY_IMPL(detops, FuncTorchBatched, m) { m.impl("gdh", TORCH_FN(detops:
 // what ATen calls happen inside it.
 TORCH_LIBRARY_IMPL(detops, Autograd, m) {
   for (const char* op : kRawOps) {
+    m.impl(op, torch::autograd::autogradNotImplementedFallback());
+  }
+  for (const char* op : kFamilyOps) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }
@@ -199,6 +211,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
   for (const char* op : kRawOps) m.attr(op) = ops.attr(op);
+  for (const char* op : kFamilyOps) m.attr(op) = ops.attr(op);
   for (const char* op : {DETOPS_COMPOSITES(DETOPS_COMPOSITE_NAME)}) m.attr(op) = ops.attr(op);
 
   m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
