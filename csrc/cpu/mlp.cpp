@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../mlp_products.h"
 #include "../ops.h"
 #include "buffer.h"
 #include "kernels/mlp.h"
@@ -100,10 +101,7 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
   const auto type = input.scalar_type();
-  if (!fits(w.size(1), w.size(0), v.size(0))) {
-    const Tensor hidden = at::addmm(b, x, w.t()).relu_();
-    return {as_type(at::addmm(c, hidden, v.t()), type), as_type(hidden, type)};
-  }
+  if (!fits(w.size(1), w.size(0), v.size(0))) return mlp_products(x, w, b, v, c, type);
   Tensor output =
       as_type(std::get<0>(results), x.scalar_type());  // themselves, unless half precision
   Tensor hidden = as_type(std::get<1>(results), x.scalar_type());
@@ -128,10 +126,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
   const auto type = input.scalar_type();
   if (!fits(w.size(1), w.size(0), v.size(0))) {
     const Tensor to_hidden = at::threshold_backward(g.mm(v), h, 0);
-    if (input_wanted) std::get<0>(results) = as_type(to_hidden.mm(w), type);
-    return {std::get<0>(results), as_type(to_hidden.t().mm(x), type),
-            as_type(to_hidden.sum({0}, true), type), as_type(g.t().mm(h), type),
-            as_type(g.sum({0}, true), type)};
+    return mlp_gradients(g, to_hidden, x, h, w, std::get<0>(results), input_wanted, type);
   }
   // Themselves, unless half precision.
   std::array<Tensor, 5> to{std::get<0>(results), std::get<1>(results), std::get<2>(results),

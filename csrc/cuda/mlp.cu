@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/Dispatch.h>
 
+#include "../mlp_products.h"
 #include "../ops.h"
 #include "launch.cuh"
 
@@ -79,10 +80,7 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
   const auto type = input.scalar_type();
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
-  if (!fits(w, v)) {
-    const Tensor hidden = at::addmm(b, x, w.t()).relu_();
-    return {as_type(at::addmm(c, hidden, v.t()), type), as_type(hidden, type)};
-  }
+  if (!fits(w, v)) return mlp_products(x, w, b, v, c, type);
   Tensor output = as_type(std::get<0>(results), x.scalar_type());
   Tensor hidden = as_type(std::get<1>(results), x.scalar_type());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.mlp", [&] {
@@ -129,10 +127,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
       C10_CUDA_KERNEL_LAUNCH_CHECK();
     });
   }
-  if (input_wanted) std::get<0>(results) = as_type(to_hidden.mm(w), type);
-  return {std::get<0>(results), as_type(to_hidden.t().mm(x), type),
-          as_type(to_hidden.sum({0}, true), type), as_type(g.t().mm(h), type),
-          as_type(g.sum({0}, true), type)};
+  return mlp_gradients(g, to_hidden, x, h, w, std::get<0>(results), input_wanted, type);
 }
 
 }  // namespace detops::cuda
