@@ -4,29 +4,16 @@
 
 #include "../math/box_coder.h"
 #include "../ops.h"
+#include "../rows.h"
 
 namespace detops::cpu {
 namespace {
 
 constexpr int64_t kGrain = 4096;
 
-at::ScalarType coder_type(const Tensor& a, const Tensor& b) {
-  return compute_type(at::promote_types(a.scalar_type(), b.scalar_type()));
-}
-
 template <typename T>
 math::Delta<T> coder_weights(at::ArrayRef<double> w) {
   return {T(w[0]), T(w[1]), T(w[2]), T(w[3])};
-}
-
-template <template <typename> class Row, typename T>
-const Row<T>* rows(const Tensor& t) {
-  return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
-}
-
-template <template <typename> class Row, typename T>
-Row<T>* mutable_rows(const Tensor& t) {
-  return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
 }
 
 }  // namespace
@@ -34,7 +21,7 @@ Row<T>* mutable_rows(const Tensor& t) {
 Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
                             at::ArrayRef<double> weights) {
   Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
-  const at::ScalarType type = coder_type(boxes, anchors);
+  const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor deltas = output.to(type);  // itself, unless half precision
   AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes", [&] {
@@ -53,7 +40,7 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
                                                  const Tensor& anchors,
                                                  at::ArrayRef<double> weights) {
   auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
-  const at::ScalarType type = coder_type(boxes, anchors);
+  const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_box = at::empty_like(box), to_anchor = at::empty_like(anchor);
@@ -76,7 +63,7 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
 Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
                             at::ArrayRef<double> weights, double clip) {
   Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
-  const at::ScalarType type = coder_type(deltas, anchors);
+  const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor boxes = output.to(type);  // itself, unless half precision
   const int64_t per_anchor = delta.size(1) / 4;
@@ -100,7 +87,7 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tenso
                                                  at::ArrayRef<double> weights, double clip) {
   auto [grad_deltas, grad_anchors] =
       meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
-  const at::ScalarType type = coder_type(deltas, anchors);
+  const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_delta = at::empty_like(delta), to_anchor = at::zeros_like(anchor);

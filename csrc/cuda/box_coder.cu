@@ -3,6 +3,7 @@
 
 #include "../math/box_coder.h"
 #include "../ops.h"
+#include "../rows.h"
 #include "launch.cuh"
 
 // One thread per anchor: several deltas of one anchor add into its gradient without atomics.
@@ -55,10 +56,6 @@ __global__ void decode_boxes_backward_kernel(CoderParams<T> p, const math::Box<T
   }
 }
 
-at::ScalarType coder_type(const Tensor& a, const Tensor& b) {
-  return compute_type(at::promote_types(a.scalar_type(), b.scalar_type()));
-}
-
 template <typename T>
 CoderParams<T> coder_params(const Tensor& anchors, at::ArrayRef<double> w) {
   CoderParams<T> p{};
@@ -69,16 +66,6 @@ CoderParams<T> coder_params(const Tensor& anchors, at::ArrayRef<double> w) {
   return p;
 }
 
-template <template <typename> class Row, typename T>
-const Row<T>* rows(const Tensor& t) {
-  return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
-}
-
-template <template <typename> class Row, typename T>
-Row<T>* mutable_rows(const Tensor& t) {
-  return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
-}
-
 }  // namespace
 
 Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
@@ -86,7 +73,7 @@ Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
   const at::cuda::OptionalCUDAGuard guard(boxes.device());
   Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
   if (output.numel() == 0) return output;
-  const at::ScalarType type = coder_type(boxes, anchors);
+  const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor deltas = output.to(type);  // itself, unless half precision
   AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes", [&] {
@@ -105,7 +92,7 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
   const at::cuda::OptionalCUDAGuard guard(boxes.device());
   auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
   if (grad_boxes.numel() == 0) return {grad_boxes, grad_anchors};
-  const at::ScalarType type = coder_type(boxes, anchors);
+  const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_box = at::empty_like(box), to_anchor = at::empty_like(anchor);
@@ -126,7 +113,7 @@ Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
   const at::cuda::OptionalCUDAGuard guard(deltas.device());
   Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
   if (output.numel() == 0) return output;
-  const at::ScalarType type = coder_type(deltas, anchors);
+  const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor boxes = output.to(type);  // itself, unless half precision
   AT_DISPATCH_FLOATING_TYPES(type, "detops.decode_boxes", [&] {
@@ -149,7 +136,7 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tenso
   auto [grad_deltas, grad_anchors] =
       meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
   if (grad_deltas.numel() == 0) return {grad_deltas, grad_anchors.zero_()};
-  const at::ScalarType type = coder_type(deltas, anchors);
+  const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_delta = at::empty_like(delta), to_anchor = at::empty_like(anchor);
