@@ -4,6 +4,7 @@
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
+# make sanitize      the tests on a build that checks every memory access; takes a while
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
 PYTHON ?= python3
@@ -17,7 +18,7 @@ CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -We
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
 
-.PHONY: demo test lint format bench docs wheel cuda-build cross-check clean
+.PHONY: demo test lint format bench docs wheel cuda-build sanitize cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -51,6 +52,14 @@ cuda-build: $(VENV)/.dependencies
 	cd build/cuda/lib && $(BIN)/python -c "import detops._C; \
 		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
 		assert detops._C.cuda_version"
+
+# Memory that Python and PyTorch never free is not ours to report.
+sanitize: $(VENV)/.dependencies
+	SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
+		--build-base build/sanitize --build-lib build/sanitize/lib
+	cd build/sanitize/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies

@@ -1,4 +1,8 @@
-"""Builds detops._C. FORCE_CUDA=1 builds the CUDA half without a GPU, DEBUG=1 for a debugger."""
+"""Builds detops._C.
+
+FORCE_CUDA=1 builds the CUDA half without a GPU, DEBUG=1 for a debugger, SANITIZE=1 with checks of
+every memory access and of undefined behaviour.
+"""
 
 import os
 import shutil
@@ -21,6 +25,7 @@ except ImportError as error:
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 WERROR = os.environ.get("DETOPS_WERROR", "0") == "1"
+SANITIZE = os.environ.get("SANITIZE", "0") == "1"
 FORCE_CUDA = os.environ.get("FORCE_CUDA", "0") == "1"
 WITH_CUDA = CUDA_HOME is not None and (torch.cuda.is_available() or FORCE_CUDA)
 if FORCE_CUDA and CUDA_HOME is None:
@@ -47,13 +52,17 @@ cxx = ["-std=c++17", "-ffp-contract=off", "-fopenmp", "-fvisibility=hidden"]
 cxx += ["-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
 cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
+# A division by zero is an infinity that the ops define.
+checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
+checks += ["-fno-omit-frame-pointer", "-g", "-O1"] if SANITIZE else []
+cxx += checks
 nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]
 nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
 
 options = {
     "sources": sources("csrc/*.cpp", "csrc/*/*.cpp", "csrc/cpu/kernels/*.cpp"),
     "extra_compile_args": {"cxx": cxx, "nvcc": nvcc},
-    "extra_link_args": ["-fopenmp"] + ([] if DEBUG else ["-s"]),
+    "extra_link_args": ["-fopenmp", *checks] + ([] if DEBUG or SANITIZE else ["-s"]),
     "depends": sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh"),
     "define_macros": [],
 }
