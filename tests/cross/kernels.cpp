@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../csrc/cpu/kernels/box_iou.h"
+#include "../../csrc/cpu/kernels/isa.h"
 #include "../../csrc/cpu/kernels/lltm.h"
 #include "../../csrc/cpu/kernels/mlp.h"
 #include "../../csrc/cpu/kernels/nms.h"
