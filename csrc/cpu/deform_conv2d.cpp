@@ -58,7 +58,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
       DeformTile<A> taps(g, offset.const_data_ptr<A>(),
                          mask.defined() ? mask.const_data_ptr<A>() : nullptr,
                          std::min(tile, positions));
-      Buffer<A> columns(taps.stride() * deepest);
+      Buffer<A> columns(taps.stride() * deepest + taps.kRoom);
       for (; task < last; ++task) {
         const int64_t image = task / tiles, begin = task % tiles * tile;
         const int64_t count = std::min(tile, positions - begin);

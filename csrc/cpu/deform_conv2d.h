@@ -119,11 +119,14 @@ int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
 template <typename A>
 class DeformTile {
  public:
+  // Kernels read and write whole vectors.
+  static constexpr int64_t kRoom = 16;
+
   DeformTile(const DeformGeometry& g, const A* offset, const A* mask, int64_t most)
       : g_(g),
         offset_(offset),
         mask_(mask),
-        stride_((most + kRoomForVectors - 1) / kRoomForVectors * kRoomForVectors),
+        stride_((most + kRoom - 1) / kRoom * kRoom),
         pixels_(samples()),
         weights_(4 * samples()),
         windows_(2 * stride_) {}
@@ -170,8 +173,6 @@ class DeformTile {
   }
 
  private:
-  static constexpr int64_t kRoomForVectors = 16;
-
   int64_t samples() const { return g_.offset_groups * g_.points() * stride_; }
 
   DeformTaps<A> taps(int64_t group, int64_t k) {

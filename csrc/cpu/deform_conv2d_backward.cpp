@@ -37,7 +37,7 @@ class SliceBackward {
         taps_(g, in.offset.const_data_ptr<A>(),
               in.mask.defined() ? in.mask.const_data_ptr<A>() : nullptr, tile_),
         maps_(2 * map_.size()),
-        columns_(taps_.stride() * g.points() * kRoIChannels),
+        columns_(taps_.stride() * g.points() * kRoIChannels + taps_.kRoom),
         dots_(taps_.stride() * g.points() * 4) {}
 
   // `packed` [outputs, points, channels]; to `grad_packed`, alike, the weights' gradient is added,

@@ -132,7 +132,7 @@ void check_deform(std::mt19937& random, int64_t channels) {
   std::vector<A> y(kCount), x(kCount), zero(kCount), weights(4 * kStride), dots(4 * kStride);
   for (int64_t i = 0; i < kCount; ++i) y[i] = place(random), x[i] = place(random);
   y[3] = NAN, x[5] = INFINITY, y[7] = A(-1e30);
-  std::vector<A> columns(kCount * channels), grad(columns.size()), rows(3 * kCount);
+  std::vector<A> columns(kCount * channels + 16), grad(columns.size()), rows(3 * kCount);
   for (A& g : grad) g = place(random);
   std::vector<pixel_index_t<A>> pixel(kStride);
   const DeformPoint<A> point{kCount,      y.data(), x.data(), nullptr,    zero.data(),

@@ -31,7 +31,8 @@ struct DeformTaps {
   A* weight[4];
 };
 
-// Samples of a tile of positions in (some channels of) one block.
+// Samples of a tile of positions in (some channels of) one block. Map and columns have room for a
+// whole vector at the end.
 template <typename A>
 struct DeformBlock {
   DeformTaps<A> taps;  // [points, stride]

@@ -64,9 +64,22 @@ DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)
   return sum;
 }
 
-template <int64_t kChannels, typename A>
+template <typename T, int... I>
+DETOPS_INLINE Vector<lane_index_t<T>> lanes_before(int64_t n, Lanes<I...>) {
+  return Vector<lane_index_t<T>>{I...} < static_cast<lane_index_t<T>>(n);
+}
+
+// Where fewer channels are left than a vector holds, the others are read and written back as they
+// are: quicker than number by number.
+template <bool kWhole, typename T>
+DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
+  if (kWhole) return v;
+  return lanes_before<T>(n, typename FirstLanes<kLanes<T>>::type{}) ? v : others;
+}
+
+template <bool kWhole, typename A>
 DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
-  const int64_t channels = kChannels > 0 ? kChannels : t.channels;
+  const int64_t channels = kWhole ? kRoIChannels : t.channels;
   for (int64_t p = 0; p < t.positions; ++p) {
     A* column = t.columns + p * t.points * t.column_stride;
     for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
@@ -74,12 +87,7 @@ DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
       for (int64_t c = 0; c < channels; c += kLanes<A>) {
         Vector<A> value[4];
         for (int i = 0; i < 4; ++i) value[i] = load(t.map + s.corner[i] + c);
-        const Vector<A> sum = blend(s, value);
-        if (kChannels > 0) {
-          store(column + c, sum);
-        } else {
-          store_first(column + c, sum, channels - c);
-        }
+        store(column + c, choose_first<kWhole, A>(channels - c, blend(s, value), load(column + c)));
       }
     }
   }
@@ -88,9 +96,9 @@ DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
 template <typename A>
 void deform_gather(const DeformBlock<A>& t) {
   if (t.channels == kRoIChannels) {
-    gather_samples<kRoIChannels>(t);
+    gather_samples<true>(t);
   } else {
-    gather_samples<0>(t);
+    gather_samples<false>(t);
   }
 }
 
@@ -120,25 +128,27 @@ DETOPS_INLINE void sum_four(Vector<T> (&v)[4], T* out, int64_t stride) {
   }
 }
 
-template <int64_t kChannels, typename A>
+template <bool kWhole, typename A>
 DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
-  const int64_t channels = kChannels > 0 ? kChannels : t.channels;
+  const int64_t channels = kWhole ? kRoIChannels : t.channels;
   for (int64_t p = 0; p < t.positions; ++p) {
     A* column = t.columns + p * t.points * t.column_stride;
     for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
       const DeformSample<A> s = sample_of(t, k * t.stride + p);
       Vector<A> dot[4] = {};
       for (int64_t c = 0; c < channels; c += kLanes<A>) {
-        const int64_t n = kChannels > 0 ? kLanes<A> : channels - c;
-        const Vector<A> grad = load_first(column + c, n);
+        const int64_t n = channels - c;
+        const Vector<A> found = load(column + c);
+        const Vector<A> grad = choose_first<kWhole, A>(n, found, Vector<A>{});
         Vector<A> value[4];
         for (int i = 0; i < 4; ++i) {
-          value[i] = load_first(t.map + s.corner[i] + c, n);
+          value[i] = choose_first<kWhole, A>(n, load(t.map + s.corner[i] + c), Vector<A>{});
           dot[i] = fused(grad, value[i], dot[i]);
           A* to = grad_map + s.corner[i] + c;
-          store_first(to, fused(s.weight[i], grad, load_first(to, n)), n);
+          const Vector<A> before = load(to);
+          store(to, choose_first<kWhole, A>(n, fused(s.weight[i], grad, before), before));
         }
-        store_first(column + c, blend(s, value), n);
+        store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
       }
       sum_four<A>(dot, dots + k * t.stride + p, t.points * t.stride);
     }
@@ -148,9 +158,9 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
 template <typename A>
 void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   if (t.channels == kRoIChannels) {
-    scatter_samples<kRoIChannels>(t, grad_map, dots);
+    scatter_samples<true>(t, grad_map, dots);
   } else {
-    scatter_samples<0>(t, grad_map, dots);
+    scatter_samples<false>(t, grad_map, dots);
   }
 }
 
