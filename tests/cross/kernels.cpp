@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The CPU kernels without PyTorch, so that they can be run on another architecture by an emulator:
 // see `make cross-check`. Compares them with plain loops.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -149,7 +150,7 @@ void check_deform(std::mt19937& random, int64_t channels) {
   kernel.scatter(block, grad_map.data(), dots.data());
   kernel.differentiate(point, dots.data(), kStride, &rows[0], &rows[kCount], &rows[2 * kCount]);
   const auto near = [](A a, A b) { return std::fabs(a - b) <= A(2e-4); };
-  bool close = gathered == columns;
+  bool close = std::equal(&columns[0], &columns[kCount * channels], &gathered[0]);
   for (int64_t i = 0; i < kCount; ++i) {
     const auto s = math::deform::sample(y[i], x[i], A(kHeight), A(kWidth));
     const auto weight = math::deform::weights<A>(s, A(1));
