@@ -24,6 +24,24 @@ std::vector<Tensor> multiscale_roi_align_backward(
     Int pooled_width, Int batch_size, Int channels, IntList heights, IntList widths,
     int64_t sampling_ratio, bool aligned, double canonical_scale, int64_t canonical_level);
 
+// C channels in and O out; D offset groups; the kernel is [kh, kw]; `stride`, `padding` and
+// `dilation` are pairs. Arithmetic is that of the input's dtype, float32 at least; others may have
+// another.
+Tensor deform_conv2d_forward(const Tensor& input,                // [N, C, H, W]
+                             const Tensor& offset,               // [N, 2 D kh kw, oh, ow] y and x
+                             const std::optional<Tensor>& mask,  // [N, D kh kw, oh, ow]
+                             const Tensor& weight,               // [O, C / groups, kh, kw]
+                             const std::optional<Tensor>& bias,  // [O]
+                             IntList stride, IntList padding,
+                             IntList dilation);  // -> [N, O, oh, ow]
+
+// The gradients of input, offset, mask, weight and bias, each of length 0 where it is not wanted.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
+    const Tensor& grad,  // [N, O, oh, ow]
+    const Tensor& input, const Tensor& offset, const std::optional<Tensor>& mask,
+    const Tensor& weight, const std::optional<Tensor>& bias, IntList stride, IntList padding,
+    IntList dilation, std::array<bool, 5> wanted);
+
 Tensor box_iou_forward(const Tensor& boxes1,  // [N, 4]
                        const Tensor& boxes2,  // [M, 4] -> [N, M]
                        c10::string_view kind, double eps);

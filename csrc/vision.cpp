@@ -36,6 +36,15 @@ TORCH_LIBRARY(detops, m) {
       "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
       "float canonical_scale, int canonical_level) -> Tensor[]");
 
+  m.def(
+      "deform_conv2d_forward(Tensor input, Tensor offset, Tensor? mask, Tensor weight, "
+      "Tensor? bias, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1) -> Tensor");
+  m.def(
+      "deform_conv2d_backward(Tensor grad, Tensor input, Tensor offset, Tensor? mask, "
+      "Tensor weight, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
+      "bool[5] wanted) "
+      "-> (Tensor input, Tensor offset, Tensor mask, Tensor weight, Tensor bias)");
+
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
       "box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='iou', "
@@ -80,6 +89,32 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weights, Tensor h, Tensor c, Tensor output, Tensor cells, Tensor gates, "
       "bool input_wanted=True, bool h_wanted=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 
+  m.def(
+      "deform_conv_forward(Tensor input, Tensor weight, Tensor offset, Tensor(a!) output, "
+      "Tensor columns, Tensor ones, int kW, int kH, int dW, int dH, int padW, int padH, "
+      "int dilationW, int dilationH, int group, int deformable_group, int im2col_step) -> int");
+  m.def(
+      "deform_conv_backward_input(Tensor input, Tensor offset, Tensor gradOutput, "
+      "Tensor(a!) gradInput, Tensor(b!) gradOffset, Tensor weight, Tensor columns, int kW, int kH, "
+      "int dW, int dH, int padW, int padH, int dilationW, int dilationH, int group, "
+      "int deformable_group, int im2col_step) -> int");
+  m.def(
+      "deform_conv_backward_parameters(Tensor input, Tensor offset, Tensor gradOutput, "
+      "Tensor(a!) gradWeight, Tensor columns, Tensor ones, int kW, int kH, int dW, int dH, "
+      "int padW, int padH, int dilationW, int dilationH, int group, int deformable_group, "
+      "float scale, int im2col_step) -> int");
+  m.def(
+      "modulated_deform_conv_forward(Tensor input, Tensor weight, Tensor bias, Tensor ones, "
+      "Tensor offset, Tensor mask, Tensor(a!) output, Tensor columns, int kernel_h, int kernel_w, "
+      "int stride_h, int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w, "
+      "int group, int deformable_group, bool with_bias) -> ()");
+  m.def(
+      "modulated_deform_conv_backward(Tensor input, Tensor weight, Tensor bias, Tensor ones, "
+      "Tensor offset, Tensor mask, Tensor columns, Tensor(a!) grad_input, Tensor(b!) grad_weight, "
+      "Tensor(c!) grad_bias, Tensor(d!) grad_offset, Tensor(e!) grad_mask, Tensor grad_output, "
+      "int kernel_h, int kernel_w, int stride_h, int stride_w, int pad_h, int pad_w, "
+      "int dilation_h, int dilation_w, int group, int deformable_group, bool with_bias) -> ()");
+
   m.def("box_area(Tensor boxes) -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
   m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
@@ -91,12 +126,13 @@ namespace {
 // The ops that have a kernel per backend: those whose output size depends on values, and those
 // that run on Meta too.
 #define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
-#define DETOPS_OPS(op)                                                                           \
-  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                  \
-      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes) \
-          op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)            \
-              op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward)       \
-                  op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
+#define DETOPS_OPS(op)                                                                       \
+  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)              \
+      op(multiscale_roi_align_backward) op(deform_conv2d_forward) op(deform_conv2d_backward) \
+          op(box_iou_forward) op(box_iou_backward) op(match_boxes) op(encode_boxes_forward)  \
+              op(encode_boxes_backward) op(decode_boxes_forward) op(decode_boxes_backward)   \
+                  op(axpy_forward) op(axpy_backward) op(gdh_forward) op(mlp_forward)         \
+                      op(mlp_backward) op(lltm_forward) op(lltm_backward)
 
 // Compositions of other ops.
 #define DETOPS_COMPOSITES(op)                                                \
@@ -107,7 +143,9 @@ namespace {
 
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
-#define DETOPS_FAMILY_OPS(op)
+#define DETOPS_FAMILY_OPS(op)                                                                \
+  op(deform_conv_forward) op(deform_conv_backward_input) op(deform_conv_backward_parameters) \
+      op(modulated_deform_conv_forward) op(modulated_deform_conv_backward)
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,

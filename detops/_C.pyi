@@ -60,6 +60,28 @@ def multiscale_roi_align_backward(
     canonical_scale: float,
     canonical_level: int,
 ) -> list[Tensor]: ...
+def deform_conv2d_forward(
+    input: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor: ...
+def deform_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 def box_iou_forward(
     boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
 ) -> Tensor: ...

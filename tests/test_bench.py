@@ -35,6 +35,8 @@ def test_every_case_runs_once_and_agrees(monkeypatch):
         for other in (case.torchvision, case.pytorch):
             if other is None:
                 continue
+            if other is case.pytorch and case.op.startswith("deform_conv2d"):
+                continue  # a plain convolution, for comparison of time alone
             theirs = other()
             if case.op == "batched_nms":  # torchvision's order among ties is not stable
                 assert set(ours.tolist()) == set(theirs.tolist())

@@ -9,4 +9,48 @@ namespace detops::family {
 
 using at::Tensor;
 
+// Deformable convolution. Sizes along x come before those along y in the first three, `columns` and
+// `ones` are left alone, and the batch need not be a multiple of `im2col_step`. All return 1.
+int64_t deform_conv_forward(const Tensor& input, const Tensor& weight, const Tensor& offset,
+                            const Tensor& output, const Tensor& columns, const Tensor& ones,
+                            int64_t kernel_w, int64_t kernel_h, int64_t stride_w, int64_t stride_h,
+                            int64_t pad_w, int64_t pad_h, int64_t dilation_w, int64_t dilation_h,
+                            int64_t group, int64_t deformable_group, int64_t im2col_step);
+
+int64_t deform_conv_backward_input(const Tensor& input, const Tensor& offset,
+                                   const Tensor& grad_output, const Tensor& grad_input,
+                                   const Tensor& grad_offset, const Tensor& weight,
+                                   const Tensor& columns, int64_t kernel_w, int64_t kernel_h,
+                                   int64_t stride_w, int64_t stride_h, int64_t pad_w, int64_t pad_h,
+                                   int64_t dilation_w, int64_t dilation_h, int64_t group,
+                                   int64_t deformable_group, int64_t im2col_step);
+
+// Adds `scale` times the gradient to `grad_weight`.
+int64_t deform_conv_backward_parameters(const Tensor& input, const Tensor& offset,
+                                        const Tensor& grad_output, const Tensor& grad_weight,
+                                        const Tensor& columns, const Tensor& ones, int64_t kernel_w,
+                                        int64_t kernel_h, int64_t stride_w, int64_t stride_h,
+                                        int64_t pad_w, int64_t pad_h, int64_t dilation_w,
+                                        int64_t dilation_h, int64_t group, int64_t deformable_group,
+                                        double scale, int64_t im2col_step);
+
+void modulated_deform_conv_forward(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                                   const Tensor& ones, const Tensor& offset, const Tensor& mask,
+                                   const Tensor& output, const Tensor& columns, int64_t kernel_h,
+                                   int64_t kernel_w, int64_t stride_h, int64_t stride_w,
+                                   int64_t pad_h, int64_t pad_w, int64_t dilation_h,
+                                   int64_t dilation_w, int64_t group, int64_t deformable_group,
+                                   bool with_bias);
+
+// Adds to `grad_weight` and `grad_bias`; the other gradients are set.
+void modulated_deform_conv_backward(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                                    const Tensor& ones, const Tensor& offset, const Tensor& mask,
+                                    const Tensor& columns, const Tensor& grad_input,
+                                    const Tensor& grad_weight, const Tensor& grad_bias,
+                                    const Tensor& grad_offset, const Tensor& grad_mask,
+                                    const Tensor& grad_output, int64_t kernel_h, int64_t kernel_w,
+                                    int64_t stride_h, int64_t stride_w, int64_t pad_h,
+                                    int64_t pad_w, int64_t dilation_h, int64_t dilation_w,
+                                    int64_t group, int64_t deformable_group, bool with_bias);
+
 }  // namespace detops::family

@@ -41,6 +41,8 @@ DETOPS_HD float sqrt(float x) { return ::sqrtf(x); }
 DETOPS_HD double sqrt(double x) { return ::sqrt(x); }
 DETOPS_HD float atan(float x) { return ::atanf(x); }
 DETOPS_HD double atan(double x) { return ::atan(x); }
+DETOPS_HD float floor(float x) { return ::floorf(x); }
+DETOPS_HD double floor(double x) { return ::floor(x); }
 DETOPS_HD float ceil(float x) { return ::ceilf(x); }
 DETOPS_HD double ceil(double x) { return ::ceil(x); }
 

@@ -10,6 +10,7 @@ from .box_iou import (
     match_boxes,
 )
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
+from .deform_conv2d import DeformConv2d, deform_conv2d
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .mlp import MLP, mlp
@@ -20,6 +21,7 @@ from .roi_align import RoIAlign, roi_align
 __all__ = [
     "Axpy",
     "BoxCoder",
+    "DeformConv2d",
     "LLTM",
     "LLTMSequence",
     "MLP",
@@ -33,6 +35,7 @@ __all__ = [
     "clip_boxes_to_image",
     "complete_box_iou",
     "decode_boxes",
+    "deform_conv2d",
     "distance_box_iou",
     "encode_boxes",
     "gdh",

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one tile of positions.
+
+// For numbers that an integer of their width holds.
+template <typename T>
+DETOPS_INLINE Vector<T> floor_lanes(Vector<T> x) {
+  using Whole = Vector<lane_index_t<T>>;
+  const Vector<T> toward_zero =
+      __builtin_convertvector(__builtin_convertvector(x, Whole), Vector<T>);
+  return toward_zero > x ? toward_zero - T(1) : toward_zero;
+}
+DETOPS_INLINE Vector<float> floor(Vector<float> x) { return floor_lanes<float>(x); }
+DETOPS_INLINE Vector<double> floor(Vector<double> x) { return floor_lanes<double>(x); }
+
+#include "../../math/deform_conv2d.inl"
+
+template <typename A>
+DETOPS_INLINE deform::Sample<Vector<A>> sample_at(const DeformPoint<A>& t, int64_t i) {
+  const int64_t n = t.positions - i;
+  const Vector<A> y = (load_first(t.window_y + i, n) + t.y) + load_first(t.offset_y + i, n);
+  const Vector<A> x = (load_first(t.window_x + i, n) + t.x) + load_first(t.offset_x + i, n);
+  return deform::sample(y, x, t.height, t.width);
+}
+
+template <typename A>
+DETOPS_INLINE Vector<A> mask_at(const DeformPoint<A>& t, int64_t i) {
+  return t.mask != nullptr ? load_first(t.mask + i, t.positions - i) : Vector<A>{} + 1;
+}
+
+template <typename A>
+void deform_locate(const DeformPoint<A>& t, const DeformTaps<A>& taps) {
+  using Pixels = Vector<lane_index_t<A>>;
+  const pixel_index_t<A> row = static_cast<pixel_index_t<A>>(t.width) + 2;
+  for (int64_t i = 0; i < t.positions; i += kLanes<A>) {
+    const auto s = sample_at(t, i);
+    const Pixels y = __builtin_convertvector(s.y, Pixels);
+    const Pixels pixel = (y + 2) * row + (__builtin_convertvector(s.x, Pixels) + 1);
+    __builtin_memcpy(taps.pixel + i, &pixel, sizeof pixel);
+    const auto weight = deform::weights<A>(s, mask_at(t, i));
+    for (int k = 0; k < 4; ++k) store(taps.weight[k] + i, weight.at[k]);
+  }
+}
+
+// One sample: where its corners are and what they weigh.
+template <typename A>
+struct DeformSample {
+  int64_t corner[4];
+  Vector<A> weight[4];
+};
+
+template <typename A>
+DETOPS_INLINE DeformSample<A> sample_of(const DeformBlock<A>& t, int64_t i) {
+  const int64_t first = t.taps.pixel[i] * kRoIChannels + t.channel;
+  const int64_t below = first + t.row * kRoIChannels;
+  return {{first, first + kRoIChannels, below, below + kRoIChannels},
+          {splat(t.taps.weight[0][i]), splat(t.taps.weight[1][i]), splat(t.taps.weight[2][i]),
+           splat(t.taps.weight[3][i])}};
+}
+
+template <typename A>
+DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)[4]) {
+  Vector<A> sum = s.weight[0] * value[0];
+  for (int k = 1; k < 4; ++k) sum = fused(s.weight[k], value[k], sum);
+  return sum;
+}
+
+template <typename T, int... I>
+DETOPS_INLINE Vector<lane_index_t<T>> lanes_before(int64_t n, Lanes<I...>) {
+  return Vector<lane_index_t<T>>{I...} < static_cast<lane_index_t<T>>(n);
+}
+
+// Where fewer channels are left than a vector holds, the others are read and written back as they
+// are: quicker than number by number.
+template <bool kWhole, typename T>
+DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
+  if (kWhole) return v;
+  return lanes_before<T>(n, typename FirstLanes<kLanes<T>>::type{}) ? v : others;
+}
+
+template <bool kWhole, typename A>
+DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
+  const int64_t channels = kWhole ? kRoIChannels : t.channels;
+  for (int64_t p = 0; p < t.positions; ++p) {
+    A* column = t.columns + p * t.points * t.column_stride;
+    for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
+      const DeformSample<A> s = sample_of(t, k * t.stride + p);
+      for (int64_t c = 0; c < channels; c += kLanes<A>) {
+        Vector<A> value[4];
+        for (int i = 0; i < 4; ++i) value[i] = load(t.map + s.corner[i] + c);
+        store(column + c, choose_first<kWhole, A>(channels - c, blend(s, value), load(column + c)));
+      }
+    }
+  }
+}
+
+template <typename A>
+void deform_gather(const DeformBlock<A>& t) {
+  if (t.channels == kRoIChannels) {
+    gather_samples<true>(t);
+  } else {
+    gather_samples<false>(t);
+  }
+}
+
+// The sums of four vectors.
+template <typename T>
+DETOPS_INLINE void sum_four(Vector<T> (&v)[4], T* out, int64_t stride) {
+  if constexpr (kLanes<T> >= 4) {
+    constexpr auto kAll = typename FirstLanes<kLanes<T>>::type{};
+    exchange<1, T>(v[0], v[1], kAll);
+    exchange<1, T>(v[2], v[3], kAll);
+    Vector<T> low = v[0] + v[1], high = v[2] + v[3];
+    exchange<2, T>(low, high, kAll);
+    Vector<T> sum = low + high;
+    if constexpr (kLanes<T> >= 16) {
+      high = sum;
+      exchange<8, T>(sum, high, kAll);
+      sum += high;
+    }
+    if constexpr (kLanes<T> >= 8) {
+      high = sum;
+      exchange<4, T>(sum, high, kAll);
+      sum += high;
+    }
+    for (int k = 0; k < 4; ++k) out[k * stride] = sum[k];
+  } else {
+    for (int k = 0; k < 4; ++k) out[k * stride] = sum_lanes<T>(v[k]);
+  }
+}
+
+template <bool kWhole, typename A>
+DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
+  const int64_t channels = kWhole ? kRoIChannels : t.channels;
+  for (int64_t p = 0; p < t.positions; ++p) {
+    A* column = t.columns + p * t.points * t.column_stride;
+    for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
+      const DeformSample<A> s = sample_of(t, k * t.stride + p);
+      Vector<A> dot[4] = {};
+      for (int64_t c = 0; c < channels; c += kLanes<A>) {
+        const int64_t n = channels - c;
+        const Vector<A> found = load(column + c);
+        const Vector<A> grad = choose_first<kWhole, A>(n, found, Vector<A>{});
+        Vector<A> value[4];
+        for (int i = 0; i < 4; ++i) {
+          value[i] = choose_first<kWhole, A>(n, load(t.map + s.corner[i] + c), Vector<A>{});
+          dot[i] = fused(grad, value[i], dot[i]);
+          A* to = grad_map + s.corner[i] + c;
+          const Vector<A> before = load(to);
+          store(to, choose_first<kWhole, A>(n, fused(s.weight[i], grad, before), before));
+        }
+        store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
+      }
+      sum_four<A>(dot, dots + k * t.stride + p, t.points * t.stride);
+    }
+  }
+}
+
+template <typename A>
+void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
+  if (t.channels == kRoIChannels) {
+    scatter_samples<true>(t, grad_map, dots);
+  } else {
+    scatter_samples<false>(t, grad_map, dots);
+  }
+}
+
+template <typename A>
+void deform_differentiate(const DeformPoint<A>& t, const A* dots, int64_t stride, A* grad_y,
+                          A* grad_x, A* grad_mask) {
+  for (int64_t i = 0; i < t.positions; i += kLanes<A>) {
+    const int64_t n = t.positions - i;
+    const deform::Corners<Vector<A>> dot{{load_first(dots + i, n), load_first(dots + stride + i, n),
+                                          load_first(dots + 2 * stride + i, n),
+                                          load_first(dots + 3 * stride + i, n)}};
+    const auto grad = deform::gradient<A>(sample_at(t, i), mask_at(t, i), dot);
+    store_first(grad_y + i, grad.y, n);
+    store_first(grad_x + i, grad.x, n);
+    if (grad_mask != nullptr) store_first(grad_mask + i, grad.mask, n);
+  }
+}
+
+template <typename A>
+constexpr DeformKernels<A> kDeformKernels{deform_locate<A>, deform_gather<A>, deform_scatter<A>,
+                                          deform_differentiate<A>};

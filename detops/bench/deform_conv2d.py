@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of deform_conv2d, forward and backward, beside a plain convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from .case import Call, Case
+
+# Channels in and out, height, width, groups, with a mask, quick.
+SIZES = (
+    (64, 64, 64, 1, True, True),
+    (64, 64, 64, 1, False, False),
+    (256, 50, 84, 1, True, False),
+    (256, 50, 84, 32, True, False),
+)
+
+
+def _gradient(output: Tensor, tensors: list[Tensor], grad: Tensor) -> Call:
+    """All gradients; the first is the input's."""
+    return lambda: torch.autograd.grad(output, tensors, grad, retain_graph=True)[0]
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time; the column of PyTorch is ``F.conv2d``, which samples nothing."""
+    import torchvision
+
+    def run(function: Any, x: Any, offset: Any, weight: Any, bias: Any, mask: Any) -> Tensor:
+        return function(x, offset, weight, bias, (1, 1), (1, 1), (1, 1), mask)
+
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator).to(device)
+
+    for channels, height, width, groups, masked, quick in SIZES:
+        wide, weight = (
+            random(1, channels, height, width),
+            random(channels, channels // groups, 3, 3),
+        )
+        offset, bias = random(1, 18, height, width), random(channels)
+        mask = random(1, 9, height, width).sigmoid() if masked else None
+        for last in (False, True):
+            form = torch.channels_last if last else torch.contiguous_format
+            x = wide.contiguous(memory_format=form)
+            name = f"{channels} to {channels}, 3 x 3, {height} x {width}"
+            name += ", v2" if masked else ", v1"
+            name += f", {groups} groups" if groups > 1 else ""
+            sizes: dict[str, Any] = dict(
+                name=f"{name}; PyTorch: plain conv2d",
+                layout="channels_last" if last else "NCHW",
+                bytes=4 * (2 * x.numel() + 27 * height * width),
+                quick=quick,
+            )
+            products = 2 * 9 * channels * channels // groups * height * width
+
+            given = (x, offset, weight, bias, mask)
+            yield Case(
+                "deform_conv2d forward",
+                ours=lambda: run(ops.deform_conv2d, *given),  # noqa: B023
+                torchvision=lambda: run(torchvision.ops.deform_conv2d, *given),  # noqa: B023
+                pytorch=lambda: F.conv2d(x, weight, bias, 1, 1, 1, groups),  # noqa: B023
+                flops=products,
+                **sizes,
+            )
+            leaves = [t if t is None else t.detach().requires_grad_() for t in given]
+            tensors = [t for t in leaves if t is not None]
+            ours = run(ops.deform_conv2d, *leaves)
+            theirs = run(torchvision.ops.deform_conv2d, *leaves)
+            plain = F.conv2d(leaves[0], leaves[2], leaves[3], 1, 1, 1, groups)  # type: ignore[arg-type]
+            grad = random(*ours.shape).contiguous(memory_format=form)
+            yield Case(
+                "deform_conv2d backward",
+                ours=_gradient(ours, tensors, grad),
+                torchvision=_gradient(theirs, tensors, grad),
+                pytorch=_gradient(plain, [leaves[0], leaves[2], leaves[3]], grad),  # type: ignore[list-item]
+                flops=2 * products,
+                **sizes,
+            )

@@ -1,0 +1,149 @@
+"""Deformable convolution."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .. import _C
+from ._shared import as_pair
+
+
+class DeformConv2dFunction(torch.autograd.Function):
+    """Once differentiable in every tensor."""
+
+    @staticmethod
+    def forward(
+        input: Tensor,
+        offset: Tensor,
+        mask: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
+    ) -> Tensor:
+        """See :func:`deform_conv2d`; ``window`` is stride, padding and dilation."""
+        return _C.deform_conv2d_forward(input, offset, mask, weight, bias, *window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the tensors, not the samples, which are many times as large."""
+        *tensors, ctx.window = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients that are wanted, of all tensors in one go."""
+        wanted = list(ctx.needs_input_grad[:5])
+        input, offset, mask, weight, bias = ctx.saved_tensors
+        stride, padding, dilation = ctx.window
+        gradients = _C.deform_conv2d_backward(
+            grad, input, offset, mask, weight, bias, stride, padding, dilation, wanted
+        )
+        return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None
+
+
+def deform_conv2d(
+    input: Tensor,
+    offset: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = (1, 1),
+    padding: int | tuple[int, int] = (0, 0),
+    dilation: int | tuple[int, int] = (1, 1),
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Convolution whose kernel points are moved at each position, and with ``mask`` also weighted.
+
+    "Deformable Convolutional Networks" (Dai et al., 2017), equation 2, and with ``mask``
+    "Deformable ConvNets v2" (Zhu et al., 2019), equation 1. Samples are bilinear; the image
+    continues with zeros. A sample whose place is NaN or infinite is 0 and sends no gradient back.
+    The arithmetic is that of ``input``'s dtype, float32 at least; the other tensors may have other
+    floating dtypes, and are not rounded to the one of ``input``.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        offset: ``[N, 2 * D * kh * kw, oh, ow]`` pixels, first y and then x for each kernel point,
+            for each of D groups of channels.
+        weight: ``[O, C / groups, kh, kw]``; the shapes tell the number of groups.
+        bias: ``[O]``.
+        stride: pixels between neighbouring positions, one number or (vertical, horizontal).
+        padding: zeros around the image, likewise.
+        dilation: pixels between neighbouring kernel points, likewise.
+        mask: ``[N, D * kh * kw, oh, ow]``, what each sample is multiplied with.
+
+    Returns:
+        ``[N, O, oh, ow]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; a stride or dilation below 1, a padding below
+            0; a kernel that does not fit into the padded image.
+    """
+    window = (as_pair(stride), as_pair(padding), as_pair(dilation))
+    return DeformConv2dFunction.apply(input, offset, mask, weight, bias, window)
+
+
+class DeformConv2d(nn.Module):
+    """See :func:`deform_conv2d`."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if channels % groups != 0:
+                raise ValueError(
+                    f"detops.DeformConv2d: {name} must be divisible by groups ({groups}), "
+                    f"got {channels}"
+                )
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = as_pair(kernel_size)
+        self.stride = as_pair(stride)
+        self.padding = as_pair(padding)
+        self.dilation = as_pair(dilation)
+        self.groups = groups
+        size = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = nn.Parameter(torch.empty(size))
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new parameters, as a plain convolution does."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(math.prod(self.weight.shape[1:]))
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``[N, C, H, W]``, offsets and a mask to ``[N, O, oh, ow]``."""
+        return deform_conv2d(
+            input,
+            offset,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            mask,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"groups={self.groups}, bias={self.bias is not None}"
+        )

@@ -1,0 +1,459 @@
+import math
+
+import pytest
+import reference_deform_conv2d as reference
+import torch
+import torch.nn.functional as F
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+import detops
+from detops._C import deform_conv2d_backward, deform_conv2d_forward
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+# images, channels, outputs, groups, offset groups, height, width, kernel, stride, padding, dilation
+SHAPES = {
+    "plain": (2, 6, 4, 1, 1, 7, 9, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "uneven window": (1, 5, 3, 1, 1, 11, 8, (2, 3), (2, 1), (0, 2), (1, 2)),
+    "groups": (2, 12, 8, 4, 2, 6, 7, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "depthwise": (1, 40, 80, 40, 4, 9, 8, (3, 3), (1, 2), (1, 1), (1, 1)),
+    "large groups": (1, 144, 6, 2, 3, 5, 6, (1, 2), (1, 1), (0, 1), (1, 1)),
+    "offset groups across blocks": (2, 100, 33, 1, 5, 5, 7, (3, 1), (1, 1), (1, 0), (1, 1)),
+    "several tiles": (3, 64, 20, 1, 2, 33, 41, (3, 3), (1, 1), (1, 1), (1, 1)),
+    "many images": (19, 3, 5, 1, 3, 4, 4, (1, 1), (1, 1), (0, 0), (1, 1)),
+    "one pixel": (1, 1, 1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0), (1, 1)),
+}  # fmt: skip
+
+
+def arguments(
+    name,
+    masked=True,
+    biased=True,
+    layout=torch.contiguous_format,
+    dtype=torch.float32,
+    device="cpu",
+):
+    """(input, offset, mask, weight, bias) and the window (stride, padding, dilation)."""
+    n, c, o, groups, offset_groups, *extents, kernel, stride, padding, dilation = SHAPES[name]
+    generator = torch.Generator().manual_seed(0)
+    size = [
+        (extents[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    ]
+    points = offset_groups * kernel[0] * kernel[1]
+
+    def random(*shape):
+        x = torch.randn(shape, dtype=torch.double, generator=generator)
+        return x.to(dtype).to(device).requires_grad_()
+
+    x = random(n, c, *extents).detach().contiguous(memory_format=layout).requires_grad_()
+    offset = (2 * random(n, 2 * points, *size)).detach().requires_grad_()
+    mask = random(n, points, *size) if masked else None
+    weight, bias = random(o, c // groups, *kernel), random(o) if biased else None
+    return (x, offset, mask, weight, bias), (stride, padding, dilation)
+
+
+def call(function, tensors, window):
+    x, offset, mask, weight, bias = tensors
+    return function(x, offset, weight, bias, *window, mask)
+
+
+def gradients(function, tensors, window, grad=None):
+    """The output and the gradients of all tensors that there are."""
+    output = call(function, tensors, window)
+    if grad is None:
+        grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(7))
+    grad = grad.to(output).contiguous(memory_format=torch.preserve_format)
+    return output, *torch.autograd.grad(output, [t for t in tensors if t is not None], grad)
+
+
+def as_double(tensors):
+    return tuple(t if t is None else t.detach().double().cpu().requires_grad_() for t in tensors)
+
+
+def check_all(ours, expected, eps=1.2e-7, factor=64):
+    """Each tensor to within some roundings of its largest number, which bounds its terms' size."""
+    for one, other in zip(ours, expected, strict=True):
+        assert one.shape == other.shape
+        scale = max(1.0, other.abs().max().item()) if other.numel() else 1.0
+        torch.testing.assert_close(
+            one.double().cpu(), other.double().cpu(), rtol=0, atol=factor * eps * scale
+        )
+
+
+@pytest.fixture
+def poison():
+    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("masked", "biased"), [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_torchvision(isa, device, name, masked, biased, layout, poison):
+    tensors, window = arguments(name, masked, biased, layout, device=device)
+    ours = gradients(detops.deform_conv2d, tensors, window)
+    theirs = gradients(torchvision.ops.deform_conv2d, as_double(tensors), window)
+    check_all(ours, theirs)
+    if min(ours[0].shape[1:]) > 1:
+        assert ours[0].is_contiguous(memory_format=layout)
+        assert ours[1].is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_the_reference_in_double(isa, name, masked, layout):
+    tensors, window = arguments(name, masked, layout=layout, dtype=torch.double)
+    check_all(
+        gradients(detops.deform_conv2d, tensors, window),
+        gradients(reference.deform_conv2d, tensors, window),
+        eps=2.2e-16,
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["plain", "depthwise", "several tiles"])
+def test_half_precision_rounds_once(isa, device, dtype, name, layout):
+    tensors, window = arguments(name, layout=layout, dtype=dtype, device=device)
+    wide = tuple(t.detach().float().requires_grad_() for t in tensors)
+    grad = torch.randn(call(detops.deform_conv2d, tensors, window).shape, device=device).to(dtype)
+    ours = gradients(detops.deform_conv2d, tensors, window, grad)
+    expected = gradients(detops.deform_conv2d, wide, window, grad.float())
+    for one, other in zip(ours, expected, strict=True):
+        assert one.dtype == dtype
+        assert torch.equal(one, other.to(dtype))
+
+
+def test_dtypes_may_differ(device):
+    tensors, window = arguments("groups", device=device)
+    x, offset, mask, weight, bias = tensors
+    half = (x.detach().half().requires_grad_(), offset, mask.detach().double().requires_grad_(),
+            weight, bias)  # fmt: skip
+    ours = gradients(detops.deform_conv2d, half, window)
+    wide = (half[0].detach().float().requires_grad_(), *tensors[1:])
+    expected = gradients(detops.deform_conv2d, wide, window, torch.randn(
+        ours[0].shape, generator=torch.Generator().manual_seed(7)).half().float())  # fmt: skip
+    assert [t.dtype for t in ours[1:]] == [t.dtype for t in half]
+    for one, other in zip(ours, expected, strict=True):
+        assert torch.equal(one, other.to(one.dtype))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_offset_is_a_convolution(isa, device, layout):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 6, 9, 8, generator=generator).to(device).contiguous(memory_format=layout)
+    weight = torch.randn(4, 3, 3, 2, generator=generator).to(device)
+    window = ((2, 1), (1, 2), (1, 2))
+    expected = F.conv2d(x, weight, None, *window, groups=2)
+    offset = torch.zeros(2, 12, *expected.shape[2:], device=device)
+    ours = detops.deform_conv2d(x, offset, weight, None, *window)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+
+
+def test_gradients_at_whole_numbers_are_torchvisions(isa, device):
+    # Where training begins: all samples lie on pixels, some exactly one pixel outside.
+    tensors, window = arguments("plain", device=device)
+    for size in (0.0, 1.0, -1.0):
+        offset = torch.full_like(tensors[1], size).requires_grad_()
+        moved = (tensors[0], offset, *tensors[2:])
+        check_all(
+            gradients(detops.deform_conv2d, moved, window),
+            gradients(torchvision.ops.deform_conv2d, as_double(moved), window),
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("masked", [True, False])
+def test_gradcheck(device, masked, layout):
+    tensors, window = arguments("groups", masked, layout=layout, dtype=torch.double, device=device)
+    x, offset, mask, weight, bias = tensors
+    # Away from whole numbers, where there is no derivative.
+    offset = (offset.detach().floor() + 0.3).requires_grad_()
+    mask = mask[:1].detach().requires_grad_() if masked else None
+    some = (x[:1].detach().contiguous(memory_format=layout).requires_grad_(),
+            offset[:1].detach().requires_grad_(), mask, weight, bias)  # fmt: skip
+    present = [t for t in some if t is not None]
+
+    def function(*given):
+        given = iter(given)
+        return call(
+            detops.deform_conv2d, [None if t is None else next(given) for t in some], window
+        )
+
+    assert gradcheck(function, present, fast_mode=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["several tiles", "depthwise", "large groups", "many images"])
+def test_same_bits_with_any_number_of_threads(two_threads, name, layout):
+    tensors, window = arguments(name, layout=layout)
+    one, two = two_threads(lambda: gradients(detops.deform_conv2d, tensors, window))
+    again = gradients(detops.deform_conv2d, tensors, window)
+    for first, second, third in zip(one, two, again, strict=True):
+        assert torch.equal(first, second) and torch.equal(first, third)
+
+
+def test_only_what_is_wanted(device):
+    tensors, window = arguments("groups", device=device)
+    grad = torch.randn_like(call(detops.deform_conv2d, tensors, window))
+    everything = deform_conv2d_backward(grad, *tensors, *window, [True] * 5)
+    for i in range(5):
+        wanted = [j == i for j in range(5)]
+        found = deform_conv2d_backward(grad, *tensors, *window, wanted)
+        for j in range(5):
+            assert torch.equal(found[j], everything[j] if j == i else grad.new_empty(0))
+        # Through autograd, in the order of its arguments.
+        (ours,) = torch.autograd.grad(call(detops.deform_conv2d, tensors, window), tensors[i], grad)
+        assert torch.equal(ours, everything[i])
+
+
+ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e9, -3e9]
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_odd_offsets_sample_nothing(isa, device, value, axis):
+    (x, offset, mask, weight, bias), window = arguments("plain", device=device)
+    odd = offset.detach().clone()
+    odd[:, 2 * 4 + axis, 2:5] = value  # the middle point
+    odd.requires_grad_()
+    without = mask.detach().clone()
+    without[:, 4, 2:5] = 0
+    ours = gradients(detops.deform_conv2d, (x, odd, mask, weight, bias), window)
+    expected = gradients(
+        torchvision.ops.deform_conv2d, as_double((x, offset, without, weight, bias)), window
+    )
+    for one in ours:
+        assert one.isfinite().all()
+    check_all(ours[:2] + ours[4:], expected[:2] + expected[4:])
+    assert (ours[2][:, 8:10, 2:5] == 0).all() and (ours[3][:, 4, 2:5] == 0).all()
+    for i in (2, 3):  # the other points' are as they were
+        assert (ours[i] != 0).double().mean() > 0.5
+
+
+def test_a_sample_outside_reads_no_pixel(isa):
+    x = torch.full((1, 33, 4, 4), math.nan)
+    offset = torch.full((1, 2, 4, 4), 50.0)
+    assert (detops.deform_conv2d(x, offset, torch.ones(2, 33, 1, 1)) == 0).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_pixel_is_read_but_the_corners(isa, device, layout):
+    # Images, channels of other groups, and pixels beside the samples hold NaN.
+    x = torch.full((3, 70, 6, 6), math.nan, device=device)
+    x[1, :20, 2:4, 2:4] = 1
+    x = x.contiguous(memory_format=layout).requires_grad_()
+    centre = torch.full((3, 14, 6, 6), 2.5, device=device)
+    grid = torch.arange(6.0, device=device)
+    centre[:, 0::2] -= grid[:, None]
+    centre[:, 1::2] -= grid
+    weight = torch.ones(7, 10, 1, 1, device=device)
+    output = detops.deform_conv2d(x, centre, weight)
+    assert (output[1, :2] == 10).all()
+    assert output[0].isnan().all() and output[1, 2:].isnan().all() and output[2].isnan().all()
+    (grad,) = torch.autograd.grad(output[1, :2].sum(), x)
+    touched = torch.zeros_like(grad)
+    touched[1, :20, 2:4, 2:4] = 9
+    assert torch.equal(grad, touched)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.floats(width=32), min_size=8, max_size=8),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from([torch.float32, torch.double, torch.float16]),
+)
+def test_any_offset_is_safe(values, layout, dtype):
+    x = torch.ones(1, 3, 2, 2, dtype=dtype).contiguous(memory_format=layout).requires_grad_()
+    offset = torch.tensor(values).view(1, 2, 2, 2).requires_grad_()
+    output = detops.deform_conv2d(x, offset, torch.ones(1, 3, 1, 1, dtype=dtype))
+    assert ((output >= 0) & (output <= 3.01)).all()
+    for grad in torch.autograd.grad(output.sum(), (x, offset)):
+        assert grad.isfinite().all()
+    expected = reference.deform_conv2d(
+        x.detach().double(), offset.detach().double(), torch.ones(1, 3, 1, 1).double()
+    )
+    torch.testing.assert_close(output.double(), expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("images", [0, 2])
+@pytest.mark.parametrize("outputs", [0, 4])
+def test_empty(device, images, outputs):
+    (x, offset, mask, weight, bias), window = arguments("plain", device=device)
+    some = (x[:images], offset[:images], mask[:images], weight[:outputs], bias[:outputs])
+    some = tuple(t.detach().requires_grad_() for t in some)
+    results = gradients(detops.deform_conv2d, some, window)
+    assert results[0].shape == (images, outputs, 7, 9)
+    for t, grad in zip(some, results[1:], strict=True):
+        assert grad.shape == t.shape
+        assert images * outputs > 0 or (grad == 0).all()
+
+
+def test_not_contiguous(device):
+    tensors, window = arguments("groups", device=device)
+    strided = tuple(
+        torch.stack([t.detach(), t.detach()], -1)[..., 0].requires_grad_() for t in tensors
+    )
+    assert not any(t.is_contiguous() for t in strided)
+    grad = torch.randn(8, 8, 6, 7, device=device)[::4]
+    ours = gradients(detops.deform_conv2d, strided, window, grad)
+    expected = gradients(detops.deform_conv2d, tensors, window, grad.contiguous())
+    for one, other in zip(ours, expected, strict=True):
+        assert torch.equal(one, other)
+    output = call(detops.deform_conv2d, tensors, window)
+    (summed,) = torch.autograd.grad(output.sum(), tensors[0])  # of an expanded number
+    (plain,) = torch.autograd.grad(
+        call(detops.deform_conv2d, tensors, window), tensors[0], torch.ones_like(output)
+    )
+    assert torch.equal(summed, plain)
+
+
+X, OFFSET, MASK = torch.zeros(2, 6, 5, 4), torch.zeros(2, 18, 3, 2), torch.zeros(2, 9, 3, 2)
+W, B = torch.zeros(4, 6, 3, 3), torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(input=X[0]), r"input must be \[N, C, H, W\], got \[6, 5, 4\]"),
+        (dict(input=X.long()), "input must be float32, float64, float16 or bfloat16, got Long"),
+        (dict(input=X[:, :, :0]), "input must have H and W of at least 1"),
+        (dict(offset=OFFSET[0]), r"offset must be \[N, 2 \* offset groups \* kh \* kw, oh, ow\], "
+                                 r"got \[18, 3, 2\]"),
+        (dict(offset=OFFSET.int()), "offset must be float32.*got Int"),
+        (dict(offset=OFFSET.to("meta")), "offset must be on the device of input"),
+        (dict(offset=OFFSET[:, :17]), r"offset.size\(1\) must be a multiple of 2 \* kh \* kw "
+                                      r"\(18\), got 17"),
+        (dict(offset=OFFSET[:, :0]), r"offset.size\(1\) must be a multiple .*, got 0"),
+        (dict(offset=torch.zeros(2, 72, 3, 2)), r"channels must be a multiple of the offset groups "
+                                                r"\(4\), got 6"),
+        (dict(offset=OFFSET[:, :, :2]), r"offset must be \[2, 18, 3, 2\], got \[2, 18, 2, 2\]"),
+        (dict(offset=OFFSET[:1]), r"offset must be \[2, 18, 3, 2\], got \[1, 18, 3, 2\]"),
+        (dict(mask=MASK[:, :8]), r"mask must be \[2, 9, 3, 2\], got \[2, 8, 3, 2\]"),
+        (dict(mask=MASK[0]), r"mask must be \[N, offset groups \* kh \* kw, oh, ow\]"),
+        (dict(mask=MASK.bool()), "mask must be float32.*got Bool"),
+        (dict(weight=W[0]), r"weight must be \[O, C / groups, kh, kw\], got \[6, 3, 3\]"),
+        (dict(weight=W.to("meta")), "weight must be on the device of input"),
+        (dict(weight=W[:, :4]), r"weight.size\(1\) must divide the input's channels \(6\), got 4"),
+        (dict(weight=W[:, :0]), r"weight must be .* with at least 1 in each place but the first"),
+        (dict(weight=torch.zeros(4, 7, 3, 3)), r"weight.size\(1\) must divide"),
+        (dict(weight=torch.zeros(4, 2, 3, 3)), r"weight.size\(0\) must be a multiple of the groups "
+                                               r"\(3\), got 4"),
+        (dict(bias=B[:3]), r"bias must be \[4\], got \[3\]"),
+        (dict(bias=W), r"bias must be \[O\], got \[4, 6, 3, 3\]"),
+        (dict(stride=0), r"stride must be at least 1, got \[0, 0\]"),
+        (dict(padding=(0, -1)), r"padding must be at least 0, got \[0, -1\]"),
+        (dict(dilation=0), r"dilation must be at least 1, got \[0, 0\]"),
+        (dict(dilation=(1, 2)), r"the kernel, dilated to 5 pixels, must fit into the input with "
+                                r"its padding \(4 \+ 2 \* 0 pixels\)"),
+    ],
+)  # fmt: skip
+def test_bad_input(device, change, message):
+    given = dict(input=X, offset=OFFSET, weight=W, bias=B, mask=MASK) | change
+    given = {
+        name: x.to(device) if isinstance(x, torch.Tensor) and x.device.type == "cpu" else x
+        for name, x in given.items()
+    }
+    with pytest.raises(RuntimeError, match="detops.deform_conv2d: .*" + message):
+        detops.deform_conv2d(**given)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
+        detops.deform_conv2d(**given)
+
+
+def test_bad_gradient(device):
+    tensors = [t.to(device) for t in (X, OFFSET, MASK, W, B)]
+    window, wanted = ((1, 1), (0, 0), (1, 1)), [True] * 5
+    for grad, message in (
+        (torch.zeros(2, 4, 3, 3), r"grad must be \[2, 4, 3, 2\], got \[2, 4, 3, 3\]"),
+        (torch.zeros(4, 3, 2), r"grad must be \[2, 4, 3, 2\], got \[4, 3, 2\]"),
+        (torch.zeros(2, 4, 3, 2).long(), "grad must be float32"),
+        (torch.zeros(2, 4, 3, 2, device="meta"), "grad must be on the device of input"),
+    ):
+        grad = grad if grad.is_meta else grad.to(device)
+        with pytest.raises(RuntimeError, match="detops.deform_conv2d_backward: " + message):
+            deform_conv2d_backward(grad, *tensors, *window, wanted)
+
+
+def test_second_derivatives_are_refused(device):
+    tensors, window = arguments("plain", device=device)
+    output = call(detops.deform_conv2d, tensors, window)
+    (grad,) = torch.autograd.grad(output.sum(), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("masked", [True, False])
+def test_opcheck(masked, layout):
+    tensors, window = arguments("groups", masked, masked, layout)
+    tensors = tuple(t if t is None else t.detach() for t in tensors)
+    torch.library.opcheck(torch.ops.detops.deform_conv2d_forward.default, (*tensors, *window))
+    grad = torch.randn_like(deform_conv2d_forward(*tensors, *window))
+    for wanted in ([True] * 5, [False, True, False, False, True]):
+        torch.library.opcheck(
+            torch.ops.detops.deform_conv2d_backward.default, (grad, *tensors, *window, wanted)
+        )
+
+
+def test_raw_op_takes_one_number_for_a_pair():
+    (x, offset, mask, weight, bias), window = arguments("plain")
+    expected = call(detops.deform_conv2d, (x, offset, mask, weight, bias), window)
+    assert torch.equal(deform_conv2d_forward(x, offset, mask, weight, bias, 1, 1), expected)
+
+
+def test_compile():
+    def function(x, offset, mask, weight, bias):
+        return detops.deform_conv2d(x, offset, weight, bias, 1, 1, 1, mask).square().sum()
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for layout in LAYOUTS:
+        for size in (6, 9):
+            tensors, _ = arguments("plain", layout=layout)
+            x = torch.randn(2, 6, size, size + 1).contiguous(memory_format=layout).requires_grad_()
+            offset = torch.randn(2, 18, size, size + 1, requires_grad=True)
+            mask = torch.rand(2, 9, size, size + 1, requires_grad=True)
+            given = (x, offset, mask, *tensors[3:])
+            torch.testing.assert_close(compiled(*given), function(*given))
+            ours = torch.autograd.grad(compiled(*given), given)
+            for one, other in zip(ours, torch.autograd.grad(function(*given), given), strict=True):
+                torch.testing.assert_close(one, other)
+
+
+def test_autocast():
+    (x, offset, mask, weight, bias), window = arguments("plain")
+    some = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = call(detops.deform_conv2d, some, window)
+        expected = call(torchvision.ops.deform_conv2d, some, window)
+    assert output.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected, atol=0, rtol=2**-7)
+    output.float().sum().backward()
+    assert x.grad is None and some[0].grad.dtype == torch.bfloat16
+    assert weight.grad.dtype == torch.float32
+
+
+def test_module():
+    torch.manual_seed(0)
+    ours = detops.DeformConv2d(6, 4, (3, 2), 2, 1, (1, 2), groups=2)
+    torch.manual_seed(0)
+    theirs = torchvision.ops.DeformConv2d(6, 4, (3, 2), 2, 1, (1, 2), groups=2)
+    assert list(ours.state_dict()) == list(theirs.state_dict()) == ["weight", "bias"]
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value)
+    x, offset, mask = torch.randn(1, 6, 9, 9), torch.randn(1, 12, 5, 5), torch.rand(1, 6, 5, 5)
+    for tensors in ((x, offset), (x, offset, mask)):
+        torch.testing.assert_close(ours(*tensors), theirs(*tensors), atol=1e-5, rtol=0)
+    assert "6, 4, kernel_size=(3, 2), stride=(2, 2), padding=(1, 1)" in repr(ours)
+    plain = detops.DeformConv2d(6, 4, 3, bias=False)
+    assert plain.bias is None and list(plain.state_dict()) == ["weight"]
+    assert detops.DeformConv2d(6, 0, 3).weight.shape == (0, 6, 3, 3)
+    for channels in ((5, 4), (6, 5)):
+        with pytest.raises(ValueError, match=r"must be divisible by groups \(2\), got 5"):
+            detops.DeformConv2d(*channels, 3, groups=2)

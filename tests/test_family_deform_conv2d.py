@@ -1,0 +1,165 @@
+"""The maskrcnn-benchmark family's deformable convolutions, called as its detectors do."""
+
+import pytest
+import torch
+import torchvision
+from torch.autograd import Function
+
+from detops import _C
+
+
+class DeformConv(Function):
+    """Version 1: everything by position, sizes along x before those along y."""
+
+    @staticmethod
+    def forward(ctx, x, offset, weight, stride, pad, dilation, groups, offset_groups):
+        ctx.save_for_backward(x, offset, weight)
+        height, width = weight.shape[2:]
+        ctx.window = (width, height, *stride[::-1], *pad[::-1], *dilation[::-1])
+        ctx.groups = (groups, offset_groups)
+        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
+        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
+        done = _C.deform_conv_forward(
+            x, weight, offset, output, *ctx.buffers, *ctx.window, *ctx.groups, 64
+        )
+        assert done == 1
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, offset, weight = ctx.saved_tensors
+        columns, ones = ctx.buffers
+        to_x, to_offset = torch.zeros_like(x), torch.zeros_like(offset)
+        done = _C.deform_conv_backward_input(
+            x, offset, grad, to_x, to_offset, weight, columns, *ctx.window, *ctx.groups, 64
+        )
+        assert done == 1
+        to_weight = torch.zeros_like(weight)
+        done = _C.deform_conv_backward_parameters(
+            x, offset, grad, to_weight, columns, ones, *ctx.window, *ctx.groups, 1, 64
+        )
+        assert done == 1
+        return to_x, to_offset, to_weight, *[None] * 5
+
+
+class ModulatedDeformConv(Function):
+    """Version 2: sizes along y before those along x, one stride, padding and dilation for both."""
+
+    @staticmethod
+    def forward(ctx, x, offset, mask, weight, bias, stride, pad, dilation, groups, offset_groups):
+        ctx.with_bias = bias is not None
+        bias = bias if ctx.with_bias else x.new_empty(1)
+        ctx.save_for_backward(x, offset, mask, weight, bias)
+        ctx.window = (*weight.shape[2:], stride, stride, pad, pad, dilation, dilation)
+        ctx.rest = (groups, offset_groups, ctx.with_bias)
+        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
+        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
+        ones, columns = ctx.buffers
+        _C.modulated_deform_conv_forward(
+            x, weight, bias, ones, offset, mask, output, columns, *ctx.window, *ctx.rest
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, offset, mask, weight, bias = ctx.saved_tensors
+        ones, columns = ctx.buffers
+        to = {name: torch.zeros_like(t) for name, t in zip("xomwb", ctx.saved_tensors, strict=True)}
+        _C.modulated_deform_conv_backward(
+            x, weight, bias, ones, offset, mask, columns,
+            to["x"], to["w"], to["b"], to["o"], to["m"], grad, *ctx.window, *ctx.rest,
+        )  # fmt: skip
+        to_bias = to["b"] if ctx.with_bias else None
+        return to["x"], to["o"], to["m"], to["w"], to_bias, *[None] * 5
+
+
+def random(generator, device, *shape):
+    return torch.randn(shape, generator=generator).to(device).requires_grad_()
+
+
+def compare(ours, theirs, tensors):
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+    grad = torch.randn_like(theirs)
+    for one, other in zip(
+        torch.autograd.grad(ours, tensors, grad),
+        torch.autograd.grad(theirs, tensors, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
+
+
+# The batch, a prime, is no multiple of the step of 64.
+@pytest.mark.parametrize("images", [1, 67])
+def test_version_1(device, images):
+    generator = torch.Generator().manual_seed(0)
+    x = random(generator, device, images, 8, 7, 9)
+    weight = random(generator, device, 6, 4, 3, 2)
+    window = ((2, 1), (1, 0), (1, 2))
+    offset = random(generator, device, images, 2 * 2 * 6, 4, 7)
+    theirs = torchvision.ops.deform_conv2d(x, offset, weight, None, *window)
+    compare(DeformConv.apply(x, offset, weight, *window, 2, 2), theirs, (x, offset, weight))
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_version_2(device, with_bias):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = random(generator, device, 3, 8, 9, 7), random(generator, device, 6, 4, 3, 2)
+    offset = random(generator, device, 3, 24, 5, 5)
+    mask = random(generator, device, 3, 12, 5, 5)
+    bias = random(generator, device, 6) if with_bias else None
+    ours = ModulatedDeformConv.apply(x, offset, mask, weight, bias, 2, 1, 1, 2, 2)
+    theirs = torchvision.ops.deform_conv2d(x, offset, weight, bias, (2, 2), (1, 1), (1, 1), mask)
+    compare(ours, theirs, [t for t in (x, offset, mask, weight, bias) if t is not None])
+
+
+def test_parameters_add_up_and_outputs_take_their_size(device):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(2, 4, 6, 6), torch.randn(3, 4, 3, 3)
+    offset, grad = torch.randn(2, 18, 4, 4), torch.randn(2, 3, 4, 4, generator=generator)
+    x, weight, offset, grad = (t.to(device) for t in (x, weight, offset, grad))
+    window, empty = (3, 3, 1, 1, 0, 0, 1, 1, 1, 1), x.new_empty(0)
+
+    def parameters(to, scale):
+        _C.deform_conv_backward_parameters(x, offset, grad, to, empty, empty, *window, scale, 1)
+        return to
+
+    once = parameters(torch.zeros_like(weight), 1.0)
+    twice = parameters(once.clone(), -0.5)
+    torch.testing.assert_close(twice, once / 2)
+    output = x.new_empty(0)
+    _C.deform_conv_forward(x, weight, offset, output, empty, empty, *window, 64)
+    assert torch.equal(output, _C.deform_conv2d_forward(x, offset, None, weight, None))
+    assert empty.numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({0: 2}, "weight must have a kernel of 3 x 2, got"),
+        ({8: 2}, "weight must have 4 / 2 channels, got"),
+        ({9: 2}, "offset must have 36 channels, got"),
+    ],
+)
+def test_sizes_that_disagree(device, change, message):
+    x, weight = torch.zeros(1, 4, 6, 6, device=device), torch.zeros(3, 4, 3, 3, device=device)
+    offset, empty = torch.zeros(1, 18, 4, 4, device=device), x.new_empty(0)
+    window = [3, 3, 1, 1, 0, 0, 1, 1, 1, 1]
+    for i, value in change.items():
+        window[i] = value
+    with pytest.raises(RuntimeError, match="detops.deform_conv_forward: " + message):
+        _C.deform_conv_forward(x, weight, offset, empty, empty, empty, *window, 64)
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x, weight, offset = (
+            torch.zeros(1, 4, 6, 6),
+            torch.zeros(3, 4, 3, 3),
+            torch.zeros(1, 18, 4, 4),
+        )
+        output, empty = x.new_empty(1, 3, 4, 4), x.new_empty(0)
+        window = (3, 3, 1, 1, 0, 0, 1, 1, 1, 1)
+        _C.deform_conv_forward(x, weight, offset, output, empty, empty, *window, 64)
+        assert output.shape == (1, 3, 4, 4)
