@@ -53,8 +53,23 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad,  // [N, M]
 std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1,  // [N, 4]
                                        const Tensor& boxes2   // [M, 4]
 );                                                            // -> best IoU [N], its index int64[N]
-Tensor encode_boxes_forward(const Tensor& boxes,              // [N, 4]
-                            const Tensor& anchors,            // [N, 4]
+
+Tensor box_iou_loss_forward(const Tensor& boxes1,  // [..., 4]
+                            const Tensor& boxes2,  // [..., 4], matched one to one -> [...]
+                            c10::string_view kind, double eps);
+
+std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad,  // [...]
+                                                 const Tensor& boxes1, const Tensor& boxes2,
+                                                 c10::string_view kind, double eps);
+
+Tensor masks_to_boxes(const Tensor& masks);  // [N, H, W] -> [N, 4]
+
+Tensor paste_masks_in_image(const Tensor& masks,                       // [N, h, w] or [N, 1, h, w]
+                            const Tensor& boxes,                       // [N, 4]
+                            Int height, Int width, double threshold);  // -> [N, H, W]
+
+Tensor encode_boxes_forward(const Tensor& boxes,    // [N, 4]
+                            const Tensor& anchors,  // [N, 4]
                             at::ArrayRef<double> weights);
 
 std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad,  // [N, 4]

@@ -49,6 +49,12 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='iou', "
       "float eps=1e-7) -> (Tensor, Tensor)");
+  m.def(
+      "box_iou_loss_forward(Tensor boxes1, Tensor boxes2, str kind='giou', float eps=1e-7) "
+      "-> Tensor");
+  m.def(
+      "box_iou_loss_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='giou', "
+      "float eps=1e-7) -> (Tensor, Tensor)");
   m.def("match_boxes(Tensor boxes1, Tensor boxes2) -> (Tensor best, Tensor index)");
   m.def("encode_boxes_forward(Tensor boxes, Tensor anchors, float[] weights) -> Tensor");
   m.def(
@@ -59,6 +65,11 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "decode_boxes_backward(Tensor grad, Tensor deltas, Tensor anchors, float[] weights, "
       "float clip) -> (Tensor, Tensor)");
+
+  m.def("masks_to_boxes(Tensor masks) -> Tensor");
+  m.def(
+      "paste_masks_in_image(Tensor masks, Tensor boxes, SymInt height, SymInt width, "
+      "float threshold=0.5) -> Tensor");
 
   m.def("axpy(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
   m.def("axpy_forward(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
@@ -123,29 +134,60 @@ TORCH_LIBRARY(detops, m) {
 
 namespace {
 
+// clang-format off
 // The ops that have a kernel per backend: those whose output size depends on values, and those
 // that run on Meta too.
-#define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
-#define DETOPS_OPS(op)                                                                       \
-  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)              \
-      op(multiscale_roi_align_backward) op(deform_conv2d_forward) op(deform_conv2d_backward) \
-          op(box_iou_forward) op(box_iou_backward) op(match_boxes) op(encode_boxes_forward)  \
-              op(encode_boxes_backward) op(decode_boxes_forward) op(decode_boxes_backward)   \
-                  op(axpy_forward) op(axpy_backward) op(gdh_forward) op(mlp_forward)         \
-                      op(mlp_backward) op(lltm_forward) op(lltm_backward)
+#define DETOPS_OPS_SIZED_BY_VALUES(op) \
+  op(nms) \
+  op(batched_nms)
+#define DETOPS_OPS(op) \
+  op(roi_align_forward) \
+  op(roi_align_backward) \
+  op(multiscale_roi_align_forward) \
+  op(multiscale_roi_align_backward) \
+  op(deform_conv2d_forward) \
+  op(deform_conv2d_backward) \
+  op(box_iou_forward) \
+  op(box_iou_backward) \
+  op(match_boxes) \
+  op(box_iou_loss_forward) \
+  op(box_iou_loss_backward) \
+  op(masks_to_boxes) \
+  op(paste_masks_in_image) \
+  op(encode_boxes_forward) \
+  op(encode_boxes_backward) \
+  op(decode_boxes_forward) \
+  op(decode_boxes_backward) \
+  op(axpy_forward) \
+  op(axpy_backward) \
+  op(gdh_forward) \
+  op(mlp_forward) \
+  op(mlp_backward) \
+  op(lltm_forward) \
+  op(lltm_backward)
 
 // Compositions of other ops.
-#define DETOPS_COMPOSITES(op)                                                \
-  op(meta, check_nms) op(autograd, axpy) op(autograd, gdh) op(autograd, mlp) \
-      op(autograd, lltm_cell) op(autograd, lltm) op(composite, box_area)     \
-          op(composite, box_convert) op(composite, clip_boxes_to_image)      \
-              op(composite, remove_small_boxes)
+#define DETOPS_COMPOSITES(op) \
+  op(meta, check_nms) \
+  op(autograd, axpy) \
+  op(autograd, gdh) \
+  op(autograd, mlp) \
+  op(autograd, lltm_cell) \
+  op(autograd, lltm) \
+  op(composite, box_area) \
+  op(composite, box_convert) \
+  op(composite, clip_boxes_to_image) \
+  op(composite, remove_small_boxes)
 
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
-#define DETOPS_FAMILY_OPS(op)                                                                \
-  op(deform_conv_forward) op(deform_conv_backward_input) op(deform_conv_backward_parameters) \
-      op(modulated_deform_conv_forward) op(modulated_deform_conv_backward)
+#define DETOPS_FAMILY_OPS(op) \
+  op(deform_conv_forward) \
+  op(deform_conv_backward_input) \
+  op(deform_conv_backward_parameters) \
+  op(modulated_deform_conv_forward) \
+  op(modulated_deform_conv_backward)
+// clang-format on
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,
@@ -228,8 +270,8 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
   for (const char* op :
-       {"nms", "batched_nms", "box_iou_forward", "match_boxes", "encode_boxes_forward",
-        "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
+       {"nms", "batched_nms", "box_iou_forward", "box_iou_loss_forward", "match_boxes",
+        "encode_boxes_forward", "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }

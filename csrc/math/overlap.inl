@@ -19,29 +19,183 @@ DETOPS_HD V finite_or_zero(V x) {
   return x - x == V{} ? x : V{};
 }
 
-template <math::Overlap kind, typename T, typename V>
-DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T eps) {
+template <typename C, typename V>
+DETOPS_HD V where(C condition, V x) {
+  return condition ? x : V{};
+}
+
+// NaN where a number is NaN or infinite, otherwise 0.
+template <typename V>
+DETOPS_HD V not_finite(const math::Box<V>& b) {
+  return (b.x1 - b.x1) + (b.y1 - b.y1) + (b.x2 - b.x2) + (b.y2 - b.y2);
+}
+
+// The constants added to denominators: of U and C, of the diagonal, of alpha.
+template <math::Overlap kind, bool loss, typename T>
+struct Eps {
+  T ratio, diagonal, alpha;
+  explicit DETOPS_HD Eps(T eps)
+      : ratio(!loss                          ? T(0)
+              : kind == math::Overlap::kCIoU ? T(1e-7)
+                                             : eps),
+        diagonal(loss && kind == math::Overlap::kCIoU ? T(1e-7) : eps),
+        alpha(eps) {}
+};
+
+constexpr double kAspectScale = 0.40528473456935108577551785283891;  // 4 / pi^2
+
+template <math::Overlap kind, typename T, bool loss = false, typename V>
+DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T given) {
+  const Eps<kind, loss, T> eps(given);
   const math::Box<V>&a = first.box, &b = second.box;
   const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
   const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
   const V meet = larger(V{}, w) * larger(V{}, h);
   const V all = first.area + second.area - meet;
-  const V ratio = meet / all;
-  const V iou = ((meet > V{}) & (ratio == ratio)) ? ratio : V{};
+  const V ratio = meet / (loss ? all + eps.ratio : all);
+  const V iou = where((meet > V{}) & (ratio == ratio), ratio);
   if (kind == math::Overlap::kIoU) return iou;
-  const V cw = larger(V{}, larger(a.x2, b.x2) - smaller(a.x1, b.x1));
-  const V ch = larger(V{}, larger(a.y2, b.y2) - smaller(a.y1, b.y1));
+  V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
+  V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
+  if (!loss) cw = larger(V{}, cw), ch = larger(V{}, ch);
   if (kind == math::Overlap::kGIoU) {
     const V hull = cw * ch;
-    return iou - finite_or_zero((hull - all) / hull);
+    return iou - finite_or_zero((hull - all) / (loss ? hull + eps.ratio : hull));
   }
   const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
   const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
-  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + eps));
+  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + eps.diagonal));
   if (kind == math::Overlap::kDIoU) return diou;
-  constexpr T kScale = T(0.40528473456935108577551785283891);  // 4 / pi^2
-  const V turn = first.angle - second.angle, v = kScale * (turn * turn);
-  return diou - finite_or_zero(v / (T(1) - iou + v + eps) * v);
+  const V turn = first.angle - second.angle, v = T(kAspectScale) * (turn * turn);
+  return diou - finite_or_zero(v / (T(1) - iou + v + eps.alpha) * v);
+}
+
+// d max(a, b) / da: the subgradient at a tie is shared, as torch.maximum does.
+template <typename T, typename V>
+DETOPS_HD V max_slope(V a, V b) {
+  return where(a > b, V{} + T(1)) + where(a == b, V{} + T(0.5));
+}
+
+// What the derivative of an overlap is put together from: with respect to the intersection's sides
+// w and h, to the areas of the two boxes, and to the sides of the hull.
+template <typename V>
+struct Slopes {
+  V w, h, area, cw, ch;
+};
+
+// Along one axis: the intersection is min(a2, b2) - max(a1, b1) wide, the hull max(a2, b2) -
+// min(a1, b1).
+template <typename T, typename V>
+DETOPS_HD void side_gradients(V a1, V a2, V b1, V b2, V inner, V outer, V& da1, V& da2, V& db1,
+                              V& db2) {
+  const V low = max_slope<T>(a1, b1), high = max_slope<T>(a2, b2);
+  da1 -= inner * low + outer * (T(1) - low);
+  db1 -= inner * (T(1) - low) + outer * low;
+  da2 += inner * (T(1) - high) + outer * high;
+  db2 += inner * high + outer * (T(1) - high);
+}
+
+template <typename C, typename V>
+DETOPS_HD void area_gradient(const math::Box<V>& b, C sound, V grad, math::Box<V>& db) {
+  const V to_width = where(sound, grad * (b.y2 - b.y1));
+  const V to_height = where(sound, grad * (b.x2 - b.x1));
+  db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
+}
+
+// Of atan(width / height).
+template <typename V>
+DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
+  const V w = b.x2 - b.x1, h = b.y2 - b.y1, square = w * w + h * h;
+  const auto sound = (square > V{}) & (square - square == V{});
+  const V to_width = where(sound, grad * h / square), to_height = where(sound, -grad * w / square);
+  db.x1 -= to_width, db.x2 += to_width, db.y1 -= to_height, db.y2 += to_height;
+}
+
+// grad * d overlap(a, b) / da and / db, added to da and db. With r = I / U:
+// dr = (dI (1 + r) - r (d area_a + d area_b)) / U.
+template <math::Overlap kind, typename T, bool loss = false, typename V>
+DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second,
+                                T given, V grad, math::Box<V>& da, math::Box<V>& db) {
+  const Eps<kind, loss, T> eps(given);
+  const math::Box<V>&a = first.box, &b = second.box;
+  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
+  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
+  const V meet = larger(V{}, w) * larger(V{}, h);
+  const V all = first.area + second.area - meet, whole = loss ? all + eps.ratio : all;
+  const auto finite = all - all == V{};
+  // Flat where the boxes do not meet, and where the IoU is defined as 0: a union that is not a
+  // positive finite number.
+  const auto meets = loss ? (w > V{}) & (h > V{}) : (w >= V{}) & (h >= V{});
+  const auto solid = meets & finite & (all > V{});
+  const V ratio = where(solid, meet / whole);
+  const V to_meet = where(solid, grad / whole * (T(1) + ratio));
+  Slopes<V> to{where(solid, to_meet * h), where(solid, to_meet * w),
+               where(solid, -grad / whole * ratio), V{}, V{}};
+  const V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
+  const V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
+  const auto wraps = (cw >= V{}) & (ch >= V{});
+  if (kind == math::Overlap::kGIoU) {
+    // (C - U) / C = 1 - U / C, or with eps 1 - (U + eps) / (C + eps).
+    const V hull = cw * ch, bound = loss ? hull + eps.ratio : hull;
+    const V share = whole / bound, to_union = grad / bound;
+    const auto sound = loss ? (share - share == V{}) & (to_union - to_union == V{})
+                            : wraps & (hull > V{}) & (hull - hull == V{}) & finite;
+    to.cw = where(sound, -grad * share * (ch / bound));
+    to.ch = where(sound, -grad * share * (cw / bound));
+    to.area += where(sound & finite, to_union);
+    to.w -= where(sound & meets, to_union * h);
+    to.h -= where(sound & meets, to_union * w);
+  }
+  if (kind == math::Overlap::kDIoU || kind == math::Overlap::kCIoU) {
+    const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
+    const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
+    const V diagonal = cw * cw + ch * ch + eps.diagonal, distance = dx * dx + dy * dy;
+    auto sound = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance - distance == V{});
+    if (!loss) sound = sound & wraps;
+    const V to_distance = -grad / diagonal;
+    const V to_x = where(sound, to_distance * dx), to_y = where(sound, to_distance * dy);
+    da.x1 += to_x, da.x2 += to_x, da.y1 += to_y, da.y2 += to_y;
+    db.x1 -= to_x, db.x2 -= to_x, db.y1 -= to_y, db.y2 -= to_y;
+    to.cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
+    to.ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
+    if (kind == math::Overlap::kCIoU) {
+      const V turn = first.angle - second.angle, v = T(kAspectScale) * turn * turn;
+      const V alpha = finite_or_zero(v / (T(1) - ratio + v + eps.alpha));
+      const V to_angle = where(sound, T(-2) * T(kAspectScale) * grad * alpha * turn);
+      angle_gradient(a, to_angle, da);
+      angle_gradient(b, -to_angle, db);
+    }
+  }
+  side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to.w, to.cw, da.x1, da.x2, db.x1, db.x2);
+  side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to.h, to.ch, da.y1, da.y2, db.y1, db.y2);
+  area_gradient(a, finite, to.area, da);
+  area_gradient(b, finite, to.area, db);
+}
+
+template <math::Overlap kind, typename T, typename V>
+DETOPS_HD V overlap_loss(const math::OverlapBox<V>& a, const math::OverlapBox<V>& b, T eps) {
+  return T(1) - overlap<kind, T, true>(a, b, eps) + (not_finite(a.box) + not_finite(b.box));
+}
+
+// A derivative that overflows counts as 0: an inverted box of 1e30 must not end a training.
+template <typename V>
+DETOPS_HD math::Box<V> finite_or_zero(const math::Box<V>& b) {
+  return {finite_or_zero(b.x1), finite_or_zero(b.y1), finite_or_zero(b.x2), finite_or_zero(b.y2)};
+}
+
+template <typename V>
+DETOPS_HD math::Box<V> shifted(const math::Box<V>& b, V by) {
+  return {b.x1 + by, b.y1 + by, b.x2 + by, b.y2 + by};
+}
+
+template <math::Overlap kind, typename T, typename V>
+DETOPS_HD void overlap_loss_gradient(const math::OverlapBox<V>& a, const math::OverlapBox<V>& b,
+                                     T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
+  da = db = {};
+  overlap_gradient<kind, T, true>(a, b, eps, -grad, da, db);
+  const V none = not_finite(a.box) + not_finite(b.box);
+  da = shifted(finite_or_zero(da), none);
+  db = shifted(finite_or_zero(db), none);
 }
 
 }  // namespace pairwise

@@ -73,15 +73,20 @@ Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
   return at::empty_symint({n, c, h, w}, like.options().memory_format(like.suggest_memory_format()));
 }
 
-void check_grad_like(const char* op, const Tensor& grad, const Tensor& like) {
-  DETOPS_CHECK(grad.dim() == like.dim(), op, "grad must be ", like.sym_sizes(), ", got ",
-               grad.sym_sizes());
-  check_floating(op, "grad", grad);
-  check_same_device(op, "grad", grad, "the input", like);
+void check_like(const char* op, const char* name, const Tensor& t, const char* like_name,
+                const Tensor& like) {
+  DETOPS_CHECK(t.dim() == like.dim(), op, name, " must be ", like.sym_sizes(), ", got ",
+               t.sym_sizes());
+  check_floating(op, name, t);
+  check_same_device(op, name, t, like_name, like);
   for (int64_t d = 0; d < like.dim(); ++d) {
-    TORCH_SYM_CHECK(grad.sym_size(d).sym_eq(like.sym_size(d)), "detops.", op, ": grad must be ",
-                    like.sym_sizes(), ", got ", grad.sym_sizes());
+    TORCH_SYM_CHECK(t.sym_size(d).sym_eq(like.sym_size(d)), "detops.", op, ": ", name, " must be ",
+                    like.sym_sizes(), ", got ", t.sym_sizes());
   }
+}
+
+void check_grad_like(const char* op, const Tensor& grad, const Tensor& like) {
+  check_like(op, "grad", grad, "the input", like);
 }
 
 }  // namespace detops::meta

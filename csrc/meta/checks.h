@@ -50,6 +50,10 @@ void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
 Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
                  const c10::SymInt& h, const c10::SymInt& w);
 
+// Floating, of the size of `like` and on its device.
+void check_like(const char* op, const char* name, const Tensor& t, const char* like_name,
+                const Tensor& like);
+
 void check_grad_like(const char* op, const Tensor& grad, const Tensor& like);
 
 }  // namespace detops::meta

@@ -9,13 +9,21 @@ from .box_iou import (
     generalized_box_iou,
     match_boxes,
 )
+from .box_iou_loss import (
+    complete_box_iou_loss,
+    distance_box_iou_loss,
+    generalized_box_iou_loss,
+)
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .deform_conv2d import DeformConv2d, deform_conv2d
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
+from .masks_to_boxes import masks_to_boxes
+from .masks_to_rle import masks_to_rle
 from .mlp import MLP, mlp
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
+from .paste_masks_in_image import paste_masks_in_image
 from .roi_align import RoIAlign, roi_align
 
 __all__ = [
@@ -34,18 +42,24 @@ __all__ = [
     "box_iou",
     "clip_boxes_to_image",
     "complete_box_iou",
+    "complete_box_iou_loss",
     "decode_boxes",
     "deform_conv2d",
     "distance_box_iou",
+    "distance_box_iou_loss",
     "encode_boxes",
     "gdh",
     "generalized_box_iou",
+    "generalized_box_iou_loss",
     "lltm",
     "lltm_cell",
+    "masks_to_boxes",
+    "masks_to_rle",
     "match_boxes",
     "mlp",
     "multiscale_roi_align",
     "nms",
+    "paste_masks_in_image",
     "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",

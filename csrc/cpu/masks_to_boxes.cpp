@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Parallel.h>
+
+#include "../ops.h"
+#include "kernels/masks_to_boxes.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kBytesPerThread = 1 << 16;
+
+// All but the sign of a number: minus zero is zero.
+uint64_t significant_bits(at::ScalarType type) {
+  if (!at::isFloatingType(type)) return ~uint64_t(0);
+  const uint64_t sign = uint64_t(1) << (8 * c10::elementSize(type) - 1);
+  uint64_t signs = 0;
+  for (size_t i = 0; i < 8; i += c10::elementSize(type)) signs |= sign << (8 * i);
+  return ~signs;
+}
+
+}  // namespace
+
+Tensor masks_to_boxes(const Tensor& masks) {
+  Tensor output = meta::masks_to_boxes(masks);
+  if (masks.numel() == 0) return output.zero_();
+  const Tensor rows = masks.contiguous();
+  const auto* data = static_cast<const uint8_t*>(rows.const_data_ptr());
+  float* boxes = output.mutable_data_ptr<float>();
+  const MaskParams params{rows.size(1), rows.size(2), rows.element_size(),
+                          significant_bits(rows.scalar_type())};
+  const int64_t bytes = params.height * params.width * params.element_size;
+  const auto extent = mask_kernels().extent;
+  const int64_t grain = std::max<int64_t>(1, kBytesPerThread / bytes);
+  at::parallel_for(0, rows.size(0), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      MaskExtent e{0, 0, 0, 0};
+      extent(params, data + i * bytes, e);
+      const float box[4] = {float(e.x1), float(e.y1), float(e.x2), float(e.y2)};
+      std::copy(box, box + 4, boxes + 4 * i);
+    }
+  });
+  return output;
+}
+
+}  // namespace detops::cpu

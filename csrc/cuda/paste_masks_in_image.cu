@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+
+#include "../math/paste_masks_in_image.h"
+#include "../ops.h"
+#include "launch.cuh"
+
+namespace detops::cuda {
+namespace {
+
+template <typename T>
+struct PasteParams {
+  const T* masks;                   // [N, mask_height, mask_width]
+  const T* boxes;                   // [N, 4]
+  int64_t mask_height, mask_width;  // cells
+  int64_t count, height, width;     // pixels
+  T threshold;
+  bool soft;
+};
+
+// A row of cells, numbered from the border of zeros above the mask, between two of its columns.
+template <typename T>
+__device__ T stretched(const PasteParams<T>& p, const T* mask, int64_t row,
+                       const math::Taps<T>& taps) {
+  if (row == 0 || row > p.mask_height) return T(0);
+  const T* cells = mask + (row - 1) * p.mask_width;
+  const T low = taps.low == 0 ? T(0) : cells[taps.low - 1];
+  const T high = taps.high > p.mask_width ? T(0) : cells[taps.high - 1];
+  return low * taps.weight_low + high * taps.weight_high;
+}
+
+// A block per row of an image.
+template <typename T>
+__global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
+  for (int64_t row = blockIdx.x; row < p.count * p.height; row += gridDim.x) {
+    const int64_t n = row / p.height, y = row % p.height;
+    const T* mask = p.masks + n * p.mask_height * p.mask_width;
+    const T* box = p.boxes + 4 * n;
+    math::Taps<T> rows, columns;
+    const bool reached = math::mask_taps(box[1], box[3], p.mask_height, y, rows);
+    for (int64_t x = threadIdx.x; x < p.width; x += blockDim.x) {
+      uint8_t pixel = 0;
+      if (reached && math::mask_taps(box[0], box[2], p.mask_width, x, columns)) {
+        const T value = stretched(p, mask, rows.low, columns) * rows.weight_low +
+                        stretched(p, mask, rows.high, columns) * rows.weight_high;
+        pixel = p.soft ? math::soft_mask_value(value) : value >= p.threshold;
+      }
+      pixels[row * p.width + x] = pixel;
+    }
+  }
+}
+
+}  // namespace
+
+Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
+                            double threshold) {
+  const at::cuda::OptionalCUDAGuard guard(masks.device());
+  Tensor output = meta::paste_masks_in_image(masks, boxes, height, width, threshold);
+  if (output.numel() == 0) return output;
+  const at::ScalarType type =
+      compute_type(at::promote_types(masks.scalar_type(), boxes.scalar_type()));
+  const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
+  auto* pixels = static_cast<uint8_t*>(output.mutable_data_ptr());
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.paste_masks_in_image", [&] {
+    const PasteParams<scalar_t> params{cells.const_data_ptr<scalar_t>(),
+                                       box.const_data_ptr<scalar_t>(),
+                                       cells.size(-2),
+                                       cells.size(-1),
+                                       output.size(0),
+                                       height,
+                                       width,
+                                       static_cast<scalar_t>(threshold),
+                                       !(threshold >= 0)};
+    paste_masks_in_image_kernel<<<blocks_for(output.size(0) * height, 1), kThreads, 0,
+                                  at::cuda::getCurrentCUDAStream()>>>(params, pixels);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+  return output;
+}
+
+}  // namespace detops::cuda
