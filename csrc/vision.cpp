@@ -51,6 +51,22 @@ TORCH_LIBRARY(detops, m) {
       "decode_boxes_backward(Tensor grad, Tensor deltas, Tensor anchors, float[] weights, "
       "float clip) -> (Tensor, Tensor)");
 
+  m.def(
+      "ms_deform_attn_forward(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
+      "Tensor sampling_locations, Tensor attention_weights) -> Tensor");
+  m.def(
+      "ms_deform_attn_backward(Tensor grad, Tensor value, Tensor spatial_shapes, "
+      "Tensor level_start_index, Tensor sampling_locations, Tensor attention_weights) "
+      "-> (Tensor, Tensor, Tensor)");
+  m.def(
+      "sigmoid_focal_loss_forward(Tensor inputs, Tensor targets, float alpha, float gamma) "
+      "-> Tensor");
+  m.def(
+      "sigmoid_focal_loss_sum(Tensor inputs, Tensor targets, float alpha, float gamma) -> Tensor");
+  m.def(
+      "sigmoid_focal_loss_backward(Tensor grad, Tensor inputs, Tensor targets, float alpha, "
+      "float gamma) -> Tensor");
+
   m.def("axpy(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
   m.def("axpy_forward(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
   m.def("axpy_backward(Tensor grad, float alpha=2.0) -> (Tensor, Tensor)");
@@ -80,6 +96,13 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weights, Tensor h, Tensor c, Tensor output, Tensor cells, Tensor gates, "
       "bool input_wanted=True, bool h_wanted=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 
+  m.def(
+      "sigmoid_focalloss_forward(Tensor logits, Tensor targets, int num_classes, float gamma, "
+      "float alpha) -> Tensor");
+  m.def(
+      "sigmoid_focalloss_backward(Tensor logits, Tensor targets, Tensor d_losses, "
+      "int num_classes, float gamma, float alpha) -> Tensor");
+
   m.def("box_area(Tensor boxes) -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
   m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
@@ -91,12 +114,14 @@ namespace {
 // The ops that have a kernel per backend: those whose output size depends on values, and those
 // that run on Meta too.
 #define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
-#define DETOPS_OPS(op)                                                                           \
-  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                  \
-      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes) \
-          op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)            \
-              op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward)       \
-                  op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
+#define DETOPS_OPS(op)                                                                            \
+  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                   \
+      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes)  \
+          op(ms_deform_attn_forward) op(ms_deform_attn_backward) op(sigmoid_focal_loss_forward)   \
+              op(sigmoid_focal_loss_sum) op(sigmoid_focal_loss_backward) op(encode_boxes_forward) \
+                  op(encode_boxes_backward) op(decode_boxes_forward) op(decode_boxes_backward)    \
+                      op(axpy_forward) op(axpy_backward) op(gdh_forward) op(mlp_forward)          \
+                          op(mlp_backward) op(lltm_forward) op(lltm_backward)
 
 // Compositions of other ops.
 #define DETOPS_COMPOSITES(op)                                                \
@@ -107,7 +132,7 @@ namespace {
 
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
-#define DETOPS_FAMILY_OPS(op)
+#define DETOPS_FAMILY_OPS(op) op(sigmoid_focalloss_forward) op(sigmoid_focalloss_backward)
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,

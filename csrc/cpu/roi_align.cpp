@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "../ops.h"
+#include "element_type.h"
 #include "kernels/roi_align.h"
 #include "memory.h"
 #include "roi_rules.h"
@@ -313,21 +314,6 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
         }
       });
     } while (begin < run.end);
-  }
-}
-
-// Calls run(T{}) with the kernels' type for a tensor's.
-template <typename Run>
-void with_element_type(at::ScalarType type, Run&& run) {
-  switch (type) {
-    case at::kDouble:
-      return run(double());
-    case at::kHalf:
-      return run(Half());
-    case at::kBFloat16:
-      return run(BFloat16());
-    default:
-      return run(float());
   }
 }
 

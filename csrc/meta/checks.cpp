@@ -13,6 +13,15 @@ void check_rows(const char* op, const char* name, const Tensor& t, int64_t colum
   check_floating(op, name, t);
 }
 
+void check_sizes(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef expected) {
+  DETOPS_CHECK(t.dim() == static_cast<int64_t>(expected.size()), op, name, " must be ", expected,
+               ", got ", t.sym_sizes());
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    TORCH_SYM_CHECK(t.sym_size(d).sym_eq(expected[d]), "detops.", op, ": ", name, " must be ",
+                    expected, ", got ", t.sym_sizes());
+  }
+}
+
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
                        const Tensor& other) {
   TORCH_SYM_CHECK(t.sym_size(0).sym_eq(other.sym_size(0)), "detops.", op, ": ", name,
@@ -74,14 +83,9 @@ Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
 }
 
 void check_grad_like(const char* op, const Tensor& grad, const Tensor& like) {
-  DETOPS_CHECK(grad.dim() == like.dim(), op, "grad must be ", like.sym_sizes(), ", got ",
-               grad.sym_sizes());
   check_floating(op, "grad", grad);
   check_same_device(op, "grad", grad, "the input", like);
-  for (int64_t d = 0; d < like.dim(); ++d) {
-    TORCH_SYM_CHECK(grad.sym_size(d).sym_eq(like.sym_size(d)), "detops.", op, ": grad must be ",
-                    like.sym_sizes(), ", got ", grad.sym_sizes());
-  }
+  check_sizes(op, "grad", grad, like.sym_sizes());
 }
 
 }  // namespace detops::meta

@@ -10,9 +10,11 @@ from .box_iou import (
     match_boxes,
 )
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
+from .focal_loss import sigmoid_focal_loss
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .mlp import MLP, mlp
+from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
 from .roi_align import RoIAlign, roi_align
@@ -23,6 +25,7 @@ __all__ = [
     "LLTM",
     "LLTMSequence",
     "MLP",
+    "MultiScaleDeformableAttention",
     "MultiScaleRoIAlign",
     "RoIAlign",
     "axpy",
@@ -41,9 +44,11 @@ __all__ = [
     "lltm_cell",
     "match_boxes",
     "mlp",
+    "ms_deform_attn",
     "multiscale_roi_align",
     "nms",
     "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",
+    "sigmoid_focal_loss",
 ]
