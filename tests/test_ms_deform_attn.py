@@ -28,10 +28,10 @@ def inputs(
 ):
     """Value, shapes, starts, locations that reach beyond the maps, weights."""
     generator = torch.Generator().manual_seed(0)
-    shapes = torch.tensor(shapes).view(-1, 2)
+    shapes = torch.tensor(shapes, dtype=torch.int64).view(-1, 2)
     sizes = shapes.prod(1)
     size = (images, queries, heads, len(shapes), points)
-    value = torch.randn(images, sizes.sum(), heads, channels, generator=generator)
+    value = torch.randn(images, int(sizes.sum()), heads, channels, generator=generator)
     locations = torch.rand(*size, 2, generator=generator) * 1.6 - 0.3
     weights = torch.rand(size, generator=generator)
     value, locations, weights = (
@@ -67,8 +67,11 @@ def test_equals_the_reference(isa, device, channels, points):
 
 def test_a_pyramid_of_real_size_equals_the_reference(device):
     args = inputs(queries=50, heads=8, images=1, shapes=((50, 67), (25, 34)), device=device)
-    for a, b in zip(with_gradients(detops.ms_deform_attn, args), expected(args), strict=True):
-        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-3)
+    ours = with_gradients(detops.ms_deform_attn, args)
+    torch.testing.assert_close(ours[0].double(), expected(args)[0], rtol=1e-4, atol=1e-4)
+    for a, b in zip(ours, expected(args), strict=True):
+        # A coordinate of up to 67 is rounded to 4e-6, and to it comes the slope of the slopes.
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=5e-3)
 
 
 def test_the_benchmarks_plain_version_computes_the_same():
@@ -237,8 +240,8 @@ def test_empty(device, empty):
 
 
 BAD_LEVELS = {
-    "too many": ([[6, 9], [3, 5], [2, 1], [2, 4]], "as many positions as value.78., got 79"),
-    "too few": ([[6, 9], [3, 5], [1, 1], [2, 3]], "as many positions as value.78., got 76"),
+    "too many": ([[6, 9], [3, 5], [2, 1], [2, 4]], "as many positions as value .78., got 79"),
+    "too few": ([[6, 9], [3, 5], [1, 1], [2, 3]], "as many positions as value .78., got 76"),
     "no height": ([[0, 9], [3, 5], [1, 1], [2, 4]], "level 0 of 0 x 9 from position 0 on must"),
     "negative": ([[-6, -9], [3, 5], [1, 1], [2, 4]], "level 0 of -6 x -9"),
     "huge": ([[2**62, 4], [3, 5], [1, 1], [2, 4]], "level 0 of 4611686018427387904 x 4"),
@@ -301,10 +304,8 @@ def test_bad_input(device):
         for guard in (torch.enable_grad, torch.inference_mode):
             with guard(), pytest.raises(RuntimeError, match=f"detops.ms_deform_attn: {message}"):
                 detops.ms_deform_attn(**{**good, name: value})
-    with pytest.raises(
-        RuntimeError, match=r"backward: grad must be \[2, 7, 96\], got \[2, 7, 95\]"
-    ):
-        detops._C.ms_deform_attn_backward(torch.ones(2, 7, 95, device=device), *good.values())
+    with pytest.raises(RuntimeError, match=r"backward: grad must be \[2, 7, 96\], got \[2, 7, 5\]"):
+        detops._C.ms_deform_attn_backward(torch.ones(2, 7, 5, device=device), *good.values())
 
 
 def test_opcheck_and_compile():

@@ -21,7 +21,7 @@ def plain_ms_deform_attn(
 ) -> Tensor:
     """A grid_sample per level, then the weighted sum."""
     images, _, heads, channels = value.shape
-    queries, points = locations.size(1), locations.size(4)
+    queries = locations.size(1)
     grids = 2 * locations - 1
     samples = []
     maps = value.split([h * w for h, w in shapes], 1)

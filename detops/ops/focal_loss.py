@@ -37,7 +37,9 @@ class SigmoidFocalLossFunction(torch.autograd.Function):
         total = _C.sigmoid_focal_loss_sum(inputs, targets, alpha, gamma)
         if reduction == "mean":
             total = total / inputs.numel()
-        return total.to(torch.promote_types(inputs.dtype, targets.dtype))
+        wanted = torch.promote_types(inputs.dtype, targets.dtype)
+        # A `to` that changes nothing returns its input, whose gradient torch.compile would lose.
+        return total if total.dtype == wanted else total.to(wanted)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
