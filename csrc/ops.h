@@ -33,6 +33,11 @@ void check_nms(const Tensor& boxes,                // [N, 4]
                double iou_threshold);
 void check_gdh(const Tensor& x);
 
+// The levels lie within the positions [0, count) and cover as many. For tensors on the CPU only:
+// values that live on a device are made safe in its kernels.
+void check_levels(const char* op, const Tensor& spatial_shapes, const Tensor& level_start_index,
+                  int64_t count);
+
 }  // namespace meta
 
 namespace backend {
@@ -90,6 +95,14 @@ inline at::ScalarType compute_type(at::ScalarType type) {
 // The tensor itself where it has that type: `to` alone would ask the dispatcher.
 inline Tensor as_type(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type ? t : t.to(type);
+}
+
+// One number for all elements, as the gradient of a sum is.
+inline bool is_constant(const Tensor& t) {
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    if (t.size(d) != 1 && t.stride(d) != 0) return false;
+  }
+  return true;
 }
 
 inline Tensor wide(const Tensor& t) {

@@ -84,6 +84,33 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad,  // [N, 4k]
                                                  const Tensor& deltas, const Tensor& anchors,
                                                  at::ArrayRef<double> weights, double clip);
 
+// N images of S positions in L levels, M heads of D channels, Q queries, P points a level.
+
+Tensor ms_deform_attn_forward(const Tensor& value,               // [N, S, M, D]
+                              const Tensor& spatial_shapes,      // [L, 2] height, width
+                              const Tensor& level_start_index,   // [L]
+                              const Tensor& sampling_locations,  // [N, Q, M, L, P, 2] x, y
+                              const Tensor& attention_weights    // [N, Q, M, L, P]
+);                                                               // -> [N, Q, M * D]
+
+std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad,  // [N, Q, M * D]
+                                                           const Tensor& value,
+                                                           const Tensor& spatial_shapes,
+                                                           const Tensor& level_start_index,
+                                                           const Tensor& sampling_locations,
+                                                           const Tensor& attention_weights);
+
+// Any shape, the same for all tensors. An alpha below 0: no weights.
+
+Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
+                                  double gamma);
+
+Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha,
+                              double gamma);  // -> [], float32 at least
+
+Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                   double alpha, double gamma);
+
 // The demo ops. B rows, I inputs, H hidden units or states, O outputs, T steps.
 
 Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha);

@@ -70,6 +70,16 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "paste_masks_in_image(Tensor masks, Tensor boxes, SymInt height, SymInt width, "
       "float threshold=0.5) -> Tensor");
+      "ms_deform_attn_forward(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
+      "Tensor sampling_locations, Tensor attention_weights) -> Tensor");
+      "ms_deform_attn_backward(Tensor grad, Tensor value, Tensor spatial_shapes, "
+      "Tensor level_start_index, Tensor sampling_locations, Tensor attention_weights) "
+      "-> (Tensor, Tensor, Tensor)");
+      "sigmoid_focal_loss_forward(Tensor inputs, Tensor targets, float alpha, float gamma) "
+      "-> Tensor");
+      "sigmoid_focal_loss_sum(Tensor inputs, Tensor targets, float alpha, float gamma) -> Tensor");
+      "sigmoid_focal_loss_backward(Tensor grad, Tensor inputs, Tensor targets, float alpha, "
+      "float gamma) -> Tensor");
 
   m.def("axpy(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
   m.def("axpy_forward(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
@@ -125,6 +135,10 @@ TORCH_LIBRARY(detops, m) {
       "Tensor(c!) grad_bias, Tensor(d!) grad_offset, Tensor(e!) grad_mask, Tensor grad_output, "
       "int kernel_h, int kernel_w, int stride_h, int stride_w, int pad_h, int pad_w, "
       "int dilation_h, int dilation_w, int group, int deformable_group, bool with_bias) -> ()");
+      "sigmoid_focalloss_forward(Tensor logits, Tensor targets, int num_classes, float gamma, "
+      "float alpha) -> Tensor");
+      "sigmoid_focalloss_backward(Tensor logits, Tensor targets, Tensor d_losses, "
+      "int num_classes, float gamma, float alpha) -> Tensor");
 
   m.def("box_area(Tensor boxes) -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
@@ -150,6 +164,11 @@ namespace {
   op(box_iou_forward) \
   op(box_iou_backward) \
   op(match_boxes) \
+  op(ms_deform_attn_forward) \
+  op(ms_deform_attn_backward) \
+  op(sigmoid_focal_loss_forward) \
+  op(sigmoid_focal_loss_sum) \
+  op(sigmoid_focal_loss_backward) \
   op(box_iou_loss_forward) \
   op(box_iou_loss_backward) \
   op(masks_to_boxes) \
@@ -182,6 +201,8 @@ namespace {
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
 #define DETOPS_FAMILY_OPS(op) \
+  op(sigmoid_focalloss_forward) \
+  op(sigmoid_focalloss_backward) \
   op(deform_conv_forward) \
   op(deform_conv_backward_input) \
   op(deform_conv_backward_parameters) \

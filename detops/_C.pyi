@@ -109,6 +109,41 @@ def decode_boxes_forward(
 def decode_boxes_backward(
     grad: Tensor, deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
 ) -> tuple[Tensor, Tensor]: ...
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor: ...
+def ms_deform_attn_backward(
+    grad: Tensor,
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def sigmoid_focal_loss_forward(
+    inputs: Tensor, targets: Tensor, alpha: float, gamma: float
+) -> Tensor: ...
+def sigmoid_focal_loss_sum(
+    inputs: Tensor, targets: Tensor, alpha: float, gamma: float
+) -> Tensor: ...
+def sigmoid_focal_loss_backward(
+    grad: Tensor, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
+) -> Tensor: ...
+def sigmoid_focalloss_forward(
+    logits: Tensor, targets: Tensor, num_classes: int, gamma: float, alpha: float
+) -> Tensor: ...
+def sigmoid_focalloss_backward(
+    logits: Tensor,
+    targets: Tensor,
+    d_losses: Tensor,
+    num_classes: int,
+    gamma: float,
+    alpha: float,
+) -> Tensor: ...
 
 axpy: OpOverloadPacket  # (x, y, alpha=2.0) -> Tensor
 

@@ -118,3 +118,29 @@ def lltm(input, weights, bias, h, c):
         outputs.append(h)
     output = torch.stack(outputs) if outputs else input.new_zeros(0, *h.shape)
     return output, h, c
+
+
+def ms_deform_attn(value, shapes, locations, weights):
+    """A grid_sample per level in float64, with NaN and infinity far outside."""
+    images, _, heads, channels = value.shape
+    queries = locations.size(1)
+    far = torch.where(locations.isfinite() & (locations.abs() < 1e6), locations, -10).double()
+    output = 0
+    for level, (h, w) in enumerate(shapes.tolist()):
+        start = shapes[:level].prod(1).sum()
+        planes = value[:, start : start + h * w].double().permute(0, 2, 3, 1)  # [N, M, D, hw]
+        grid = 2 * far[:, :, :, level].transpose(1, 2).flatten(0, 1) - 1  # [N M, Q, P, 2]
+        planes = planes.reshape(images * heads, channels, h, w)
+        samples = F.grid_sample(planes, grid, align_corners=False)  # [N M, D, Q, P]
+        weight = weights[:, :, :, level].double().transpose(1, 2).flatten(0, 1)  # [N M, Q, P]
+        output = output + (samples * weight[:, None]).sum(3)
+    return output.view(images, heads * channels, queries).transpose(1, 2)
+
+
+def sigmoid_focal_loss(inputs, targets, alpha, gamma):
+    """Equation 5 of "Focal Loss for Dense Object Detection" in float64."""
+    x, t = inputs.double(), targets.double()
+    cross = -(t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x))
+    miss = torch.sigmoid(x) * (1 - t) + torch.sigmoid(-x) * t
+    weight = alpha * t + (1 - alpha) * (1 - t) if alpha >= 0 else 1
+    return weight * miss**gamma * cross

@@ -52,5 +52,12 @@ void modulated_deform_conv_backward(const Tensor& input, const Tensor& weight, c
                                     int64_t stride_h, int64_t stride_w, int64_t pad_h,
                                     int64_t pad_w, int64_t dilation_h, int64_t dilation_w,
                                     int64_t group, int64_t deformable_group, bool with_bias);
+// Class k is column k - 1 of the logits; 0 is the background, and a negative target is ignored.
+Tensor sigmoid_focalloss_forward(const Tensor& logits,                              // [N, C]
+                                 const Tensor& targets,                             // [N] integer
+                                 int64_t num_classes, double gamma, double alpha);  // -> [N, C]
+Tensor sigmoid_focalloss_backward(const Tensor& logits, const Tensor& targets,
+                                  const Tensor& d_losses,  // [N, C]
+                                  int64_t num_classes, double gamma, double alpha);
 
 }  // namespace detops::family

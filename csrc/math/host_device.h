@@ -37,6 +37,8 @@ DETOPS_HD float tanh(float x) { return ::tanhf(x); }
 DETOPS_HD double tanh(double x) { return ::tanh(x); }
 DETOPS_HD float log(float x) { return ::logf(x); }
 DETOPS_HD double log(double x) { return ::log(x); }
+DETOPS_HD float log1p(float x) { return ::log1pf(x); }
+DETOPS_HD double log1p(double x) { return ::log1p(x); }
 DETOPS_HD float sqrt(float x) { return ::sqrtf(x); }
 DETOPS_HD double sqrt(double x) { return ::sqrt(x); }
 DETOPS_HD float atan(float x) { return ::atanf(x); }

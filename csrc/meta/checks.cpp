@@ -13,6 +13,15 @@ void check_rows(const char* op, const char* name, const Tensor& t, int64_t colum
   check_floating(op, name, t);
 }
 
+void check_sizes(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef expected) {
+  DETOPS_CHECK(t.dim() == static_cast<int64_t>(expected.size()), op, name, " must be ", expected,
+               ", got ", t.sym_sizes());
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    TORCH_SYM_CHECK(t.sym_size(d).sym_eq(expected[d]), "detops.", op, ": ", name, " must be ",
+                    expected, ", got ", t.sym_sizes());
+  }
+}
+
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
                        const Tensor& other) {
   TORCH_SYM_CHECK(t.sym_size(0).sym_eq(other.sym_size(0)), "detops.", op, ": ", name,
@@ -75,14 +84,9 @@ Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
 
 void check_like(const char* op, const char* name, const Tensor& t, const char* like_name,
                 const Tensor& like) {
-  DETOPS_CHECK(t.dim() == like.dim(), op, name, " must be ", like.sym_sizes(), ", got ",
-               t.sym_sizes());
   check_floating(op, name, t);
   check_same_device(op, name, t, like_name, like);
-  for (int64_t d = 0; d < like.dim(); ++d) {
-    TORCH_SYM_CHECK(t.sym_size(d).sym_eq(like.sym_size(d)), "detops.", op, ": ", name, " must be ",
-                    like.sym_sizes(), ", got ", t.sym_sizes());
-  }
+  check_sizes(op, name, t, like.sym_sizes());
 }
 
 void check_grad_like(const char* op, const Tensor& grad, const Tensor& like) {

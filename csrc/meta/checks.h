@@ -31,6 +31,8 @@ inline void check_same_type(const char* op, const char* name, const Tensor& t,
 // [N, columns], floating.
 void check_rows(const char* op, const char* name, const Tensor& t, int64_t columns);
 
+void check_sizes(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef expected);
+
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
                        const Tensor& other);
 

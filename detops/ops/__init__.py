@@ -16,11 +16,13 @@ from .box_iou_loss import (
 )
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .deform_conv2d import DeformConv2d, deform_conv2d
+from .focal_loss import sigmoid_focal_loss
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .masks_to_boxes import masks_to_boxes
 from .masks_to_rle import masks_to_rle
 from .mlp import MLP, mlp
+from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
 from .paste_masks_in_image import paste_masks_in_image
@@ -33,6 +35,7 @@ __all__ = [
     "LLTM",
     "LLTMSequence",
     "MLP",
+    "MultiScaleDeformableAttention",
     "MultiScaleRoIAlign",
     "RoIAlign",
     "axpy",
@@ -57,10 +60,12 @@ __all__ = [
     "masks_to_rle",
     "match_boxes",
     "mlp",
+    "ms_deform_attn",
     "multiscale_roi_align",
     "nms",
     "paste_masks_in_image",
     "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",
+    "sigmoid_focal_loss",
 ]

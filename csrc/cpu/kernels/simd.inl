@@ -102,13 +102,13 @@ DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
 
 // The first n elements, or all lanes where there are as many.
 template <typename T>
-DETOPS_INLINE Vector<T> load_first(const T* p, int64_t n) {
-  return n >= kLanes<T> ? load(p) : load_part(p, n);
+DETOPS_INLINE Vector<accumulate_t<T>> load_first(const T* p, int64_t n) {
+  return n >= kLanes<accumulate_t<T>> ? load(p) : load_part(p, n);
 }
 
 template <typename T>
-DETOPS_INLINE void store_first(T* p, Vector<T> v, int64_t n) {
-  if (n >= kLanes<T>) {
+DETOPS_INLINE void store_first(T* p, Vector<accumulate_t<T>> v, int64_t n) {
+  if (n >= kLanes<accumulate_t<T>>) {
     store(p, v);
   } else {
     store_part(p, v, n);
@@ -168,18 +168,38 @@ struct FirstLanes<0, I...> {
   using type = Lanes<I...>;
 };
 
+// The lanes I of `a` followed by `b`.
+template <typename T, int... I>
+DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, I...);
+#else
+  return __builtin_shuffle(a, b, Vector<lane_index_t<T>>{I...});
+#endif
+}
+
 // One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
 template <int kStep, typename T, int... I>
 DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   constexpr int kWidth = kLanes<T>;
-#if defined(__clang__)
-  const Vector<T> low = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I - kStep : I)...);
-  b = __builtin_shufflevector(a, b, ((I & kStep) ? kWidth + I : I + kStep)...);
-#else
-  using Index = Vector<lane_index_t<T>>;
-  const Vector<T> low = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I - kStep : I)...});
-  b = __builtin_shuffle(a, b, Index{((I & kStep) ? kWidth + I : I + kStep)...});
-#endif
+  const Vector<T> low = pick<T, ((I & kStep) ? kWidth + I - kStep : I)...>(a, b);
+  b = pick<T, ((I & kStep) ? kWidth + I : I + kStep)...>(a, b);
+  a = low;
+}
+
+// Neighbouring pairs a0 b0 a1 b1 ... to a0 a1 ... and b0 b1 ..., and the reverse.
+template <typename T, int... I>
+DETOPS_INLINE void unzip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
+  const Vector<T> first = pick<T, 2 * I...>(a, b);
+  b = pick<T, (2 * I + 1)...>(a, b);
+  a = first;
+}
+
+template <typename T, int... I>
+DETOPS_INLINE void zip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
+  constexpr int kWidth = kLanes<T>;
+  const Vector<T> low = pick<T, (I / 2 + I % 2 * kWidth)...>(a, b);
+  b = pick<T, (kWidth / 2 + I / 2 + I % 2 * kWidth)...>(a, b);
   a = low;
 }
 
@@ -213,6 +233,20 @@ DETOPS_INLINE T sum_steps(Vector<T> v) {
 template <typename T>
 DETOPS_INLINE T sum_lanes(Vector<T> v) {
   return sum_steps<kLanes<T> / 2, T>(v);
+}
+
+// Lane i of the result is the sum over v[i]; there are as many vectors as lanes, and they are lost.
+template <typename T, int kStep = 1>
+DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
+  if constexpr (kStep < kLanes<T>) {
+    DETOPS_UNROLL for (int i = 0; i < kLanes<T> / (2 * kStep); ++i) {
+      Vector<T> a = v[2 * i], b = v[2 * i + 1];
+      exchange<kStep, T>(a, b, typename FirstLanes<kLanes<T>>::type{});
+      v[i] = a + b;
+    }
+    return sum_each<T, 2 * kStep>(v);
+  }
+  return v[0];
 }
 
 template <typename V>

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Included in namespace math by focal_loss.h, and once per instruction set by the CPU kernels; T
+// is a number, V that number or a vector of it.
+
+// "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5, with targets t in [0, 1]:
+//   weight * miss^gamma * cross,  miss = 1 - p_t = p (1 - t) + (1 - p) t,
+// where p is the sigmoid of the input x and cross the binary cross entropy. Nothing here overflows
+// or cancels: both p and 1 - p come from e^-|x|.
+namespace focal {
+
+template <typename V>
+struct Parts {
+  V p, q;               // q = 1 - p
+  V too_high, too_low;  // p (1 - t), q t: what the prediction is off by, on either side
+  V miss, cross, weight;
+};
+
+template <typename T, typename V>
+DETOPS_HD Parts<V> parts(const math::Focal<T>& f, V x, V t) {
+  const auto positive = x > T(0);
+  const V small = exp(positive ? -x : x), rest = T(1) - t;
+  const V likely = T(1) / (T(1) + small), unlikely = small * likely;
+  const V p = positive ? likely : unlikely, q = positive ? unlikely : likely;
+  const V too_high = p * rest, too_low = q * t;
+  const V cross = (positive ? x * rest : -x * t) + log1p(small);
+  return {p, q, too_high, too_low, too_high + too_low, cross, f.positive * t + f.negative * rest};
+}
+
+template <math::Focus focus, typename T, typename V>
+DETOPS_HD V power(V miss, T gamma) {
+  if constexpr (focus == math::Focus::kZero) return V{} + T(1);
+  if constexpr (focus == math::Focus::kOne) return miss;
+  if constexpr (focus == math::Focus::kTwo) return miss * miss;
+  // The smallest number has a logarithm, and nothing below it matters.
+  constexpr T kSmallest = sizeof(T) == 4 ? T(1.17549435e-38) : T(2.2250738585072014e-308);
+  return exp(gamma * log(miss > kSmallest ? miss : V{} + kSmallest));
+}
+
+template <math::Focus focus, typename T, typename V>
+DETOPS_HD V loss(const math::Focal<T>& f, V x, V t) {
+  const Parts<V> s = parts(f, x, t);
+  return s.weight * s.cross * power<focus>(s.miss, f.gamma);
+}
+
+// d loss / dx. With dp/dx = p q: d miss/dx = (1 - 2 t) p q, and d cross/dx = p - t.
+template <math::Focus focus, typename T, typename V>
+DETOPS_HD V slope(const math::Focal<T>& f, V x, V t) {
+  const Parts<V> s = parts(f, x, t);
+  const V to_cross = s.too_high - s.too_low, to_miss = s.cross * (T(1) - (t + t)) * (s.p * s.q);
+  if constexpr (focus == math::Focus::kZero) return s.weight * to_cross;
+  if constexpr (focus == math::Focus::kOne) return s.weight * (s.miss * to_cross + to_miss);
+  if constexpr (focus == math::Focus::kTwo) {
+    return s.weight * s.miss * (s.miss * to_cross + (to_miss + to_miss));
+  }
+  // p q / miss is at most 1: miss^(gamma - 1) alone could overflow.
+  const V ratio = s.miss > T(0) ? to_miss / s.miss : V{};
+  return s.weight * power<focus>(s.miss, f.gamma) * (to_cross + f.gamma * ratio);
+}
+
+}  // namespace focal

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of sigmoid_focal_loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .case import Call, Case
+
+ANCHORS, CLASSES = 20_000, 80
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    import torchvision
+
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(ANCHORS, CLASSES, generator=generator).to(device) * 2 - 3
+    hits = (torch.rand(ANCHORS, CLASSES, generator=generator) > 0.98).to(device)
+    theirs = torchvision.ops.sigmoid_focal_loss
+
+    def both(loss: Callable[..., Tensor], **arguments: Any) -> Call:
+        return lambda: torch.autograd.grad(loss(x, t, **arguments), x)[0]
+
+    for dtype in (torch.float32, torch.bfloat16):
+        x, t = wide.to(dtype).requires_grad_(), hits.to(dtype)
+        frozen = x.detach()
+        rows: dict[str, Any] = dict(dtype=str(dtype).removeprefix("torch."))
+        size = x.numel() * x.element_size()
+        yield Case(
+            "sigmoid_focal_loss forward",
+            f"{ANCHORS:,} x {CLASSES}",
+            lambda: ops.sigmoid_focal_loss(frozen, t),  # noqa: B023
+            lambda: theirs(frozen, t),  # noqa: B023
+            bytes=3 * size,
+            **rows,
+        )
+        yield Case(
+            "sigmoid_focal_loss both",
+            f"{ANCHORS:,} x {CLASSES}, sum",
+            both(ops.sigmoid_focal_loss, reduction="sum"),
+            both(theirs, reduction="sum"),
+            bytes=5 * size,
+            quick=dtype == torch.float32,
+            **rows,
+        )
+        yield Case(
+            "sigmoid_focal_loss both",
+            f"{ANCHORS:,} x {CLASSES}, gamma 1.5, mean",
+            both(ops.sigmoid_focal_loss, gamma=1.5, reduction="mean"),
+            both(theirs, gamma=1.5, reduction="mean"),
+            bytes=5 * size,
+            **rows,
+        )

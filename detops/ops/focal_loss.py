@@ -1,0 +1,122 @@
+"""The sigmoid focal loss."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import _C
+
+
+def _gradient_to_targets(
+    grad: Tensor, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
+) -> Tensor:
+    wide = torch.promote_types(torch.promote_types(inputs.dtype, targets.dtype), torch.float32)
+    x, t = inputs.to(wide), targets.to(wide)
+    p, q = x.sigmoid(), (-x).sigmoid()
+    cross = torch.where(x > 0, x * (1 - t), -x * t) + F.softplus(-x.abs())
+    miss = p * (1 - t) + q * t
+    weight, slope = (alpha * t + (1 - alpha) * (1 - t), 2 * alpha - 1) if alpha >= 0 else (1, 0)
+    result = (slope * cross - weight * x) * miss**gamma
+    if gamma != 0:
+        result = result + weight * cross * gamma * miss ** (gamma - 1) * (q - p)
+    return (grad * result).to(targets.dtype)
+
+
+class SigmoidFocalLossFunction(torch.autograd.Function):
+    """Differentiable once in ``inputs``; keeps nothing but its arguments."""
+
+    @staticmethod
+    def forward(
+        inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction: str
+    ) -> Tensor:
+        """See :func:`sigmoid_focal_loss`."""
+        if reduction == "none":
+            return _C.sigmoid_focal_loss_forward(inputs, targets, alpha, gamma)
+        total = _C.sigmoid_focal_loss_sum(inputs, targets, alpha, gamma)
+        if reduction == "mean":
+            total = total / inputs.numel()
+        wanted = torch.promote_types(inputs.dtype, targets.dtype)
+        # A `to` that changes nothing returns its input, whose gradient torch.compile would lose.
+        return total if total.dtype == wanted else total.to(wanted)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the arguments."""
+        logits, targets, ctx.alpha, ctx.gamma, ctx.reduction = inputs
+        ctx.save_for_backward(logits, targets)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        """One pass more, from the same arguments."""
+        inputs, targets = ctx.saved_tensors
+        if ctx.reduction == "mean":  # a number of elements may be beyond float16
+            grad = grad.to(torch.promote_types(grad.dtype, torch.float32)) / inputs.numel()
+        grad = grad.expand_as(inputs)
+        to_inputs = _C.sigmoid_focal_loss_backward(grad, inputs, targets, ctx.alpha, ctx.gamma)
+        to_targets = None
+        if ctx.needs_input_grad[1]:
+            to_targets = _gradient_to_targets(grad, inputs, targets, ctx.alpha, ctx.gamma)
+        return to_inputs, to_targets, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        inputs: Tensor,
+        targets: Tensor,
+        alpha: float,
+        gamma: float,
+        reduction: str,
+    ) -> tuple[Tensor, int]:
+        """All elements in one call, and a sum for each entry."""
+
+        def front(x: Tensor, dim: int | None) -> Tensor:
+            return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+        x, t = front(inputs, in_dims[0]), front(targets, in_dims[1])
+        loss = SigmoidFocalLossFunction.apply(x, t, alpha, gamma, "none").flatten(1)
+        if reduction == "none":
+            return loss.view(x.shape), 0
+        return (loss.sum(1) if reduction == "sum" else loss.mean(1)), 0
+
+
+def sigmoid_focal_loss(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float = 0.25,
+    gamma: float = 2,
+    reduction: str = "none",
+) -> Tensor:
+    """Binary cross entropy in which what is predicted well counts little.
+
+    "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5:
+    ``alpha_t (1 - p_t)^gamma`` times the cross entropy, where ``p_t`` is the probability given to
+    the target. Finite for all finite inputs. Sums are taken in a fixed order, and in float32 at
+    least. Differentiable once, in ``targets`` as well.
+
+    Args:
+        inputs: logits, of any shape.
+        targets: of the same shape, 1 for what is there and 0 for what is not, or in between.
+        alpha: weight of the positive targets in [0, 1], 1 - alpha that of the negative ones; -1
+            for no weights.
+        gamma: exponent; 0 is plain cross entropy.
+        reduction: ``none``, ``mean`` or ``sum``.
+
+    Returns:
+        The loss of each element, or one number, in the wider of the two dtypes.
+
+    Raises:
+        ValueError: ``alpha`` out of range, or an unknown ``reduction``.
+        RuntimeError: wrong shape, dtype or device.
+    """
+    if not 0 <= alpha <= 1 and alpha != -1:
+        raise ValueError(
+            f"detops.sigmoid_focal_loss: alpha must be in [0, 1], or -1 for no weights, got {alpha}"
+        )
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(
+            f"detops.sigmoid_focal_loss: reduction must be none, mean or sum, got {reduction!r}"
+        )
+    return SigmoidFocalLossFunction.apply(inputs, targets, alpha, gamma, reduction)

@@ -1,0 +1,206 @@
+"""Multi-scale deformable attention."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._shared import fold, unfold
+
+
+class MSDeformAttnFunction(torch.autograd.Function):
+    """Differentiable once in values, locations and weights."""
+
+    @staticmethod
+    def forward(
+        value: Tensor,
+        spatial_shapes: Tensor,
+        level_start_index: Tensor,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+    ) -> Tensor:
+        """See :func:`ms_deform_attn`."""
+        return _C.ms_deform_attn_forward(
+            value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keeps the arguments."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, Tensor]:
+        """All three gradients in one pass over the samples."""
+        to_value, to_locations, to_weights = _C.ms_deform_attn_backward(grad, *ctx.saved_tensors)
+        return to_value, None, None, to_locations, to_weights
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        value: Tensor,
+        spatial_shapes: Tensor,
+        level_start_index: Tensor,
+        sampling_locations: Tensor,
+        attention_weights: Tensor,
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images, which share their levels."""
+        if in_dims[1] is not None or in_dims[2] is not None:
+            raise ValueError("detops.ms_deform_attn: vmap over the levels' shapes is not possible")
+        batch = info.batch_size
+        output = MSDeformAttnFunction.apply(
+            fold(value, in_dims[0], batch),
+            spatial_shapes,
+            level_start_index,
+            fold(sampling_locations, in_dims[3], batch),
+            fold(attention_weights, in_dims[4], batch),
+        )
+        return unfold(output, batch), 0
+
+
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor:
+    """Weighted sums of bilinear samples from several maps, for each query and head.
+
+    "Deformable DETR" (Zhu et al., 2020), equation 3, without the projections. With N images of S
+    positions in L levels, M heads of D channels, Q queries and P points a level. A level continues
+    with zeros beyond its border; a location that is NaN or infinite counts as beyond. The three
+    floating tensors may have different dtypes; locations, weights and sums are never below
+    float32. Differentiable once.
+
+    Args:
+        value: ``[N, S, M, D]``.
+        spatial_shapes: int64 ``[L, 2]``, height and width of each level, on the device of
+            ``value`` or on the CPU.
+        level_start_index: int64 ``[L]``, the position of each level's first pixel, likewise.
+        sampling_locations: ``[N, Q, M, L, P, 2]`` as (x, y), from 0 at the outer edge of a level's
+            first pixel to 1 at that of its last.
+        attention_weights: ``[N, Q, M, L, P]``.
+
+    Returns:
+        ``[N, Q, M * D]`` in the dtype of ``value``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; where the levels are on the CPU, levels that
+            do not make up the S positions (on CUDA a level that reaches beyond them counts as
+            zeros).
+    """
+    return MSDeformAttnFunction.apply(
+        value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+class MultiScaleDeformableAttention(nn.Module):
+    """The attention of Deformable DETR, projections included.
+
+    Arguments, initial values and the names of the parameters are those of the paper's code
+    (``MSDeformAttn``), so that its checkpoints load.
+
+    Args:
+        d_model: channels of queries and maps.
+        n_levels: maps.
+        n_heads: heads, a divisor of ``d_model``.
+        n_points: samples for each query, head and level.
+
+    Raises:
+        ValueError: ``n_heads`` does not divide ``d_model``.
+    """
+
+    def __init__(
+        self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4
+    ) -> None:
+        super().__init__()
+        if d_model % n_heads:
+            raise ValueError(
+                "detops.MultiScaleDeformableAttention: d_model must be divisible by n_heads, got "
+                f"{d_model} and {n_heads}"
+            )
+        self.d_model, self.n_levels = d_model, n_levels
+        self.n_heads, self.n_points = n_heads, n_points
+        samples = n_heads * n_levels * n_points
+        self.sampling_offsets = nn.Linear(d_model, 2 * samples)
+        self.attention_weights = nn.Linear(d_model, samples)
+        self.value_proj = nn.Linear(d_model, d_model)
+        self.output_proj = nn.Linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each head looks its own way, a point further with every point; all count the same."""
+        for layer in (self.sampling_offsets, self.attention_weights):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        angle = torch.arange(self.n_heads, dtype=torch.float32) * (2 * math.pi / self.n_heads)
+        way = torch.stack([angle.cos(), angle.sin()], -1)
+        way = way / way.abs().amax(-1, keepdim=True)  # on the unit square
+        steps = torch.arange(1, self.n_points + 1, dtype=torch.float32)
+        ring = way[:, None, None] * steps[:, None]
+        with torch.no_grad():
+            self.sampling_offsets.bias.copy_(ring.expand(-1, self.n_levels, -1, -1).flatten())
+        for layer in (self.value_proj, self.output_proj):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        reference_points: Tensor,
+        input_flatten: Tensor,
+        input_spatial_shapes: Tensor,
+        input_level_start_index: Tensor,
+        input_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Samples the maps around each query's reference points.
+
+        Args:
+            query: ``[N, Q, d_model]``.
+            reference_points: ``[N, Q, L, 2]`` as (x, y) in [0, 1], or ``[N, Q, L, 4]`` as boxes
+                (cx, cy, w, h), in whose halves the offsets are measured.
+            input_flatten: ``[N, S, d_model]``, the maps, one after the other.
+            input_spatial_shapes: int64 ``[L, 2]``, height and width of each.
+            input_level_start_index: int64 ``[L]``, where each begins.
+            input_padding_mask: bool ``[N, S]``, true where a position is padding.
+
+        Returns:
+            ``[N, Q, d_model]``.
+
+        Raises:
+            ValueError: reference points of neither form.
+        """
+        images, queries, _ = query.shape
+        value = self.value_proj(input_flatten)
+        if input_padding_mask is not None:
+            value = value.masked_fill(input_padding_mask[..., None], 0.0)
+        value = value.unflatten(-1, (self.n_heads, -1))
+        each = (images, queries, self.n_heads, self.n_levels, self.n_points)
+        offsets = self.sampling_offsets(query).view(*each, 2)
+        weights = self.attention_weights(query).view(*each[:3], -1).softmax(-1).view(each)
+        points = reference_points[:, :, None, :, None]  # [N, Q, 1, L, 1, 2 or 4]
+        if reference_points.size(-1) == 2:
+            sizes = input_spatial_shapes.flip(-1).to(offsets.device)[:, None]  # [L, 1, 2]
+            locations = points + offsets / sizes
+        elif reference_points.size(-1) == 4:
+            locations = points[..., :2] + offsets / self.n_points * points[..., 2:] * 0.5
+        else:
+            raise ValueError(
+                "detops.MultiScaleDeformableAttention: reference_points must be [N, Q, L, 2] or "
+                f"[N, Q, L, 4], got {list(reference_points.shape)}"
+            )
+        attended = ms_deform_attn(
+            value, input_spatial_shapes, input_level_start_index, locations, weights
+        )
+        return self.output_proj(attended)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"d_model={self.d_model}, n_levels={self.n_levels}, n_heads={self.n_heads}, "
+            f"n_points={self.n_points}"
+        )

@@ -1,0 +1,344 @@
+import math
+
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+from torchvision.ops import sigmoid_focal_loss as torchvision_focal_loss
+
+import detops
+from detops import _C
+
+GAMMAS = [0, 0.5, 1, 2, 3.7]
+ALPHAS = [0.25, 0, 1, -1, 0.7]
+
+
+def inputs(*shape, dtype=torch.float32, device="cpu", scale=3.0, grad=True):
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(shape, generator=generator) * scale).to(device, dtype).requires_grad_(grad)
+    t = (torch.rand(shape, generator=generator) > 0.7).to(device, dtype)
+    return x, t
+
+
+def with_gradient(loss, x, *args, **kwargs):
+    value = loss(x, *args, **kwargs)
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(value.shape, generator=generator).to(value)
+    return value.detach(), torch.autograd.grad(value, x, grad)[0]
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_equals_torchvision(isa, device, gamma, alpha, reduction):
+    for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
+        x, t = inputs(37, 21, dtype=dtype, device=device)
+        args = (t, alpha, gamma, reduction)
+        ours = with_gradient(detops.sigmoid_focal_loss, x, *args)
+        theirs = with_gradient(torchvision_focal_loss, x, *args)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_defaults_are_torchvisions():
+    x, t = inputs(5, 3)
+    torch.testing.assert_close(detops.sigmoid_focal_loss(x, t), torchvision_focal_loss(x, t))
+
+
+SMALLEST = {torch.float32: 1e-36, torch.float64: 0, torch.float16: 1e-7, torch.bfloat16: 1e-36}
+EPS = {torch.float32: 2e-6, torch.float64: 1e-14, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_large_logits_and_soft_targets(isa, device, gamma, dtype):
+    """Up to 200, where e^x is beyond float32 and the losses below it; half rounds once."""
+    levels = torch.cat(
+        [torch.linspace(-20, 20, 161), torch.tensor([-200.0, -99, -88, 88, 99, 200])]
+    )
+    x = levels.to(device, dtype).repeat(6, 1).requires_grad_()
+    t = torch.tensor([0, 1, 0.5, 0.25, 0.9, 2.0**-6], device=device).to(dtype)
+    t = t[:, None].expand(6, levels.numel())
+    loss, grad = with_gradient(detops.sigmoid_focal_loss, x, t, 0.25, gamma)
+    expected = reference.sigmoid_focal_loss(x, t, 0.25, gamma)
+    outer = torch.randn(loss.shape, generator=torch.Generator().manual_seed(1)).to(loss)
+    (expected_grad,) = torch.autograd.grad(expected, x, outer.double())
+    # x times a few units in the last place of gamma log(miss), which is as large as gamma x.
+    spread = 1 + (gamma * 25 if gamma not in (0, 1, 2) else 0)
+    rtol = EPS[dtype] + (spread * 2e-7 if dtype != torch.float64 else spread * 1e-15)
+    assert loss.isfinite().all() and grad.isfinite().all()
+    torch.testing.assert_close(loss.double(), expected, rtol=rtol, atol=SMALLEST[dtype])
+    # The gradient passes through 0 where the target is soft.
+    atol = max(SMALLEST[dtype], 4e-7 if dtype != torch.float64 else 1e-14)
+    torch.testing.assert_close(grad.double(), expected_grad.double(), rtol=2 * rtol, atol=atol)
+
+
+def test_logarithm_is_exact_to_a_few_units(isa):
+    """Without weights and exponent the loss of a negative is log1p(e^x)."""
+    x = torch.linspace(-80, 0, 100_001)
+    loss = _C.sigmoid_focal_loss_forward(x, torch.zeros_like(x), -1, 0)
+    exact = torch.log1p(x.double().exp())
+    assert ((loss.double() - exact).abs() / exact).max() < 4 * 2**-23
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_derivatives(device, gamma):
+    x, _ = inputs(4, 5, dtype=torch.double, device=device)
+    t = torch.rand(4, 5, dtype=torch.double, device=device).requires_grad_()
+    for alpha in (0.3, -1):
+        for reduction in ("none", "mean", "sum"):
+            assert gradcheck(
+                lambda x, t: detops.sigmoid_focal_loss(x, t, alpha, gamma, reduction),  # noqa: B023
+                (x, t),
+            )
+
+
+def test_gradient_of_targets_equals_torchvision():
+    x, t = inputs(7, 5)
+    t = (t * 0.8 + 0.1).requires_grad_()
+    ours, theirs = (f(x, t, reduction="sum") for f in (detops.sigmoid_focal_loss,
+                                                       torchvision_focal_loss))  # fmt: skip
+    for a, b in zip(*(torch.autograd.grad(loss, (x, t)) for loss in (ours, theirs)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_second_derivative_is_refused():
+    x, t = inputs(5)
+    loss = detops.sigmoid_focal_loss(x, t, reduction="sum")
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="sigmoid_focal_loss_backward is not implemented"):
+        grad.sum().backward()
+
+
+def test_only_the_arguments_are_kept():
+    x, t = inputs(5)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda s: kept.append(s) or s, lambda s: s):
+        detops.sigmoid_focal_loss(x, t, reduction="mean")
+    assert [s.data_ptr() for s in kept] == [x.data_ptr(), t.data_ptr()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_reductions_in_half_precision(device, dtype):
+    """Sums are taken in float32: neither 70,000 losses nor the number of elements overflow."""
+    x, t = inputs(70_000, dtype=dtype, device=device)
+    with torch.no_grad():
+        x[0] = 500  # a mean of losses, whose sum is beyond float16
+        x[1:] = 5
+        t.zero_()
+    mean, grad = with_gradient(detops.sigmoid_focal_loss, x, t, reduction="mean")
+    assert mean.dtype == dtype and grad.dtype == dtype and mean.isfinite()
+    exact = reference.sigmoid_focal_loss(x, t, 0.25, 2).mean()
+    torch.testing.assert_close(mean.double(), exact, rtol=EPS[dtype] * 2, atol=0)
+    total = detops.sigmoid_focal_loss(x[:5000], t[:5000], reduction="sum")
+    exact = reference.sigmoid_focal_loss(x[:5000], t[:5000], 0.25, 2).sum()
+    torch.testing.assert_close(total.double(), exact, rtol=EPS[dtype] * 2, atol=0)
+
+
+def test_mixed_dtypes(device):
+    x, t = inputs(9, 5, device=device)
+    for a, b, result in [
+        (torch.float16, torch.float32, torch.float32),
+        (torch.float32, torch.float64, torch.float64),
+        (torch.float16, torch.bfloat16, torch.float32),
+    ]:
+        leaf = x.detach().to(a).requires_grad_()
+        ours, grad = with_gradient(detops.sigmoid_focal_loss, leaf, t.to(b))
+        assert ours.dtype == torchvision_focal_loss(leaf, t.to(b)).dtype == result
+        exact = with_gradient(lambda x, t: reference.sigmoid_focal_loss(x, t, 0.25, 2), leaf, t)
+        assert grad.dtype == a
+        torch.testing.assert_close(ours.double(), exact[0], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(grad, exact[1], rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("gamma", [2, 0.5])
+def test_same_bits_for_any_threads_and_every_run(isa, two_threads, gamma):
+    x, t = inputs(331, 101)
+
+    def call():
+        results = []
+        for reduction in ("none", "mean", "sum"):
+            results += with_gradient(
+                detops.sigmoid_focal_loss, x, t, gamma=gamma, reduction=reduction
+            )
+        return results
+
+    one, two = two_threads(call)
+    for a, b, c in zip(one, two, call(), strict=True):
+        assert torch.equal(a, b) and torch.equal(a, c)
+
+
+def test_a_sum_is_that_of_the_losses(isa, device):
+    for count in (0, 1, 7, 16, 8192, 8193, 100_003):
+        x, t = inputs(count, device=device)
+        losses = detops.sigmoid_focal_loss(x, t)
+        total, grad = with_gradient(detops.sigmoid_focal_loss, x, t, reduction="sum")
+        torch.testing.assert_close(total.double(), losses.double().sum(), rtol=1e-6, atol=0)
+        outer = torch.randn((), generator=torch.Generator().manual_seed(1)).to(device)
+        (each,) = torch.autograd.grad(losses, x, outer.expand_as(losses).contiguous())
+        assert torch.equal(grad, each)
+
+
+def test_layouts_and_empty(device):
+    x, t = inputs(6, 4, 5, device=device)
+    expected = with_gradient(detops.sigmoid_focal_loss, x, t)
+    turned = t.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    strided = torch.stack([t, t], -1)[..., 0]
+    for other in (turned, strided):
+        assert not other.is_contiguous()
+        for a, b in zip(with_gradient(detops.sigmoid_focal_loss, x, other), expected, strict=True):
+            assert torch.equal(a, b)
+    leaf = x.detach().permute(2, 0, 1).requires_grad_()
+    loss = detops.sigmoid_focal_loss(leaf, t.permute(2, 0, 1))
+    assert torch.equal(loss.permute(1, 2, 0), expected[0])
+    scalar = detops.sigmoid_focal_loss(x[0, 0, 0], t[0, 0, 0])
+    assert scalar.shape == () and scalar == expected[0][0, 0, 0]
+
+    none, no = inputs(0, 3, device=device)
+    for reduction in ("none", "sum", "mean"):
+        ours, grad = with_gradient(detops.sigmoid_focal_loss, none, no, reduction=reduction)
+        theirs = torchvision_focal_loss(none, no, reduction=reduction)
+        torch.testing.assert_close(ours, theirs.detach(), equal_nan=True)
+        assert grad.shape == (0, 3)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40),
+    st.floats(0, 1, width=32),
+    st.one_of(st.sampled_from(GAMMAS), st.floats(0, 8)),
+    st.sampled_from([0.25, -1]),
+)
+def test_any_finite_logits_give_finite_losses(numbers, target, gamma, alpha):
+    x = torch.tensor(numbers, requires_grad=True)
+    t = torch.full_like(x, target)
+    loss, grad = with_gradient(detops.sigmoid_focal_loss, x, t, alpha, gamma)
+    assert loss.isfinite().all() and (loss >= 0).all() and grad.isfinite().all()
+
+
+def test_nan_stays_where_it_is(isa, device):
+    x, t = inputs(33, device=device)
+    with torch.no_grad():
+        x[5] = math.nan
+    t[9] = math.nan
+    for gamma in GAMMAS:
+        loss, grad = with_gradient(detops.sigmoid_focal_loss, x, t, gamma=gamma)
+        for result in (loss, grad):
+            assert result.isnan().nonzero().flatten().tolist() == [5, 9]
+
+
+def test_bad_input(device):
+    x, t = inputs(3, 4, device=device)
+    for alpha in (-0.5, 1.5, math.nan):
+        with pytest.raises(ValueError, match=r"alpha must be in \[0, 1\], or -1 for no weights"):
+            detops.sigmoid_focal_loss(x, t, alpha)
+    with pytest.raises(ValueError, match="reduction must be none, mean or sum, got 'max'"):
+        detops.sigmoid_focal_loss(x, t, reduction="max")
+    for reduction in ("none", "sum"):
+        for inputs_, targets, message in [
+            (x, t[:, :1], r"targets must be \[3, 4\], got \[3, 1\]"),
+            (x, t[0], r"targets must be \[3, 4\], got \[4\]"),
+            (x, t.long(), "targets must be float32, float64, float16 or bfloat16, got Long"),
+            (x.detach().long(), t, "inputs must be float32"),
+            (x, t.to("meta"), "targets must be on the device of inputs"),
+        ]:
+            for guard in (torch.enable_grad, torch.inference_mode):
+                with (
+                    guard(),
+                    pytest.raises(RuntimeError, match=f"detops.sigmoid_focal_loss: {message}"),
+                ):
+                    detops.sigmoid_focal_loss(inputs_, targets, reduction=reduction)
+    with pytest.raises(RuntimeError, match=r"_backward: grad must be \[3, 4\], got \[3\]"):
+        _C.sigmoid_focal_loss_backward(t[:, 0], x, t, 0.25, 2)
+
+
+def test_opcheck_and_compile():
+    x, t = inputs(9, 5, grad=False)
+    ops = torch.ops.detops
+    for reduced in (ops.sigmoid_focal_loss_forward, ops.sigmoid_focal_loss_sum):
+        torch.library.opcheck(reduced.default, (x, t, 0.25, 2.0))
+    torch.library.opcheck(ops.sigmoid_focal_loss_backward.default, (x, x, t, 0.25, 2.0))
+    compiled = torch.compile(
+        detops.sigmoid_focal_loss, fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for size in ((9, 5), (4, 6)):
+        for reduction in ("none", "mean", "sum"):
+            x, t = inputs(*size)
+            ours = with_gradient(compiled, x, t, reduction=reduction)
+            plain = with_gradient(detops.sigmoid_focal_loss, x, t, reduction=reduction)
+            for a, b in zip(ours, plain, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_vmap_and_func_grad(reduction):
+    x, t = inputs(3, 4, 5, grad=False)
+
+    def loss(x, t):
+        return detops.sigmoid_focal_loss(x, t, reduction=reduction)
+
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [a if d == 0 else a[0] for a, d in zip((x, t), dims, strict=True)]
+        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
+        expected = torch.stack([loss(*e) for e in each])
+        torch.testing.assert_close(torch.vmap(loss, in_dims=dims)(*args), expected)
+    gradient = torch.func.grad(lambda x, t: loss(x, t).sum())
+    expected = torch.stack([gradient(x[i], t[i]) for i in range(3)])
+    torch.testing.assert_close(torch.vmap(gradient)(x, t), expected)
+
+
+class FamilyLoss(torch.autograd.Function):
+    """How a detector of the family calls the functions: by position, targets as classes."""
+
+    @staticmethod
+    def forward(ctx, logits, targets, gamma, alpha):
+        ctx.save_for_backward(logits, targets)
+        ctx.arguments = (logits.shape[1], gamma, alpha)
+        return _C.sigmoid_focalloss_forward(logits, targets, *ctx.arguments)
+
+    @staticmethod
+    def backward(ctx, d_losses):
+        logits, targets = ctx.saved_tensors
+        d_logits = _C.sigmoid_focalloss_backward(
+            logits, targets, d_losses.contiguous(), *ctx.arguments
+        )
+        return d_logits, None, None, None
+
+
+@pytest.mark.parametrize("integer", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_family(device, integer, dtype):
+    logits, _ = inputs(40, 6, device=device)
+    logits = logits.detach().to(dtype).requires_grad_()
+    targets = torch.arange(40, device=device, dtype=integer) % 8 - 1  # -1 ignored, 0 background
+    dense = torch.nn.functional.one_hot(targets.long().clamp(min=0), 7)[:, 1:].to(dtype)
+    counted = (targets >= 0).to(dtype)[:, None]
+
+    def theirs(x, *args):
+        return torchvision_focal_loss(x, dense, 0.3, 1.5) * counted
+
+    def ours(x):
+        return FamilyLoss.apply(x, targets, 1.5, 0.3)
+
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
+    for a, b in zip(with_gradient(ours, logits), with_gradient(theirs, logits), strict=True):
+        assert a.dtype == dtype
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert not ours(logits)[0].any()
+
+
+def test_family_refuses_and_traces():
+    x, t = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int32)
+    for logits, targets, classes, message in [
+        (x, t, 5, r"logits must be \[3, 5\], got \[3, 4\]"),
+        (x[0], t, 4, r"logits must be \[4, 4\], got \[4\]"),
+        (x, t[:2], 4, r"targets must be \[3\], got \[2\]"),
+        (x, t.float(), 4, "targets must be integers, got Float"),
+    ]:
+        with pytest.raises(RuntimeError, match=f"detops.sigmoid_focalloss_forward: {message}"):
+            _C.sigmoid_focalloss_forward(logits, targets, classes, 2.0, 0.25)
+    ops = torch.ops.detops
+    torch.library.opcheck(ops.sigmoid_focalloss_forward.default, (x, t, 4, 2.0, 0.25))
+    torch.library.opcheck(ops.sigmoid_focalloss_backward.default, (x, t, x, 4, 2.0, 0.25))

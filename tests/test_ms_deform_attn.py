@@ -1,0 +1,422 @@
+import math
+
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import gradcheck
+
+import detops
+from detops.bench.ms_deform_attn import plain_ms_deform_attn
+from detops.ops.ms_deform_attn import MSDeformAttnFunction
+
+SHAPES = ((6, 9), (3, 5), (1, 1), (2, 4))
+
+
+def inputs(
+    channels=32,
+    heads=3,
+    points=4,
+    queries=7,
+    images=2,
+    shapes=SHAPES,
+    dtype=torch.float32,
+    device="cpu",
+    grad=True,
+):
+    """Value, shapes, starts, locations that reach beyond the maps, weights."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = torch.tensor(shapes, dtype=torch.int64).view(-1, 2)
+    sizes = shapes.prod(1)
+    size = (images, queries, heads, len(shapes), points)
+    value = torch.randn(images, int(sizes.sum()), heads, channels, generator=generator)
+    locations = torch.rand(*size, 2, generator=generator) * 1.6 - 0.3
+    weights = torch.rand(size, generator=generator)
+    value, locations, weights = (
+        t.to(device, dtype).requires_grad_(grad) for t in (value, locations, weights)
+    )
+    return value, shapes.to(device), (sizes.cumsum(0) - sizes).to(device), locations, weights
+
+
+def with_gradients(call, args):
+    output = call(*args)
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(output.shape, generator=generator).to(output)
+    leaves = (args[0], args[3], args[4])
+    return [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+
+
+def expected(args):
+    return with_gradients(
+        lambda v, shapes, starts, p, w: reference.ms_deform_attn(v, shapes, p, w), args
+    )
+
+
+@pytest.mark.parametrize(
+    ("channels", "points"), [(32, 4), (64, 4), (1, 1), (5, 3), (17, 2), (24, 9), (112, 1)]
+)
+def test_equals_the_reference(isa, device, channels, points):
+    for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
+        args = inputs(channels, points=points, dtype=dtype, device=device)
+        for a, b in zip(with_gradients(detops.ms_deform_attn, args), expected(args), strict=True):
+            assert a.dtype == dtype
+            torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance * 10)
+
+
+def test_a_pyramid_of_real_size_equals_the_reference(device):
+    args = inputs(queries=50, heads=8, images=1, shapes=((50, 67), (25, 34)), device=device)
+    ours = with_gradients(detops.ms_deform_attn, args)
+    torch.testing.assert_close(ours[0].double(), expected(args)[0], rtol=1e-4, atol=1e-4)
+    for a, b in zip(ours, expected(args), strict=True):
+        # A coordinate of up to 67 is rounded to 4e-6, and to it comes the slope of the slopes.
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=5e-3)
+
+
+def test_the_benchmarks_plain_version_computes_the_same():
+    value, shapes, starts, locations, weights = inputs(grad=False)
+    plain = plain_ms_deform_attn(value, SHAPES, locations, weights)
+    torch.testing.assert_close(
+        detops.ms_deform_attn(value, shapes, starts, locations, weights), plain
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [32, 13])
+def test_half_precision_rounds_once(isa, device, dtype, channels):
+    half = inputs(channels, dtype=dtype, device=device)
+    wide = [t.detach().float().requires_grad_() if t.is_floating_point() else t for t in half]
+    ours, single = (with_gradients(detops.ms_deform_attn, args) for args in (half, wide))
+    assert torch.equal(ours[0], single[0].to(dtype))
+    # The gradient given is in half precision here.
+    grad = torch.randn(single[0].shape, generator=torch.Generator().manual_seed(1))
+    single = torch.autograd.grad(
+        detops.ms_deform_attn(*wide), (wide[0], *wide[3:]), grad.to(device, dtype).float()
+    )
+    for a, b in zip(ours[1:], single, strict=True):
+        assert a.dtype == dtype and torch.equal(a, b.to(dtype))
+
+
+def test_mixed_dtypes(device):
+    """Under autocast the values are half, and the locations are not."""
+    value, shapes, starts, locations, weights = inputs(device=device)
+    args = [value.detach().bfloat16().requires_grad_(), shapes, starts, locations, weights]
+    wide = [args[0].detach().float().requires_grad_(), *args[1:]]
+    output, to_value, to_locations, to_weights = with_gradients(detops.ms_deform_attn, args)
+    assert output.dtype == to_value.dtype == torch.bfloat16
+    assert to_locations.dtype == to_weights.dtype == torch.float32
+    assert torch.equal(output, detops.ms_deform_attn(*wide).bfloat16())
+    doubles = [value, shapes, starts, locations.double(), weights.double()]
+    assert torch.equal(detops.ms_deform_attn(*doubles), detops.ms_deform_attn(value, *args[1:]))
+    with torch.autocast(device, torch.bfloat16):
+        assert detops.ms_deform_attn(*args).dtype == torch.bfloat16
+
+
+def test_derivatives(device):
+    args = inputs(3, heads=2, points=2, queries=2, dtype=torch.double, device=device)
+    assert gradcheck(
+        lambda v, p, w: detops.ms_deform_attn(v, args[1], args[2], p, w),
+        (args[0], args[3], args[4]),
+    )
+
+
+def test_second_derivative_is_refused():
+    args = inputs(grad=True)
+    (grad,) = torch.autograd.grad(detops.ms_deform_attn(*args).sum(), args[3], create_graph=True)
+    with pytest.raises(RuntimeError, match="ms_deform_attn_backward is not implemented"):
+        grad.sum().backward()
+
+
+def test_pixel_centres_and_the_border():
+    """A location at a pixel's centre gives the pixel; half a pixel beyond the edge, nothing."""
+    value = torch.arange(1.0, 13.0).view(1, 12, 1, 1)
+    shapes, starts = torch.tensor([[3, 4]]), torch.tensor([0])
+    points = [
+        (0.5 / 4, 0.5 / 3),
+        (3.5 / 4, 2.5 / 3),
+        (0.0, 0.5 / 3),
+        (-0.5 / 4, 0.5),
+        (0.5, 3.5 / 3),
+    ]
+    locations = torch.tensor(points).view(1, 5, 1, 1, 1, 2)
+    got = detops.ms_deform_attn(value, shapes, starts, locations, torch.ones(1, 5, 1, 1, 1))
+    torch.testing.assert_close(got.flatten(), torch.tensor([1.0, 12, 0.5, 0, 0]))
+
+
+def test_levels_in_another_order(device):
+    """The starts say where a level lies."""
+    value, shapes, starts, locations, weights = inputs(device=device, grad=False)
+    sizes = shapes.prod(1).tolist()
+    turned = torch.cat(value.split(sizes, 1)[::-1], 1)
+    other = (value.size(1) - shapes.prod(1).cumsum(0)).contiguous()
+    args = (shapes, starts, locations, weights)
+    assert torch.equal(
+        detops.ms_deform_attn(turned, shapes, other, locations, weights),
+        detops.ms_deform_attn(value, *args),
+    )
+
+
+ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, -1.0, 2.0, 1e9]
+
+
+def test_odd_locations_count_as_zero(isa, device):
+    args = inputs(points=len(ODD), device=device)
+    with torch.no_grad():
+        args[3][0, 0, 0, :, :, 0] = torch.tensor(ODD, device=device)
+        args[3][0, 1, 0, :, :, 1] = torch.tensor(ODD, device=device)
+    ours = with_gradients(detops.ms_deform_attn, args)
+    for a, b in zip(ours, expected(args), strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=2e-4)
+    assert not ours[0][0, 0, :32].any() and not ours[2][0, 0, 0].any()
+    assert not ours[3][0, 1, 0].any()
+
+
+def test_values_beyond_the_border_do_not_leak_in(isa, device):
+    """Level 1 is NaN: what lies next to level 0 in memory is not next to it in the picture."""
+    value, shapes, starts, locations, _ = inputs(device=device, grad=False)
+    value[:, starts[1] :] = math.nan
+    locations, weights = locations[:, :, :, :1], torch.ones(2, 7, 3, 1, 4, device=device)
+    wider = torch.cat([locations * 2 - 0.5] * 3, 4)
+    weights = torch.cat([weights] * 3, 4)
+    shapes, starts = torch.tensor([[6, 9], [29 - 4, 1]]), torch.tensor([0, 54])
+    shapes[1, 0] = value.size(1) - 54
+    both = torch.cat([wider, torch.full_like(wider, -10)], 3)
+    no = torch.cat([weights, torch.zeros_like(weights)], 3)
+    assert (
+        detops.ms_deform_attn(value, shapes.to(device), starts.to(device), both, no)
+        .isfinite()
+        .all()
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.floats(width=32), min_size=8, max_size=8), st.sampled_from([1, 4, 7, 16, 33]))
+def test_any_locations_are_safe(numbers, channels):
+    value, shapes, starts, _, weights = inputs(channels, 1, 1, 1, 1)
+    locations = torch.tensor(numbers).view(1, 1, 1, 4, 1, 2).requires_grad_()
+    args = (value, shapes, starts, locations, weights)
+    output, *grads = with_gradients(detops.ms_deform_attn, args)
+    assert output.isfinite().all() and all(g.isfinite().all() for g in grads)
+    assert output.abs().max() <= 4 * value.abs().max() * 1.001
+
+
+def test_same_bits_for_any_threads_and_every_run(isa, two_threads):
+    args = inputs(queries=300)
+    for other in (args, inputs(queries=300, images=1, heads=1)):  # fewer heads than threads
+        one, two = two_threads(lambda: with_gradients(detops.ms_deform_attn, other))  # noqa: B023
+        again = with_gradients(detops.ms_deform_attn, other)
+        for a, b, c in zip(one, two, again, strict=True):
+            assert torch.equal(a, b) and torch.equal(a, c)
+
+
+def test_layouts(device):
+    args = inputs(device=device)
+    strided = [torch.stack([t, t], -1)[..., 0] for t in args]
+    turned = [args[0].transpose(1, 2).contiguous().transpose(1, 2), *strided[1:]]
+    for other in (strided, turned):
+        assert not other[0].is_contiguous()
+        assert torch.equal(detops.ms_deform_attn(*other), detops.ms_deform_attn(*args))
+    grad = torch.ones((), device=device).expand(2, 7, 96)
+    raw = detops._C.ms_deform_attn_backward
+    for a, b in zip(raw(grad, *args), raw(grad.contiguous(), *strided), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [dict(images=0), dict(queries=0), dict(heads=0), dict(channels=0), dict(points=0),
+     dict(shapes=())],
+)  # fmt: skip
+def test_empty(device, empty):
+    args = inputs(**empty, device=device)
+    output, *grads = with_gradients(detops.ms_deform_attn, args)
+    sizes = dict(images=2, queries=7, heads=3, channels=32) | empty
+    assert output.shape == (sizes["images"], sizes["queries"], sizes["heads"] * sizes["channels"])
+    assert not output.any()
+    for grad, leaf in zip(grads, (args[0], args[3], args[4]), strict=True):
+        assert grad.shape == leaf.shape and not grad.any()
+
+
+BAD_LEVELS = {
+    "too many": ([[6, 9], [3, 5], [2, 1], [2, 4]], "as many positions as value .78., got 79"),
+    "too few": ([[6, 9], [3, 5], [1, 1], [2, 3]], "as many positions as value .78., got 76"),
+    "no height": ([[0, 9], [3, 5], [1, 1], [2, 4]], "level 0 of 0 x 9 from position 0 on must"),
+    "negative": ([[-6, -9], [3, 5], [1, 1], [2, 4]], "level 0 of -6 x -9"),
+    "huge": ([[2**62, 4], [3, 5], [1, 1], [2, 4]], "level 0 of 4611686018427387904 x 4"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LEVELS)
+def test_levels_that_do_not_fit(device, bad):
+    value, shapes, starts, locations, weights = inputs(device=device, grad=False)
+    wrong, message = BAD_LEVELS[bad]
+    grad = torch.ones(2, 7, 96, device=device)
+    # On the CPU they are looked at, whatever the device of the rest.
+    args = (value, torch.tensor(wrong), starts.cpu(), locations, weights)
+    with pytest.raises(RuntimeError, match=r"detops.ms_deform_attn: .*" + message):
+        detops.ms_deform_attn(*args)
+    with pytest.raises(RuntimeError, match=r"detops.ms_deform_attn_backward: .*" + message):
+        detops._C.ms_deform_attn_backward(grad, *args)
+    if device == "cuda":
+        args = (value, torch.tensor(wrong, device=device), starts, locations, weights)
+        assert detops.ms_deform_attn(*args).isfinite().all()
+        assert all(g.isfinite().all() for g in detops._C.ms_deform_attn_backward(grad, *args))
+
+
+@pytest.mark.parametrize("start", [-1, 71, 2**62, -(2**62)])
+def test_starts_that_do_not_fit(device, start):
+    value, shapes, starts, locations, weights = inputs(device=device, grad=False)
+    starts[3] = start
+    args = (value, shapes, starts, locations, weights)
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match=f"level 3 of 2 x 4 from position {start} on must"):
+            detops.ms_deform_attn(*args)
+    else:
+        without = [value, shapes[:3], starts[:3], locations[:, :, :, :3], weights[:, :, :, :3]]
+        assert torch.equal(detops.ms_deform_attn(*args), detops.ms_deform_attn(*without))
+
+
+def test_bad_input(device):
+    names = ["value", "spatial_shapes", "level_start_index", "sampling_locations"]
+    names += ["attention_weights"]
+    good = dict(zip(names, inputs(device=device, grad=False), strict=True))
+    v, shapes, starts, p, w = good.values()
+    for name, value, message in [
+        ("value", v[0], r"value must be \[N, S, M, D\], got \[78, 3, 32\]"),
+        ("value", v.long(), "value must be float32, float64, float16 or bfloat16, got Long"),
+        ("spatial_shapes", shapes[0], r"spatial_shapes must be \[L, 2\], got \[2\]"),
+        ("spatial_shapes", shapes[:, :1], r"spatial_shapes must be \[4, 2\], got \[4, 1\]"),
+        ("spatial_shapes", shapes.int(), "spatial_shapes must be int64, got Int"),
+        ("spatial_shapes", shapes.to("meta"), "spatial_shapes must be on the device of value"),
+        ("level_start_index", starts[:3], r"level_start_index must be \[4\], got \[3\]"),
+        ("level_start_index", starts.float(), "level_start_index must be int64, got Float"),
+        ("sampling_locations", p[0],
+         r"sampling_locations must be \[N, Q, M, L, P, 2\], got \[7, 3, 4, 4, 2\]"),
+        ("sampling_locations", p[:, :, :2],
+         r"sampling_locations must be \[2, 7, 3, 4, 4, 2\], got \[2, 7, 2, 4, 4, 2\]"),
+        ("sampling_locations", p.to("meta"), "sampling_locations must be on the device of value"),
+        ("attention_weights", w[:, :, :, :, :3],
+         r"attention_weights must be \[2, 7, 3, 4, 4\], got \[2, 7, 3, 4, 3\]"),
+        ("attention_weights", w.long(), "attention_weights must be float32"),
+    ]:  # fmt: skip
+        for guard in (torch.enable_grad, torch.inference_mode):
+            with guard(), pytest.raises(RuntimeError, match=f"detops.ms_deform_attn: {message}"):
+                detops.ms_deform_attn(**{**good, name: value})
+    with pytest.raises(RuntimeError, match=r"backward: grad must be \[2, 7, 96\], got \[2, 7, 5\]"):
+        detops._C.ms_deform_attn_backward(torch.ones(2, 7, 5, device=device), *good.values())
+
+
+def test_opcheck_and_compile():
+    args = inputs(grad=False)
+    ops = torch.ops.detops
+    torch.library.opcheck(ops.ms_deform_attn_forward.default, args)
+    grad = torch.randn(2, 7, 96)
+    torch.library.opcheck(ops.ms_deform_attn_backward.default, (grad, *args))
+    compiled = torch.compile(
+        detops.ms_deform_attn, fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for queries in (5, 9):
+        args = inputs(queries=queries)
+        ours, plain = with_gradients(compiled, args), with_gradients(detops.ms_deform_attn, args)
+        for a, b in zip(ours, plain, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_vmap_and_func_grad():
+    value, shapes, starts, locations, weights = inputs(grad=False)
+    stacked = [torch.stack([t, t + 0.1, t * 0.5]) for t in (value, locations, weights)]
+
+    def call(v, p, w):
+        return detops.ms_deform_attn(v, shapes, starts, p, w)
+
+    for dims in ((0, 0, 0), (0, None, 0), (None, 0, None)):
+        args = [s if d == 0 else s[0] for s, d in zip(stacked, dims, strict=True)]
+        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
+        assert torch.equal(
+            torch.vmap(call, in_dims=dims)(*args), torch.stack([call(*e) for e in each])
+        )
+    gradient = torch.func.grad(lambda v, p, w: call(v, p, w).square().sum(), (0, 1, 2))
+    together = torch.vmap(gradient)(*stacked)
+    for i in range(3):
+        for a, b in zip(together, gradient(*(s[i] for s in stacked)), strict=True):
+            torch.testing.assert_close(a[i], b)
+    with pytest.raises(ValueError, match="vmap over the levels' shapes"):
+        torch.vmap(MSDeformAttnFunction.apply, in_dims=(0, 0, None, 0, 0))(
+            stacked[0], torch.stack([shapes] * 3), starts, *stacked[1:]
+        )
+
+
+def plain_module(module, query, points, maps, shapes, mask):
+    """The paper's module, in PyTorch's ops."""
+    n, q, _ = query.shape
+    m, levels, p = module.n_heads, module.n_levels, module.n_points
+    value = module.value_proj(maps)
+    value = (value * ~mask[..., None]).view(n, -1, m, module.d_model // m)
+    offsets = module.sampling_offsets(query).view(n, q, m, levels, p, 2)
+    weights = module.attention_weights(query).view(n, q, m, levels * p).softmax(-1)
+    if points.size(-1) == 2:
+        sizes = torch.stack([shapes[:, 1], shapes[:, 0]], -1)
+        at = points[:, :, None, :, None] + offsets / sizes[None, None, None, :, None]
+    else:
+        at = points[:, :, None, :, None, :2] + offsets / p * points[:, :, None, :, None, 2:] / 2
+    weights = weights.view(n, q, m, levels, p)
+    return module.output_proj(reference.ms_deform_attn(value, shapes, at, weights).float())
+
+
+@pytest.mark.parametrize("coordinates", [2, 4])
+def test_module(device, coordinates):
+    torch.manual_seed(0)
+    module = detops.MultiScaleDeformableAttention(48, 4, 6, 3).to(device)
+    names = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert names == {
+        "sampling_offsets.weight": (144, 48), "sampling_offsets.bias": (144,),
+        "attention_weights.weight": (72, 48), "attention_weights.bias": (72,),
+        "value_proj.weight": (48, 48), "value_proj.bias": (48,),
+        "output_proj.weight": (48, 48), "output_proj.bias": (48,),
+    }  # fmt: skip
+    nn.init.normal_(module.sampling_offsets.weight)
+    nn.init.normal_(module.attention_weights.weight)
+    _, shapes, starts, *_ = inputs(device=device)
+    maps = torch.randn(2, 78, 48, device=device)
+    query = torch.randn(2, 5, 48, device=device, requires_grad=True)
+    points = torch.rand(2, 5, 4, coordinates, device=device)
+    mask = torch.rand(2, 78, device=device) > 0.7
+    ours = module(query, points, maps, shapes, starts, mask)
+    theirs = plain_module(module, query, points, maps, shapes, mask)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    leaves = [query, *module.parameters()]
+    for a, b in zip(
+        torch.autograd.grad(ours.sum(), leaves), torch.autograd.grad(theirs.sum(), leaves),
+        strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    assert module(query, points, maps, shapes, starts).shape == (2, 5, 48)
+    assert "n_points=3" in repr(module)
+
+
+def test_module_begins_as_the_papers():
+    module = detops.MultiScaleDeformableAttention()
+    assert (module.d_model, module.n_levels, module.n_heads, module.n_points) == (256, 4, 8, 4)
+    bias = module.sampling_offsets.bias.detach().view(8, 4, 4, 2)
+    # Eight directions, on the square around the reference point; further with every point.
+    ring = [[1, 0], [1, 1], [0, 1], [-1, 1], [-1, 0], [-1, -1], [0, -1], [1, -1]]
+    for point in range(4):
+        expected = (point + 1) * torch.tensor(ring).float()[:, None].expand(8, 4, 2)
+        torch.testing.assert_close(bias[:, :, point], expected)
+    assert not module.sampling_offsets.weight.any()
+    assert not any(p.any() for p in module.attention_weights.parameters())
+    assert not module.value_proj.bias.any() and not module.output_proj.bias.any()
+    limit = math.sqrt(6 / 512)
+    for layer in (module.value_proj, module.output_proj):
+        assert 0.95 * limit < layer.weight.abs().max() <= limit
+
+
+def test_module_refuses():
+    with pytest.raises(ValueError, match="d_model must be divisible by n_heads, got 256 and 7"):
+        detops.MultiScaleDeformableAttention(256, 4, 7)
+    module = detops.MultiScaleDeformableAttention(16, 4, 2)
+    _, shapes, starts, *_ = inputs()
+    with pytest.raises(ValueError, match=r"reference_points must be .*, got \[2, 5, 4, 3\]"):
+        module(torch.ones(2, 5, 16), torch.ones(2, 5, 4, 3), torch.ones(2, 78, 16), shapes, starts)
