@@ -36,6 +36,28 @@ TORCH_LIBRARY(detops, m) {
       "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
       "float canonical_scale, int canonical_level) -> Tensor[]");
 
+  m.def(
+      "roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> (Tensor output, Tensor argmax)");
+  m.def(
+      "roi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor argmax, "
+      "float spatial_scale, SymInt pooled_height, SymInt pooled_width, SymInt batch_size, "
+      "SymInt channels, SymInt height, SymInt width) -> Tensor");
+  m.def(
+      "ps_roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
+  m.def(
+      "ps_roi_align_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
+  m.def(
+      "ps_roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> Tensor");
+  m.def(
+      "ps_roi_pool_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
+      "-> Tensor");
+
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
       "box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='iou', "
@@ -91,12 +113,14 @@ namespace {
 // The ops that have a kernel per backend: those whose output size depends on values, and those
 // that run on Meta too.
 #define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
-#define DETOPS_OPS(op)                                                                           \
-  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                  \
-      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes) \
-          op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)            \
-              op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward)       \
-                  op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
+#define DETOPS_OPS(op)                                                                             \
+  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                    \
+      op(multiscale_roi_align_backward) op(roi_pool_forward) op(roi_pool_backward)                 \
+          op(ps_roi_align_forward) op(ps_roi_align_backward) op(ps_roi_pool_forward)               \
+              op(ps_roi_pool_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes)    \
+                  op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)      \
+                      op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward) \
+                          op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
 
 // Compositions of other ops.
 #define DETOPS_COMPOSITES(op)                                                \

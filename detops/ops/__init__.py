@@ -15,7 +15,10 @@ from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .mlp import MLP, mlp
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
+from .ps_roi_align import PSRoIAlign, ps_roi_align
+from .ps_roi_pool import PSRoIPool, ps_roi_pool
 from .roi_align import RoIAlign, roi_align
+from .roi_pool import RoIPool, roi_pool
 
 __all__ = [
     "Axpy",
@@ -24,7 +27,10 @@ __all__ = [
     "LLTMSequence",
     "MLP",
     "MultiScaleRoIAlign",
+    "PSRoIAlign",
+    "PSRoIPool",
     "RoIAlign",
+    "RoIPool",
     "axpy",
     "batched_nms",
     "box_area",
@@ -43,7 +49,10 @@ __all__ = [
     "mlp",
     "multiscale_roi_align",
     "nms",
+    "ps_roi_align",
+    "ps_roi_pool",
     "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",
+    "roi_pool",
 ]

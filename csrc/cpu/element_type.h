@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "../math/half.h"
+
+namespace detops::cpu {
+
+// Calls run(T{}) with the kernels' type for a tensor's.
+template <typename Run>
+void with_element_type(at::ScalarType type, Run&& run) {
+  switch (type) {
+    case at::kDouble:
+      return run(double());
+    case at::kHalf:
+      return run(Half());
+    case at::kBFloat16:
+      return run(BFloat16());
+    default:
+      return run(float());
+  }
+}
+
+}  // namespace detops::cpu
