@@ -41,6 +41,40 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
     const Tensor& input, const Tensor& offset, const std::optional<Tensor>& mask,
     const Tensor& weight, const std::optional<Tensor>& bias, IntList stride, IntList padding,
     IntList dilation, std::array<bool, 5> wanted);
+std::tuple<Tensor, Tensor> roi_pool_forward(
+    const Tensor& input,  // [N, C, H, W]
+    const Tensor& rois,   // [K, 5]
+    double spatial_scale, Int pooled_height,
+    Int pooled_width);  // -> [K, C, ph, pw], its index y * W + x int32, -1 for an empty bin
+
+Tensor roi_pool_backward(const Tensor& grad,    // [K, C, ph, pw]
+                         const Tensor& input,   // gives dtype and layout
+                         const Tensor& rois,    // [K, 5]
+                         const Tensor& argmax,  // int32[K, C, ph, pw]
+                         double spatial_scale, Int pooled_height, Int pooled_width, Int batch_size,
+                         Int channels, Int height, Int width);  // -> [N, C, H, W]
+
+Tensor ps_roi_align_forward(const Tensor& input,  // [N, C * ph * pw, H, W]
+                            const Tensor& rois,   // [K, 5]
+                            double spatial_scale, Int pooled_height, Int pooled_width,
+                            int64_t sampling_ratio);  // -> [K, C, ph, pw]
+
+Tensor ps_roi_align_backward(const Tensor& grad,  // [K, C, ph, pw]
+                             const Tensor& rois,  // [K, 5]
+                             double spatial_scale, Int pooled_height, Int pooled_width,
+                             Int batch_size, Int channels, Int height, Int width,
+                             int64_t sampling_ratio);  // -> [N, channels, H, W]
+
+Tensor ps_roi_pool_forward(const Tensor& input,  // [N, C * ph * pw, H, W]
+                           const Tensor& rois,   // [K, 5]
+                           double spatial_scale, Int pooled_height,
+                           Int pooled_width);  // -> [K, C, ph, pw]
+
+Tensor ps_roi_pool_backward(const Tensor& grad,  // [K, C, ph, pw]
+                            const Tensor& rois,  // [K, 5]
+                            double spatial_scale, Int pooled_height, Int pooled_width,
+                            Int batch_size, Int channels, Int height,
+                            Int width);  // -> [N, channels, H, W]
 
 Tensor box_iou_forward(const Tensor& boxes1,  // [N, 4]
                        const Tensor& boxes2,  // [M, 4] -> [N, M]

@@ -44,6 +44,21 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weight, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
       "bool[5] wanted) "
       "-> (Tensor input, Tensor offset, Tensor mask, Tensor weight, Tensor bias)");
+      "roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> (Tensor output, Tensor argmax)");
+      "roi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor argmax, "
+      "float spatial_scale, SymInt pooled_height, SymInt pooled_width, SymInt batch_size, "
+      "SymInt channels, SymInt height, SymInt width) -> Tensor");
+      "ps_roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
+      "ps_roi_align_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
+      "ps_roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> Tensor");
+      "ps_roi_pool_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
+      "-> Tensor");
 
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
@@ -159,6 +174,12 @@ namespace {
   op(roi_align_backward) \
   op(multiscale_roi_align_forward) \
   op(multiscale_roi_align_backward) \
+  op(roi_pool_forward) \
+  op(roi_pool_backward) \
+  op(ps_roi_align_forward) \
+  op(ps_roi_align_backward) \
+  op(ps_roi_pool_forward) \
+  op(ps_roi_pool_backward) \
   op(deform_conv2d_forward) \
   op(deform_conv2d_backward) \
   op(box_iou_forward) \

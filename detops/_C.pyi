@@ -82,6 +82,56 @@ def deform_conv2d_backward(
     dilation: int | Sequence[int],
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+def roi_pool_forward(
+    input: Tensor, boxes: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
+) -> tuple[Tensor, Tensor]: ...
+def roi_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    boxes: Tensor,
+    argmax: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor: ...
+def ps_roi_align_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def ps_roi_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def ps_roi_pool_forward(
+    input: Tensor, boxes: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
+) -> Tensor: ...
+def ps_roi_pool_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor: ...
 def box_iou_forward(
     boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
 ) -> Tensor: ...

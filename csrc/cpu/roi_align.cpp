@@ -6,9 +6,8 @@
 #include "element_type.h"
 #include "kernels/roi_align.h"
 #include "memory.h"
+#include "roi_plan.h"
 #include "roi_rules.h"
-#include "roi_window.h"
-#include "sort.h"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cpu {
@@ -23,44 +22,15 @@ struct Pooling {
   int64_t canonical_level;
 };
 
-// RoIs [begin, end) of the order of work lie on one level of one image.
-struct Run {
-  int64_t image, level, begin, end;
-};
-
-struct Plan {
-  Buffer<uint32_t> order;  // by image, level and height in the picture
-  std::vector<Run> runs;   // one for each level of each image
-};
-
 template <typename A>
-Plan make_plan(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
-  TORCH_CHECK(count <= INT32_MAX, "detops.", pooling.op, ": at most ", INT32_MAX, " RoIs, got ",
-              count);
+Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
   const int64_t levels = static_cast<int64_t>(pooling.scales.size());
   const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
-  Buffer<uint64_t> keys(count);
-  std::vector<int64_t> sizes(images * levels, 0);
-  for (int64_t k = 0; k < count; ++k) {
-    const A* roi = rois + 5 * k;
-    TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", pooling.op, ": boxes[", k,
-                ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
-    const int64_t level =
-        levels == 1 ? 0
-                    : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
-                                      pooling.canonical_level, first_level, levels);
-    const int64_t run = static_cast<int64_t>(roi[0]) * levels + level;
-    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(roi[2])));
-    ++sizes[run];
-  }
-  Plan plan{Buffer<uint32_t>(count), {}};
-  ArgSort<uint64_t>()(count, [&](int64_t k) { return keys[k]; }, plan.order.data());
-  int64_t begin = 0;
-  for (int64_t run = 0; run < images * levels; ++run) {
-    plan.runs.push_back({run / levels, run % levels, begin, begin + sizes[run]});
-    begin += sizes[run];
-  }
-  return plan;
+  return make_plan(pooling.op, rois, count, images, levels, [&](const A* roi) {
+    return levels == 1 ? 0
+                       : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
+                                         pooling.canonical_level, first_level, levels);
+  });
 }
 
 // RoIs [begin, begin + size) of a run with their rules, and what they read of the map.
@@ -68,10 +38,12 @@ template <typename A>
 struct Batch {
   RoIRules<A> rules;
   int64_t begin = 0, size = 0;
-  Columns columns;        // all that is read
-  int64_t widest = 0;     // columns of one RoI
-  int64_t positions = 0;  // read, RoI by RoI
-  int64_t rows = 0;       // read by any of them
+  Footprint footprint;
+
+  Reads reads(int64_t i) const {
+    const AxisRule<A> r = rules.rows(i), c = rules.cols(i);
+    return {r.first, r.first + r.extent, {c.first, c.first + c.extent}};
+  }
 };
 
 template <typename A>
@@ -88,38 +60,8 @@ void prepare(Batch<A>& batch, const Pooling& pooling, const A* rois, const uint3
                       cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned,
                                             pooling.pooled_width, pooling.sampling_ratio);
                     });
-  batch.columns = {width, 0};
-  batch.widest = batch.positions = 0;
-  std::vector<char> read(height, 0);
-  for (int64_t i = 0; i < batch.size; ++i) {
-    const AxisRule<A> rows = batch.rules.rows(i), cols = batch.rules.cols(i);
-    batch.widest = std::max(batch.widest, cols.extent);
-    if (rows.extent == 0 || cols.extent == 0) continue;
-    batch.columns.begin = std::min(batch.columns.begin, cols.first);
-    batch.columns.end = std::max(batch.columns.end, cols.first + cols.extent);
-    batch.positions += rows.extent * cols.extent;
-    std::fill_n(read.begin() + rows.first, rows.extent, 1);
-  }
-  batch.columns.begin = std::min(batch.columns.begin, batch.columns.end);
-  batch.rows = std::count(read.begin(), read.end(), 1);
-}
-
-bool is_channels_last(const Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-}
-
-template <typename T>
-Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
-  const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
-  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
-  return {data + image * channels * height * width, channels, height, width, channels_last};
-}
-
-int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
-
-// Some 16,000 outputs are worth a thread.
-int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
-  return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
+  batch.footprint = Footprint(height, width);
+  for (int64_t i = 0; i < batch.size; ++i) batch.footprint.add(batch.reads(i));
 }
 
 // Straight from a channels_last map.
@@ -137,8 +79,6 @@ void forward_direct(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
   });
 }
 
-// A block of channels at a time: the rows that RoIs read are brought into lanes, pooled there, and
-// the bins brought back. What many RoIs read is brought in once, and they find it in a near cache.
 template <typename T>
 void forward_lanes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
                    const Planes<const T>& map, int64_t pooled_height, int64_t pooled_width,
@@ -146,42 +86,23 @@ void forward_lanes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
   using A = accumulate_t<T>;
   const auto& kernel = roi_align_kernels<T>();
   const int64_t channels = map.channels, bins = pooled_height * pooled_width;
-  const int64_t blocks = blocks_of(channels);
-  // Where there are fewer blocks than threads, threads share the RoIs of a block.
-  const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
-  const int64_t grain = tasks_per_thread(blocks * parts, batch.size * channels * bins);
-  // RoIs that are few and far between bring in their own columns only.
-  const bool apart = batch.positions < batch.rows * (batch.columns.end - batch.columns.begin);
-  at::parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
-    Buffer<A> pooled(bins * kRoIChannels), scratch(pooled_height * batch.widest * kRoIChannels);
-    RoIWindow<A> window(map.height);
-    for (; task < last_task; ++task) {
-      const int64_t c = task / parts * kRoIChannels, n = std::min(kRoIChannels, channels - c);
-      const int64_t part = task % parts;
-      window.restart(batch.columns, 0, 0);
-      for (int64_t i = batch.size * part / parts; i < batch.size * (part + 1) / parts; ++i) {
-        const AxisRule<A> rows = batch.rules.rows(i), cols = batch.rules.cols(i);
-        if (rows.extent > 0 && cols.extent > 0) {
-          const int64_t first = rows.first, last = first + rows.extent;
-          if (apart) {
-            window.restart({cols.first, cols.first + cols.extent}, first, last);
-          } else if (!window.holds(first, last)) {
-            window.restart(batch.columns, first, last);
-          }
-          window.extend(last, [&](int64_t y, A* lanes) {
-            load_lanes(map, c, n, y, window.columns().begin, window.width(), lanes);
-          });
-        }
-        kernel.forward_lanes({rows, cols, window.data(), window.first(), window.columns().begin,
-                              window.stride(), scratch.data()},
-                             pooled.data());
-        const int64_t k = order[batch.begin + i];
-        const Planes<T> out{output + k * channels * bins, channels, pooled_height, pooled_width,
-                            map.channels_last};
-        store_lanes(pooled.data(), out, c, n, 0, 0, bins);
-      }
-    }
-  });
+  const int64_t widest = batch.footprint.widest();
+  const auto make_pool = [&] {
+    return [&, pooled = Buffer<A>(bins * kRoIChannels),
+            scratch = Buffer<A>(pooled_height * widest * kRoIChannels)](
+               int64_t i, int64_t c, int64_t n, RoIWindow<A>& window) mutable {
+      kernel.forward_lanes({batch.rules.rows(i), batch.rules.cols(i), window.data(), window.first(),
+                            window.columns().begin, window.stride(), scratch.data()},
+                           pooled.data());
+      const int64_t k = order[batch.begin + i];
+      const Planes<T> out{output + k * channels * bins, channels, pooled_height, pooled_width,
+                          map.channels_last};
+      store_lanes(pooled.data(), out, c, n, 0, 0, bins);
+    };
+  };
+  pool_from_lanes(
+      map, batch.footprint, batch.size, batch.size * channels * bins,
+      [&](int64_t i) { return batch.reads(i); }, make_pool);
 }
 
 template <typename T>
@@ -190,7 +111,7 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
   using A = accumulate_t<T>;
   const bool channels_last = is_channels_last(inputs[0]);
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling, roi, rois.size(0), inputs[0].size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), inputs[0].size(0));
   const uint32_t* order = plan.order.data();
   T* out = static_cast<T*>(output.mutable_data_ptr());
   Batch<A> batch;
@@ -200,7 +121,8 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
       prepare(batch, pooling, roi, order, run, begin, map.height, map.width, false);
       // Straight from the map as long as a RoI's part of it stays in a near cache.
       constexpr int64_t kNear = 1 << 20;
-      const int64_t window = batch.positions / batch.size * map.channels * int64_t(sizeof(T));
+      const int64_t window =
+          batch.footprint.positions() / batch.size * map.channels * int64_t(sizeof(T));
       if (channels_last && window < kNear) {
         forward_direct(batch, order, map, pooling.pooled_height * pooling.pooled_width, out);
       } else {
@@ -280,7 +202,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
   const bool channels_last = is_channels_last(maps[0]);
   const int64_t channels = grad.size(1), bins = pooling.pooled_height * pooling.pooled_width;
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling, roi, rois.size(0), maps[0].size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), maps[0].size(0));
   const auto& kernel = roi_align_kernels<T>();
   Batch<A> batch;
   for (const Run& run : plan.runs) {
@@ -293,20 +215,21 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
       const int64_t outputs = batch.size * channels * bins + channels * map.height * map.width;
       const int64_t grain = tasks_per_thread(blocks, outputs);
       const int64_t written_before = written;
+      const Columns columns = batch.footprint.columns();
       at::parallel_for(0, blocks, grain, [&](int64_t block, int64_t last_block) {
         Buffer<A> pooled(bins * kRoIChannels),
-            scratch(pooling.pooled_height * batch.widest * kRoIChannels);
+            scratch(pooling.pooled_height * batch.footprint.widest() * kRoIChannels);
         for (; block < last_block; ++block) {
           const int64_t c = block * kRoIChannels, n = std::min(kRoIChannels, channels - c);
-          GradientRows<T> rows(map, c, n, written_before, batch.columns);
+          GradientRows<T> rows(map, c, n, written_before, columns);
           for (int64_t i = 0; i < batch.size; ++i) {
             const AxisRule<A> row_rule = batch.rules.rows(i), col_rule = batch.rules.cols(i);
             if (row_rule.extent == 0 || col_rule.extent == 0) continue;
             const int64_t k = plan.order[batch.begin + i];
             load_lanes(planes_of<const T>(grad, k, channels_last), c, n, 0, 0, bins, pooled.data());
             RoIWindow<A>& window = rows.reach(row_rule.first, row_rule.first + row_rule.extent);
-            kernel.backward_lanes({row_rule, col_rule, window.data(), window.first(),
-                                   batch.columns.begin, window.stride(), scratch.data()},
+            kernel.backward_lanes({row_rule, col_rule, window.data(), window.first(), columns.begin,
+                                   window.stride(), scratch.data()},
                                   pooled.data());
           }
           const int64_t now = rows.finish(begin == run.end);

@@ -4,7 +4,7 @@
 
 #include "../math/roi.h"
 #include "../ops.h"
-#include "launch.cuh"
+#include "roi.cuh"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cuda {
@@ -16,15 +16,6 @@ struct LevelParams {
   int64_t height, width;
   double scale;
 };
-
-// Strides, in elements, of [N, C, H, W] in either layout.
-struct Strides {
-  int64_t n, c, h, w;
-};
-
-__host__ __device__ inline Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
-  return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
-}
 
 template <typename T>
 struct RoIAlignParams {
@@ -45,15 +36,12 @@ struct Place {
 
 template <typename T>
 __device__ Place place_roi(const RoIAlignParams<T>& p, const at::opmath_type<T>* roi) {
-  const bool valid = roi[0] >= 0 && roi[0] < at::opmath_type<T>(p.images);
-#ifdef DETOPS_DEBUG
-  CUDA_KERNEL_ASSERT(valid && "detops.roi_align: a batch index is out of range");
-#endif
-  if (!valid) return {-1, 0};
-  return {static_cast<int64_t>(roi[0]),
-          p.n_levels == 1 ? 0
-                          : math::roi_level(roi[1], roi[2], roi[3], roi[4], p.canonical_scale,
-                                            p.canonical_level, p.first_level, p.n_levels)};
+  const int64_t image = image_of(roi, p.images);
+  if (image < 0) return {-1, 0};
+  return {image, p.n_levels == 1
+                     ? 0
+                     : math::roi_level(roi[1], roi[2], roi[3], roi[4], p.canonical_scale,
+                                       p.canonical_level, p.first_level, p.n_levels)};
 }
 
 template <typename T, typename A = at::opmath_type<T>>
@@ -70,26 +58,18 @@ template <typename T>
 __global__ void roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
   using A = at::opmath_type<T>;
   DETOPS_FOR_EACH(i, p.count * p.channels * p.pooled_height * p.pooled_width) {
-    int64_t rest = i, c, ph, pw;
-    if (p.channels_last) {
-      c = rest % p.channels, rest /= p.channels;
-      pw = rest % p.pooled_width, rest /= p.pooled_width;
-      ph = rest % p.pooled_height, rest /= p.pooled_height;
-    } else {
-      pw = rest % p.pooled_width, rest /= p.pooled_width;
-      ph = rest % p.pooled_height, rest /= p.pooled_height;
-      c = rest % p.channels, rest /= p.channels;
-    }
-    const A* roi = p.rois + 5 * rest;
+    const Position at =
+        position_of(i, p.channels_last, p.channels, p.pooled_height, p.pooled_width);
+    const A* roi = p.rois + 5 * at.n;
     const Place place = place_roi(p, roi);
     A sum = 0;
     if (place.image >= 0) {
       const LevelParams<T>& level = p.levels[place.level];
       const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-      const T* map = level.map + place.image * s.n + c * s.c;
+      const T* map = level.map + place.image * s.n + at.c * s.c;
       const auto rows = row_axis(p, roi, A(level.scale)), cols = col_axis(p, roi, A(level.scale));
-      math::visit_taps(rows, ph, level.height, [&](int64_t y, A wy) {
-        math::visit_taps(cols, pw, level.width, [&](int64_t x, A wx) {
+      math::visit_taps(rows, at.h, level.height, [&](int64_t y, A wy) {
+        math::visit_taps(cols, at.w, level.width, [&](int64_t x, A wx) {
           sum += wy * wx * static_cast<A>(map[y * s.h + x * s.w]);
         });
       });
@@ -98,14 +78,7 @@ __global__ void roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
   }
 }
 
-// Owner-computes: a block owns a tile of one map and a few channels, and adds the RoIs that reach
-// the tile in their order. No atomics, so the same bits every run.
-constexpr int kTile = 8;          // pixels a side
-constexpr int kChannelLanes = 4;  // threads per pixel
-constexpr int kChannelsPerThread = 8;
-constexpr int kChannelTile = kChannelLanes * kChannelsPerThread;
 constexpr int kBins = 32;  // bins a side whose weights are held at a time
-static_assert(kTile * kTile * kChannelLanes == kThreads, "one thread per pixel and channel lane");
 
 // Whether samples of the axis can touch pixels [tile, tile + kTile). Generous: exact weights
 // follow.
@@ -134,68 +107,57 @@ __global__ void __launch_bounds__(kThreads)
                               int64_t tiles_high, int64_t tiles_wide) {
   using A = at::opmath_type<T>;
   __shared__ A row_weight[kTile][kBins], col_weight[kTile][kBins];
-  __shared__ bool reached[kThreads];
   const LevelParams<T>& level = p.levels[level_index];
-  const int64_t image = blockIdx.x / (tiles_high * tiles_wide);
-  const int64_t tile_y = blockIdx.x / tiles_wide % tiles_high * kTile;
-  const int64_t tile_x = blockIdx.x % tiles_wide * kTile;
+  const TilePlace own = tile_place(tiles_high, tiles_wide);
   const int self = static_cast<int>(threadIdx.x);
-  const int px = self % kTile, py = self / kTile % kTile, lane = self / (kTile * kTile);
-  const int64_t first_channel = int64_t(blockIdx.y) * kChannelTile + lane;
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
   A sum[kChannelsPerThread] = {};
 
-  for (int64_t base = 0; base < p.count; base += kThreads) {
-    __syncthreads();
-    const int64_t mine = base + self;
-    reached[self] = false;
-    if (mine < p.count) {
-      const A* roi = p.rois + 5 * mine;
-      const Place place = place_roi(p, roi);
-      reached[self] = place.image == image && place.level == level_index &&
-                      reaches(row_axis(p, roi, A(level.scale)), p.pooled_height, tile_y) &&
-                      reaches(col_axis(p, roi, A(level.scale)), p.pooled_width, tile_x);
-    }
-    __syncthreads();
-    for (int i = 0; i < kThreads; ++i) {
-      if (!reached[i]) continue;  // the same for the whole block
-      const A* roi = p.rois + 5 * (base + i);
-      const auto rows = row_axis(p, roi, A(level.scale)), cols = col_axis(p, roi, A(level.scale));
-      const T* pooled = grad + (base + i) * gs.n;
-      for (int64_t ph0 = 0; ph0 < p.pooled_height; ph0 += kBins) {
-        for (int64_t pw0 = 0; pw0 < p.pooled_width; pw0 += kBins) {
-          __syncthreads();
-          if (self < kBins) {
-            fill_weights(rows, p.pooled_height, ph0, level.height, tile_y, self, row_weight);
-          } else if (self < 2 * kBins) {
-            fill_weights(cols, p.pooled_width, pw0, level.width, tile_x, self - kBins, col_weight);
-          }
-          __syncthreads();
-          const int64_t bins_high = min(int64_t(kBins), p.pooled_height - ph0);
-          const int64_t bins_wide = min(int64_t(kBins), p.pooled_width - pw0);
-          for (int64_t r = 0; r < bins_high; ++r) {
-            if (row_weight[py][r] == 0) continue;
-            for (int64_t k = 0; k < bins_wide; ++k) {
-              const A weight = row_weight[py][r] * col_weight[px][k];
-              if (weight == 0) continue;
-              const T* g = pooled + (ph0 + r) * gs.h + (pw0 + k) * gs.w;
-              for (int j = 0; j < kChannelsPerThread; ++j) {
-                const int64_t c = first_channel + j * kChannelLanes;
-                if (c < p.channels) sum[j] += weight * static_cast<A>(g[c * gs.c]);
-              }
+  const auto reached = [&](int64_t k) {
+    const A* roi = p.rois + 5 * k;
+    const Place place = place_roi(p, roi);
+    return place.image == own.image && place.level == level_index &&
+           reaches(row_axis(p, roi, A(level.scale)), p.pooled_height, own.tile_y) &&
+           reaches(col_axis(p, roi, A(level.scale)), p.pooled_width, own.tile_x);
+  };
+  visit_reaching(p.count, reached, [&](int64_t k) {
+    const A* roi = p.rois + 5 * k;
+    const auto rows = row_axis(p, roi, A(level.scale)), cols = col_axis(p, roi, A(level.scale));
+    const T* pooled = grad + k * gs.n;
+    for (int64_t ph0 = 0; ph0 < p.pooled_height; ph0 += kBins) {
+      for (int64_t pw0 = 0; pw0 < p.pooled_width; pw0 += kBins) {
+        __syncthreads();
+        if (self < kBins) {
+          fill_weights(rows, p.pooled_height, ph0, level.height, own.tile_y, self, row_weight);
+        } else if (self < 2 * kBins) {
+          fill_weights(cols, p.pooled_width, pw0, level.width, own.tile_x, self - kBins,
+                       col_weight);
+        }
+        __syncthreads();
+        const int64_t bins_high = min(int64_t(kBins), p.pooled_height - ph0);
+        const int64_t bins_wide = min(int64_t(kBins), p.pooled_width - pw0);
+        for (int64_t r = 0; r < bins_high; ++r) {
+          if (row_weight[own.py][r] == 0) continue;
+          for (int64_t b = 0; b < bins_wide; ++b) {
+            const A weight = row_weight[own.py][r] * col_weight[own.px][b];
+            if (weight == 0) continue;
+            const T* g = pooled + (ph0 + r) * gs.h + (pw0 + b) * gs.w;
+            for (int j = 0; j < kChannelsPerThread; ++j) {
+              const int64_t c = own.first_channel + j * kChannelLanes;
+              if (c < p.channels) sum[j] += weight * static_cast<A>(g[c * gs.c]);
             }
           }
         }
       }
     }
-  }
+  });
 
-  const int64_t y = tile_y + py, x = tile_x + px;
+  const int64_t y = own.tile_y + own.py, x = own.tile_x + own.px;
   if (y >= level.height || x >= level.width) return;
   const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-  T* out = level.map + image * s.n + y * s.h + x * s.w;
+  T* out = level.map + own.image * s.n + y * s.h + x * s.w;
   for (int j = 0; j < kChannelsPerThread; ++j) {
-    const int64_t c = first_channel + j * kChannelLanes;
+    const int64_t c = own.first_channel + j * kChannelLanes;
     if (c < p.channels) out[c * s.c] = static_cast<T>(sum[j]);
   }
 }
@@ -207,10 +169,6 @@ struct Pooling {
   double canonical_scale;
   int64_t canonical_level;
 };
-
-bool is_channels_last(const Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-}
 
 // `maps` and `rois` are contiguous in their layout.
 template <typename T>
@@ -264,15 +222,12 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_backward", [&] {
         const auto params = make_params<scalar_t>(pooling, maps, wide_rois);
         for (size_t level = 0; level < maps.size(); ++level) {
-          const int64_t high = (maps[level].size(2) + kTile - 1) / kTile;
-          const int64_t wide = (maps[level].size(3) + kTile - 1) / kTile;
-          const dim3 grid(
-              static_cast<unsigned>(params.images * high * wide),
-              static_cast<unsigned>((params.channels + kChannelTile - 1) / kChannelTile));
+          const Tiles tiles =
+              tiles_of(params.images, params.channels, maps[level].size(2), maps[level].size(3));
           roi_align_backward_kernel<scalar_t>
-              <<<grid, kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                  params, pooled.const_data_ptr<scalar_t>(), static_cast<int64_t>(level), high,
-                  wide);
+              <<<tiles.grid, kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+                  params, pooled.const_data_ptr<scalar_t>(), static_cast<int64_t>(level),
+                  tiles.high, tiles.wide);
           C10_CUDA_KERNEL_LAUNCH_CHECK();
         }
       });

@@ -24,6 +24,10 @@ template <>
 struct Accumulate<double> {
   using type = double;
 };
+template <>
+struct Accumulate<int32_t> {
+  using type = int32_t;
+};
 template <typename T>
 using accumulate_t = typename Accumulate<T>::type;
 

@@ -47,5 +47,9 @@ DETOPS_HD float floor(float x) { return ::floorf(x); }
 DETOPS_HD double floor(double x) { return ::floor(x); }
 DETOPS_HD float ceil(float x) { return ::ceilf(x); }
 DETOPS_HD double ceil(double x) { return ::ceil(x); }
+DETOPS_HD float floor(float x) { return ::floorf(x); }
+DETOPS_HD double floor(double x) { return ::floor(x); }
+DETOPS_HD float round(float x) { return ::roundf(x); }  // halves away from zero
+DETOPS_HD double round(double x) { return ::round(x); }
 
 }  // namespace detops::math

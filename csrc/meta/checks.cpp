@@ -77,6 +77,14 @@ void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
                   pooled_height, ", ", pooled_width, "], got ", grad.sym_sizes());
 }
 
+void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
+                    const c10::SymInt& h, const c10::SymInt& w) {
+  TORCH_SYM_CHECK(h.sym_ge(1).sym_and(w.sym_ge(1)).sym_and(n.sym_ge(0)), "detops.", op,
+                  ": the input's size must be [N, C, H, W] with H and W of at least "
+                  "1, got [",
+                  n, ", ", c, ", ", h, ", ", w, "]");
+}
+
 Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
                  const c10::SymInt& h, const c10::SymInt& w) {
   return at::empty_symint({n, c, h, w}, like.options().memory_format(like.suggest_memory_format()));

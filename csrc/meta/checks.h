@@ -49,6 +49,10 @@ void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
                        const c10::SymInt& channels, const c10::SymInt& pooled_height,
                        const c10::SymInt& pooled_width);
 
+// The size of a map that a backward pass is to make.
+void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
+                    const c10::SymInt& h, const c10::SymInt& w);
+
 Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,
                  const c10::SymInt& h, const c10::SymInt& w);
 

@@ -26,7 +26,10 @@ from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
 from .paste_masks_in_image import paste_masks_in_image
+from .ps_roi_align import PSRoIAlign, ps_roi_align
+from .ps_roi_pool import PSRoIPool, ps_roi_pool
 from .roi_align import RoIAlign, roi_align
+from .roi_pool import RoIPool, roi_pool
 
 __all__ = [
     "Axpy",
@@ -37,7 +40,10 @@ __all__ = [
     "MLP",
     "MultiScaleDeformableAttention",
     "MultiScaleRoIAlign",
+    "PSRoIAlign",
+    "PSRoIPool",
     "RoIAlign",
+    "RoIPool",
     "axpy",
     "batched_nms",
     "box_area",
@@ -68,4 +74,10 @@ __all__ = [
     "remove_small_boxes",
     "roi_align",
     "sigmoid_focal_loss",
+    "ps_roi_align",
+    "ps_roi_pool",
+    "register_tensor_methods",
+    "remove_small_boxes",
+    "roi_align",
+    "roi_pool",
 ]

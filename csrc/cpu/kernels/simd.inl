@@ -41,6 +41,12 @@ DETOPS_INLINE Vector<double> load(const double* p) {
   return v;
 }
 
+DETOPS_INLINE Vector<int32_t> load(const int32_t* p) {
+  Vector<int32_t> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
 DETOPS_INLINE Vector<float> load(const BFloat16* p) {
   Bits16 bits;
   __builtin_memcpy(&bits, p, sizeof bits);
@@ -62,6 +68,7 @@ DETOPS_INLINE Vector<float> load(const Half* p) {
 
 DETOPS_INLINE void store(float* p, Vector<float> v) { __builtin_memcpy(p, &v, sizeof v); }
 DETOPS_INLINE void store(double* p, Vector<double> v) { __builtin_memcpy(p, &v, sizeof v); }
+DETOPS_INLINE void store(int32_t* p, Vector<int32_t> v) { __builtin_memcpy(p, &v, sizeof v); }
 
 // Rounded to nearest, ties to even, in the lower half of each lane.
 DETOPS_INLINE Vector<uint32_t> bfloat16_bits(Vector<float> v) {

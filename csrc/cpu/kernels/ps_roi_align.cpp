@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+#include "ps_roi_align.h"
+
+#define DETOPS_KERNELS "ps_roi_align.inl"
+#include "variants.h"
+
+namespace detops::cpu {
+
+template <typename T>
+const PSRoIAlignKernels<T>& ps_roi_align_kernels() {
+  return DETOPS_IN_USE(kPSRoIAlignKernels<T>);
+}
+template const PSRoIAlignKernels<float>& ps_roi_align_kernels();
+template const PSRoIAlignKernels<double>& ps_roi_align_kernels();
+template const PSRoIAlignKernels<Half>& ps_roi_align_kernels();
+template const PSRoIAlignKernels<BFloat16>& ps_roi_align_kernels();
+
+}  // namespace detops::cpu

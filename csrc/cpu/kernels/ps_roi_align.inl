@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one bin of all RoIs.
+
+// A map narrower than a vector is read in part.
+template <bool kNarrow, typename P>
+DETOPS_INLINE Vector<accumulate_t<P>> load_columns(const P* p, int64_t width) {
+  if constexpr (kNarrow) return load_part(p, width);
+  return load(p);
+}
+
+template <int kPlanes, bool kNarrow, typename P, typename T, typename A = accumulate_t<P>>
+DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t, const P* planes, T* pooled) {
+  for (int64_t i = 0; i < t.rois; ++i) {
+    Vector<A> total[kPlanes] = {};
+    for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
+      Vector<A> sum[kPlanes] = {};
+      for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
+        const P* p = planes + t.rows.index[r] * t.width + t.cols.index[k];
+        for (int j = 0; j < kPlanes; ++j) {
+          sum[j] = fused(splat<A>(t.rows.weight[r]),
+                         load_columns<kNarrow>(p + j * t.plane_stride, t.width), sum[j]);
+        }
+      }
+      const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
+      // Not a product alone: what is not read may be NaN.
+      for (int j = 0; j < kPlanes; ++j) total[j] += weight != 0 ? weight * sum[j] : Vector<A>{};
+    }
+    T* out = pooled + t.order[i] * t.roi_stride;
+    for (int j = 0; j < kPlanes; ++j) {
+      math::from_float(sum_lanes<A>(total[j]), out[j * t.channel_stride]);
+    }
+  }
+}
+
+template <int kPlanes, bool kNarrow, typename A, typename T>
+DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t, A* planes, const T* pooled) {
+  for (int64_t i = 0; i < t.rois; ++i) {
+    const T* grad = pooled + t.order[i] * t.roi_stride;
+    for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
+      const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
+      Vector<A> spread[kPlanes];
+      for (int j = 0; j < kPlanes; ++j) {
+        const A g = math::to_float(grad[j * t.channel_stride]);
+        spread[j] = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
+      }
+      for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
+        A* p = planes + t.rows.index[r] * t.width + t.cols.index[k];
+        for (int j = 0; j < kPlanes; ++j) {
+          A* to = p + j * t.plane_stride;
+          const Vector<A> sum =
+              fused(splat<A>(t.rows.weight[r]), spread[j], load_columns<kNarrow>(to, t.width));
+          if constexpr (kNarrow) {
+            store_part(to, sum, t.width);
+          } else {
+            store(to, sum);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <bool kNarrow, typename P, typename T>
+DETOPS_INLINE void ps_forward(const PSTile<const P, T>& t) {
+  if (t.n == kPSPlanes) return pool_planes<kPSPlanes, kNarrow>(t, t.planes, t.pooled);
+  for (int64_t j = 0; j < t.n; ++j) {
+    pool_planes<1, kNarrow>(t, t.planes + j * t.plane_stride, t.pooled + j * t.channel_stride);
+  }
+}
+
+template <typename P, typename T>
+void ps_roi_align_forward(const PSTile<const P, T>& t) {
+  if (t.width < kLanes<accumulate_t<P>>) return ps_forward<true>(t);
+  ps_forward<false>(t);
+}
+
+template <bool kNarrow, typename A, typename T>
+DETOPS_INLINE void ps_backward(const PSTile<A, const T>& t) {
+  if (t.n == kPSPlanes) return spread_planes<kPSPlanes, kNarrow>(t, t.planes, t.pooled);
+  for (int64_t j = 0; j < t.n; ++j) {
+    spread_planes<1, kNarrow>(t, t.planes + j * t.plane_stride, t.pooled + j * t.channel_stride);
+  }
+}
+
+template <typename A, typename T>
+void ps_roi_align_backward(const PSTile<A, const T>& t) {
+  if (t.width < kLanes<A>) return ps_backward<true>(t);
+  ps_backward<false>(t);
+}
+
+template <typename T>
+constexpr PSRoIAlignKernels<T> kPSRoIAlignKernels{
+    kLanes<accumulate_t<T>>, ps_roi_align_forward<T, T>, ps_roi_align_forward<accumulate_t<T>, T>,
+    ps_roi_align_backward<accumulate_t<T>, T>};

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "roi.h"
+
+// "Fast R-CNN" (Girshick, 2015), section 2.1 (RoI pooling). Corners are rounded to whole pixels, a
+// bin is a range of them, and again rows and columns are settled apart from each other.
+namespace detops::math {
+
+template <typename T>
+struct PoolAxis {
+  double start;  // first pixel of the RoI; double holds the sums below exactly
+  T bin;         // size of one bin; 0 for an infinite or NaN RoI
+};
+
+// Pixels [begin, end).
+struct PixelRange {
+  int64_t begin, end;
+};
+
+// One axis of a RoI [low, high] in image pixels, at least one pixel wide. `last` is 1 where the
+// pixel of `high` belongs to the RoI, and 0 where the RoI ends before it.
+template <typename T>
+DETOPS_HD PoolAxis<T> pool_axis(T low, T high, T spatial_scale, int last, int64_t pooled) {
+  const double start = double(round(low * spatial_scale));
+  const double size = max(double(round(high * spatial_scale)) - start + double(last), 1.0);
+  const T bin = T(size) / T(pooled);
+  const bool finite = start - start == 0 && bin - bin == 0;
+  return {start, finite ? bin : T(0)};
+}
+
+// The pixels of bin `p`, within [0, size).
+template <typename T>
+DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size) {
+  if (axis.bin == 0) return {0, 0};
+  const double begin = axis.start + double(floor(T(p) * axis.bin));
+  const double end = axis.start + double(ceil(T(p + 1) * axis.bin));
+  return {static_cast<int64_t>(min(max(begin, 0.0), double(size))),
+          static_cast<int64_t>(min(max(end, 0.0), double(size)))};
+}
+
+// Whether `value` takes the place of `best`, which starts at -infinity. Pixels come row by row, so
+// the first of equals stays. A NaN is passed over. A bin in which nothing exceeds -infinity is
+// worth its first pixel.
+template <typename T>
+DETOPS_HD bool exceeds(T value, T best) {
+  return value > best;
+}
+
+// Calls visit(index, weight) for the mean of bin `p`, as for RoIAlign. A position-sensitive bin
+// ends before the last pixel of the map: torchvision's rule, and its users' trained weights'.
+template <typename T, typename Visit>
+DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+  const PixelRange range = bin_range(axis, p, size - 1);
+  for (int64_t i = range.begin; i < range.end; ++i) visit(i, T(1) / T(range.end - range.begin));
+}
+
+}  // namespace detops::math

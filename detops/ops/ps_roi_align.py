@@ -1,0 +1,65 @@
+"""Position-sensitive RoIAlign."""
+
+from torch import Tensor, nn
+
+from ._linear_pooling import LinearPoolingFunction
+from ._shared import as_pair, as_rois
+
+
+def ps_roi_align(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+) -> Tensor:
+    """Pools each box into a grid of bins, each bin from a channel of its own, as RoIAlign does.
+
+    "R-FCN" (Dai et al., 2016), section 2, with the bilinear samples of "Mask R-CNN" (He et al.,
+    2017). Bin ``(i, j)`` of channel ``c`` is that of :func:`roi_align` with ``aligned=True`` on
+    channel ``(c * height + i) * width + j`` of the input. NaN and infinite boxes, and inverted ones
+    under adaptive sampling, give zeros. Coordinates and sums are never below float32, whatever the
+    dtype of ``input``; boxes may have another dtype.
+
+    Args:
+        input: ``[N, C * height * width, H, W]``, contiguous or channels_last; the result has the
+            same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        sampling_ratio: samples per bin and axis; not positive: about one per pixel.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; channels that are no multiple of ``height *
+            width``; an output size below 1; on the CPU, a batch index out of range (on CUDA such a
+            box gives zeros).
+    """
+    pooling = (spatial_scale, *as_pair(output_size), sampling_ratio)
+    pooled: Tensor = LinearPoolingFunction.apply(input, as_rois(boxes), "ps_roi_align", pooling)
+    return pooled
+
+
+class PSRoIAlign(nn.Module):
+    """See :func:`ps_roi_align`."""
+
+    def __init__(
+        self, output_size: int | tuple[int, int], spatial_scale: float, sampling_ratio: int
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+        self.sampling_ratio = sampling_ratio
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return ps_roi_align(input, rois, self.output_size, self.spatial_scale, self.sampling_ratio)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
+            f"sampling_ratio={self.sampling_ratio}"
+        )

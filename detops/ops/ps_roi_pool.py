@@ -1,0 +1,58 @@
+"""Position-sensitive RoI pooling."""
+
+from torch import Tensor, nn
+
+from ._linear_pooling import LinearPoolingFunction
+from ._shared import as_pair, as_rois
+
+
+def ps_roi_pool(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """Pools each box into a grid of bins, each bin the mean of a channel of its own.
+
+    "R-FCN" (Dai et al., 2016), section 2. Bin ``(i, j)`` of channel ``c`` averages whole pixels of
+    channel ``(c * height + i) * width + j`` of the input. Corners are rounded to pixels, halves away
+    from zero; a box is at least one pixel wide and ends before its second corner; a bin takes each
+    pixel that it touches, except in the last row and column of the map, which torchvision leaves
+    out. A bin without a pixel is 0, and so are those of NaN and infinite boxes. Coordinates and
+    sums are never below float32, whatever the dtype of ``input``; boxes may have another dtype.
+
+    Args:
+        input: ``[N, C * height * width, H, W]``, contiguous or channels_last; the result has the
+            same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; channels that are no multiple of ``height *
+            width``; an output size below 1; on the CPU, a batch index out of range (on CUDA such a
+            box gives zeros).
+    """
+    pooling = (spatial_scale, *as_pair(output_size))
+    pooled: Tensor = LinearPoolingFunction.apply(input, as_rois(boxes), "ps_roi_pool", pooling)
+    return pooled
+
+
+class PSRoIPool(nn.Module):
+    """See :func:`ps_roi_pool`."""
+
+    def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return ps_roi_pool(input, rois, self.output_size, self.spatial_scale)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"output_size={self.output_size}, spatial_scale={self.spatial_scale}"

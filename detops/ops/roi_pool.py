@@ -1,0 +1,153 @@
+"""RoI pooling."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+
+
+class RoIPoolFunction(torch.autograd.Function):
+    """Gives the maxima and where they lie; no gradient reaches the boxes."""
+
+    @staticmethod
+    def forward(
+        input: Tensor, boxes: Tensor, pooling: tuple[float, int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """See :func:`roi_pool`."""
+        output, argmax = _C.roi_pool_forward(input, boxes, *pooling)
+        return output, argmax
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
+        input, boxes, ctx.pooling = inputs
+        argmax = output[1]
+        ctx.mark_non_differentiable(argmax)
+        ctx.save_for_backward(boxes, argmax)
+        ctx.size = tuple(input.shape)
+        ctx.format = memory_format(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None]:
+        """Each bin's gradient goes to the pixel that it was taken from."""
+        boxes, argmax = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=ctx.format)
+        grad = RoIPoolBackwardFunction.apply(grad, boxes, argmax, ctx.pooling, ctx.size)
+        return grad, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: tuple
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch)
+        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
+        output, argmax = RoIPoolFunction.apply(folded, boxes, pooling)
+        return (unfold(output, batch), unfold(argmax, batch)), 0
+
+
+class RoIPoolBackwardFunction(torch.autograd.Function):
+    """Linear in ``grad``, since the places are settled."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        boxes: Tensor,
+        argmax: Tensor,
+        pooling: tuple[float, int, int],
+        size: tuple[int, int, int, int],
+    ) -> Tensor:
+        """Spreads ``grad`` over a map of the given size."""
+        # The input would give its dtype and layout, which are those of the gradient here.
+        return _C.roi_pool_backward(grad, grad, boxes, argmax, *pooling, *size)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes and the places."""
+        _, boxes, argmax, _, _ = inputs
+        ctx.save_for_backward(boxes, argmax)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        """Double backward: each bin is worth the pixel that it was taken from."""
+        boxes, argmax = ctx.saved_tensors
+        images, channels, _, width = grad.shape
+        if images == 0:  # then there is no RoI either
+            return grad.new_zeros(argmax.shape), None, None, None, None
+        pixel = argmax.clamp(min=0).long()
+        image = boxes[:, 0].nan_to_num().long().clamp(0, images - 1).view(-1, 1, 1, 1)
+        channel = torch.arange(channels, device=grad.device).view(-1, 1, 1)
+        taken = grad[image, channel, pixel // width, pixel % width]
+        return torch.where(argmax < 0, 0, taken), None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        grad: Tensor,
+        boxes: Tensor,
+        argmax: Tensor,
+        pooling: tuple,
+        size: tuple,
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch, images = info.batch_size, size[0]
+        boxes = fold_boxes(boxes, in_dims[1], batch, images)
+        grad, argmax = fold(grad, in_dims[0], batch), fold(argmax, in_dims[2], batch)
+        size = (batch * images, *size[1:])
+        spread = RoIPoolBackwardFunction.apply(grad, boxes, argmax, pooling, size)
+        return unfold(spread, batch), 0
+
+
+def roi_pool(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """Pools each box into a grid of bins by taking the largest pixel of each.
+
+    "Fast R-CNN" (Girshick, 2015), section 2.1. Corners are rounded to pixels, halves away from zero,
+    and belong to the box, which is at least one pixel wide; a bin takes each pixel that it touches.
+    A bin without a pixel is 0, and so are those of NaN and infinite boxes. A NaN pixel is passed
+    over; where no pixel exceeds minus infinity, the first one is taken. Of equals, the first in
+    reading order gets the gradient. Coordinates are never below float32, whatever the dtype of
+    ``input``; boxes may have another dtype.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
+            index out of range (on CUDA such a box gives zeros).
+    """
+    pooling = (spatial_scale, *as_pair(output_size))
+    output: Tensor = RoIPoolFunction.apply(input, as_rois(boxes), pooling)[0]
+    return output
+
+
+class RoIPool(nn.Module):
+    """See :func:`roi_pool`."""
+
+    def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return roi_pool(input, rois, self.output_size, self.spatial_scale)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"output_size={self.output_size}, spatial_scale={self.spatial_scale}"
