@@ -19,15 +19,25 @@ DETOPS_HD V finite_or_zero(V x) {
   return x - x == V{} ? x : V{};
 }
 
+template <typename V>
+DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
+  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
+  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
+  return larger(V{}, w) * larger(V{}, h);
+}
+
+// The ratio of an intersection to a union.
+template <typename V>
+DETOPS_HD V iou(V meet, V all) {
+  const V ratio = meet / all;
+  return ((meet > V{}) & (ratio == ratio)) ? ratio : V{};
+}
+
 template <math::Overlap kind, typename T, typename V>
 DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T eps) {
   const math::Box<V>&a = first.box, &b = second.box;
-  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
-  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
-  const V meet = larger(V{}, w) * larger(V{}, h);
-  const V all = first.area + second.area - meet;
-  const V ratio = meet / all;
-  const V iou = ((meet > V{}) & (ratio == ratio)) ? ratio : V{};
+  const V meet = pairwise::intersection(a, b), all = first.area + second.area - meet;
+  const V iou = pairwise::iou(meet, all);
   if (kind == math::Overlap::kIoU) return iou;
   const V cw = larger(V{}, larger(a.x2, b.x2) - smaller(a.x1, b.x1));
   const V ch = larger(V{}, larger(a.y2, b.y2) - smaller(a.y1, b.y1));
