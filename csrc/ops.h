@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "math/decay.h"
 #include "math/overlap.h"
 
 namespace detops {
@@ -14,6 +15,9 @@ using at::Tensor;
 
 // "iou", "giou", "diou" or "ciou"; an error names `op` for any other.
 math::Overlap overlap_kind(const char* op, c10::string_view kind);
+
+// "linear" or "gaussian", or "naive" where `naive` says so; an error names `op` for any other.
+math::Decay decay_method(const char* op, c10::string_view method, bool naive);
 
 // Checks and output allocation, written once: registered for the Meta device, and called first by
 // every backend, so that eager mode, fake tensors and torch.compile raise the same errors.
@@ -27,10 +31,14 @@ using IntList = c10::SymIntArrayRef;
 constexpr int64_t kMaxLevels = 16;
 
 // Ops without a Meta kernel, since their output's size depends on values: the checks stand alone.
-void check_nms(const Tensor& boxes,                // [N, 4]
+void check_nms(const Tensor& boxes,                // [N, columns]: 4, or 5 where boxes are rotated
                const Tensor& scores,               // [N]
                const std::optional<Tensor>& idxs,  // [N] integer
-               double iou_threshold);
+               double iou_threshold, int64_t columns = 4);
+void check_soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold, double sigma,
+                    double min_score, c10::string_view method);
+void check_matrix_nms(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
+                      double sigma, double min_score, c10::string_view method);
 void check_gdh(const Tensor& x);
 
 // The levels lie within the positions [0, count) and cover as many. For tensors on the CPU only:

@@ -84,6 +84,9 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad,  // [N, M]
                                             const Tensor& boxes1, const Tensor& boxes2,
                                             c10::string_view kind, double eps);
 
+Tensor box_iou_rotated(const Tensor& boxes1,   // [N, 5] cx, cy, w, h, angle
+                       const Tensor& boxes2);  // [M, 5] -> [N, M]
+
 std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1,  // [N, 4]
                                        const Tensor& boxes2   // [M, 4]
 );                                                            // -> best IoU [N], its index int64[N]

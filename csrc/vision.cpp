@@ -15,9 +15,27 @@
 #include "ops.h"
 
 TORCH_LIBRARY(detops, m) {
-  m.def("check_nms(Tensor boxes, Tensor scores, Tensor? idxs, float iou_threshold) -> ()");
+  m.def(
+      "check_nms(Tensor boxes, Tensor scores, Tensor? idxs, float iou_threshold, "
+      "int columns=4) -> ()");
   m.def("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor");
   m.def("batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor");
+  m.def("nms_rotated(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor");
+  m.def(
+      "batched_nms_rotated(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) "
+      "-> Tensor");
+  m.def(
+      "check_soft_nms(Tensor boxes, Tensor scores, float iou_threshold, float sigma, "
+      "float min_score, str method) -> ()");
+  m.def(
+      "soft_nms(Tensor boxes, Tensor scores, float iou_threshold=0.3, float sigma=0.5, "
+      "float min_score=1e-3, str method='linear') -> (Tensor keep, Tensor scores)");
+  m.def(
+      "check_matrix_nms(Tensor boxes, Tensor scores, Tensor? idxs, float sigma, float min_score, "
+      "str method) -> ()");
+  m.def(
+      "matrix_nms(Tensor boxes, Tensor scores, Tensor? idxs=None, float sigma=2.0, "
+      "float min_score=1e-3, str method='gaussian') -> (Tensor keep, Tensor scores)");
 
   m.def(
       "roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
@@ -70,6 +88,7 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "box_iou_loss_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='giou', "
       "float eps=1e-7) -> (Tensor, Tensor)");
+  m.def("box_iou_rotated(Tensor boxes1, Tensor boxes2) -> Tensor");
   m.def("match_boxes(Tensor boxes1, Tensor boxes2) -> (Tensor best, Tensor index)");
   m.def("encode_boxes_forward(Tensor boxes, Tensor anchors, float[] weights) -> Tensor");
   m.def(
@@ -168,7 +187,11 @@ namespace {
 // that run on Meta too.
 #define DETOPS_OPS_SIZED_BY_VALUES(op) \
   op(nms) \
-  op(batched_nms)
+  op(batched_nms) \
+  op(nms_rotated) \
+  op(batched_nms_rotated) \
+  op(soft_nms) \
+  op(matrix_nms)
 #define DETOPS_OPS(op) \
   op(roi_align_forward) \
   op(roi_align_backward) \
@@ -185,6 +208,7 @@ namespace {
   op(box_iou_forward) \
   op(box_iou_backward) \
   op(match_boxes) \
+  op(box_iou_rotated) \
   op(ms_deform_attn_forward) \
   op(ms_deform_attn_backward) \
   op(sigmoid_focal_loss_forward) \
@@ -209,6 +233,8 @@ namespace {
 // Compositions of other ops.
 #define DETOPS_COMPOSITES(op) \
   op(meta, check_nms) \
+  op(meta, check_soft_nms) \
+  op(meta, check_matrix_nms) \
   op(autograd, axpy) \
   op(autograd, gdh) \
   op(autograd, mlp) \
@@ -314,6 +340,9 @@ void impl_autocast(torch::Library& m) {
   for (const char* op :
        {"nms", "batched_nms", "box_iou_forward", "box_iou_loss_forward", "match_boxes",
         "encode_boxes_forward", "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
+       {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
+        "box_iou_rotated", "box_iou_forward", "match_boxes", "encode_boxes_forward",
+        "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }

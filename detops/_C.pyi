@@ -9,9 +9,47 @@ cuda_version: int | None
 
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> None: ...
-def check_nms(boxes: Tensor, scores: Tensor, idxs: Tensor | None, iou_threshold: float) -> None: ...
+def check_nms(
+    boxes: Tensor, scores: Tensor, idxs: Tensor | None, iou_threshold: float, columns: int = 4
+) -> None: ...
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor: ...
 def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor: ...
+def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor: ...
+def batched_nms_rotated(
+    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor: ...
+def check_soft_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    sigma: float,
+    min_score: float,
+    method: str,
+) -> None: ...
+def soft_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float = 0.3,
+    sigma: float = 0.5,
+    min_score: float = 1e-3,
+    method: str = "linear",
+) -> tuple[Tensor, Tensor]: ...
+def check_matrix_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor | None,
+    sigma: float,
+    min_score: float,
+    method: str,
+) -> None: ...
+def matrix_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor | None = None,
+    sigma: float = 2.0,
+    min_score: float = 1e-3,
+    method: str = "gaussian",
+) -> tuple[Tensor, Tensor]: ...
 def roi_align_forward(
     input: Tensor,
     boxes: Tensor,
@@ -138,6 +176,7 @@ def box_iou_forward(
 def box_iou_backward(
     grad: Tensor, boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
 ) -> tuple[Tensor, Tensor]: ...
+def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor: ...
 def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]: ...
 def box_iou_loss_forward(
     boxes1: Tensor, boxes2: Tensor, kind: str = "giou", eps: float = 1e-7

@@ -6,7 +6,7 @@
 #include "kernels/nms.h"
 #include "nms_grid.h"
 #include "nms_strips.h"
-#include "sort.h"
+#include "selection.h"
 
 namespace detops::cpu {
 namespace {
@@ -52,11 +52,11 @@ Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double thresh
   });
 }
 
-// keep[i] for the i-th box of `order`, which holds the segments one after another.
+// keep[i] for the i-th box in the order of selection.
 template <typename T>
-void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>& ends,
-              double threshold, uint8_t* keep) {
-  const int64_t n = ends.back();
+void suppress(const T* boxes, const Selection& selection, double threshold, uint8_t* keep) {
+  const uint32_t* order = selection.order();
+  const int64_t n = selection.ends().back();
   Buffer<T> coordinates(4 * n);
   T* x1 = coordinates.data();
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
@@ -68,8 +68,8 @@ void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>&
   });
   // Long segments one after another, each by all threads; then the others side by side.
   std::vector<int64_t> rest;
-  for (size_t k = 0; k < ends.size(); ++k) {
-    const int64_t begin = k == 0 ? 0 : ends[k - 1], count = ends[k] - begin;
+  for (size_t k = 0; k < selection.ends().size(); ++k) {
+    const int64_t begin = selection.begin(k), count = selection.count(k);
     NmsStrips<T, uint32_t> strips;
     if (count < n && worth_threads(count) &&
         strips.settle(
@@ -94,77 +94,25 @@ void suppress(const T* boxes, const uint32_t* order, const std::vector<int64_t>&
   });
 }
 
-// Where each run of equal labels ends.
-std::vector<int64_t> segment_ends(const int64_t* labels, const uint32_t* order, int64_t n) {
-  std::vector<int64_t> ends;
-  for (int64_t i = 1; i < n; ++i) {
-    if (labels[order[i]] != labels[order[i - 1]]) ends.push_back(i);
-  }
-  ends.push_back(n);
-  return ends;
-}
-
 Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
               double threshold) {
   const int64_t n = boxes.size(0);
   const auto indices = boxes.options().dtype(at::kLong);
   if (n == 0) return at::empty({0}, indices);
-  TORCH_CHECK(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
+  check_count(op, n);
 
   const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
-  Tensor wide_labels;
-  const int64_t* label = nullptr;
-  if (idxs != nullptr) {
-    wide_labels = idxs->to(at::kLong).contiguous();
-    label = wide_labels.const_data_ptr<int64_t>();
-    if (std::all_of(label, label + n, [=](int64_t l) { return l == label[0]; })) label = nullptr;
-  }
-  if (label == nullptr) {
+  const Labels labels(idxs);
+  if (labels.data() == nullptr) {
     Tensor output = select_in_strips(wide_boxes, wide_scores, threshold, indices);
     if (output.defined()) return output;
   }
-
-  Buffer<uint32_t> by_score(n), by_label;
-  AT_DISPATCH_FLOATING_TYPES(wide_scores.scalar_type(), "detops.nms", [&] {
-    const scalar_t* score = wide_scores.const_data_ptr<scalar_t>();
-    ArgSort<decltype(descending_key(*score))>()(
-        n, [&](int64_t i) { return descending_key(score[i]); }, by_score.data());
-  });
-  // The order of selection within each label, stably; labels are compared as they are, and no box
-  // is moved.
-  std::vector<int64_t> ends{n};
-  const uint32_t* order = by_score.data();
-  Buffer<uint32_t> place;
-  if (label != nullptr) {
-    // Flipping the sign bit makes unsigned order the signed one.
-    const auto key = [&](int64_t i) { return uint64_t(label[by_score[i]]) ^ (uint64_t(1) << 63); };
-    ArgSort<uint64_t>()(n, key, place.reserve(n));
-    by_label.reserve(n);
-    for (int64_t i = 0; i < n; ++i) by_label[i] = by_score[place[i]];
-    order = by_label.data();
-    ends = segment_ends(label, order, n);
-  }
-
-  Buffer<uint8_t> keep(n), keep_by_score;
+  const Selection selection(wide_scores, labels.data());
+  Buffer<uint8_t> keep(n);
   AT_DISPATCH_FLOATING_TYPES(wide_boxes.scalar_type(), "detops.nms", [&] {
-    suppress(wide_boxes.const_data_ptr<scalar_t>(), order, ends, threshold, keep.data());
+    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, keep.data());
   });
-  const uint8_t* kept = keep.data();
-  if (label != nullptr) {
-    keep_by_score.reserve(n);
-    for (int64_t i = 0; i < n; ++i) keep_by_score[place[i]] = keep[i];
-    kept = keep_by_score.data();
-  }
-  // Without branches, which could not be foreseen.
-  Buffer<int64_t> selected(n);
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    selected[count] = by_score[i];
-    count += kept[i];
-  }
-  Tensor output = at::empty({count}, indices);
-  std::copy_n(selected.data(), count, output.mutable_data_ptr<int64_t>());
-  return output;
+  return selection.selected(keep.data(), indices);
 }
 
 }  // namespace

@@ -24,6 +24,20 @@ DETOPS_HD V where(C condition, V x) {
   return condition ? x : V{};
 }
 
+template <typename V>
+DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
+  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
+  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
+  return larger(V{}, w) * larger(V{}, h);
+}
+
+// The ratio of an intersection to a union.
+template <typename V>
+DETOPS_HD V iou(V meet, V all) {
+  const V ratio = meet / all;
+  return where((meet > V{}) & (ratio == ratio), ratio);
+}
+
 // NaN where a number is NaN or infinite, otherwise 0.
 template <typename V>
 DETOPS_HD V not_finite(const math::Box<V>& b) {
@@ -48,12 +62,8 @@ template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T given) {
   const Eps<kind, loss, T> eps(given);
   const math::Box<V>&a = first.box, &b = second.box;
-  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
-  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
-  const V meet = larger(V{}, w) * larger(V{}, h);
-  const V all = first.area + second.area - meet;
-  const V ratio = meet / (loss ? all + eps.ratio : all);
-  const V iou = where((meet > V{}) & (ratio == ratio), ratio);
+  const V meet = pairwise::intersection(a, b), all = first.area + second.area - meet;
+  const V iou = pairwise::iou(meet, loss ? all + eps.ratio : all);
   if (kind == math::Overlap::kIoU) return iou;
   V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
   V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);

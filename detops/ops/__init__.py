@@ -14,6 +14,7 @@ from .box_iou_loss import (
     distance_box_iou_loss,
     generalized_box_iou_loss,
 )
+from .box_iou_rotated import box_iou_rotated
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .deform_conv2d import DeformConv2d, deform_conv2d
 from .focal_loss import sigmoid_focal_loss
@@ -21,6 +22,7 @@ from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .masks_to_boxes import masks_to_boxes
 from .masks_to_rle import masks_to_rle
+from .matrix_nms import matrix_nms
 from .mlp import MLP, mlp
 from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
@@ -30,6 +32,9 @@ from .ps_roi_align import PSRoIAlign, ps_roi_align
 from .ps_roi_pool import PSRoIPool, ps_roi_pool
 from .roi_align import RoIAlign, roi_align
 from .roi_pool import RoIPool, roi_pool
+from .nms_rotated import batched_nms_rotated, nms_rotated
+from .roi_align import RoIAlign, roi_align
+from .soft_nms import soft_nms
 
 __all__ = [
     "Axpy",
@@ -46,9 +51,11 @@ __all__ = [
     "RoIPool",
     "axpy",
     "batched_nms",
+    "batched_nms_rotated",
     "box_area",
     "box_convert",
     "box_iou",
+    "box_iou_rotated",
     "clip_boxes_to_image",
     "complete_box_iou",
     "complete_box_iou_loss",
@@ -65,6 +72,7 @@ __all__ = [
     "masks_to_boxes",
     "masks_to_rle",
     "match_boxes",
+    "matrix_nms",
     "mlp",
     "ms_deform_attn",
     "multiscale_roi_align",
@@ -80,4 +88,9 @@ __all__ = [
     "remove_small_boxes",
     "roi_align",
     "roi_pool",
+    "nms_rotated",
+    "register_tensor_methods",
+    "remove_small_boxes",
+    "roi_align",
+    "soft_nms",
 ]

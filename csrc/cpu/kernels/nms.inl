@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
+#include "bounds.inl"
+
 // IoU > threshold decided without a division, exactly as if the quotient had been rounded to
 // float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
 // rounded quotient exceeds the threshold if and only if I / U > m; a quotient of two 24-bit numbers
@@ -65,28 +67,11 @@ DETOPS_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Candidate<T>& c
 template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
                         const SuppressionTest<T>& test, Hit&& hit) {
-  constexpr int64_t kWidth = kLanes<T>;
-  const Vector<T> cx1 = splat(c.box.x1), cy1 = splat(c.box.y1);
-  const Vector<T> cx2 = splat(c.box.x2), cy2 = splat(c.box.y2), scaled = splat(c.scaled);
-  for (int64_t j = begin; j < end; j += kVectors * kWidth) {
-    uint64_t bits = 0;
-    for (int64_t v = 0; v < kVectors; ++v) {
-      const int64_t k = j + v * kWidth;
-      const Vector<T> w = vector_min(load(list.x2 + k), cx2) - vector_max(load(list.x1 + k), cx1);
-      const Vector<T> h = vector_min(load(list.y2 + k), cy2) - vector_max(load(list.y1 + k), cy1);
-      // One clamp is enough: the sum of scaled areas is never negative.
-      bits |= uint64_t(greater_bits(vector_max(Vector<T>{}, w) * h, load(list.scaled + k) + scaled))
-              << (v * kWidth);
-    }
-    if (end - j < kVectors * kWidth) bits &= (uint64_t(1) << (end - j)) - 1;
-    for (; bits; bits &= bits - 1) {
-      const int64_t k = j + __builtin_ctzll(bits);
-      const math::Box<T> other{list.x1[k], list.y1[k], list.x2[k], list.y2[k]};
-      const T overlap = math::intersection(other, c.box);
-      if (exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k)) return true;
-    }
-  }
-  return false;
+  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
+    const math::Box<T> other{list.x1[k], list.y1[k], list.x2[k], list.y2[k]};
+    const T overlap = math::intersection(other, c.box);
+    return exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k);
+  });
 }
 
 // Below zero even boxes that do not meet suppress each other, and near the smallest numbers

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include "../ops.h"
+#include "kernels/nms_rotated.h"
+#include "rotated_boxes.h"
+#include "selection.h"
+
+namespace detops::cpu {
+namespace {
+
+// keep[i] for the i-th box in the order of selection.
+template <typename T>
+void suppress(const T* boxes, const Selection& selection, double threshold, uint8_t* keep) {
+  const uint32_t* order = selection.order();
+  const int64_t n = selection.ends().back();
+  Buffer<RotatedBox> prepared(n);
+  Buffer<RotatedBounds> bounds(n);
+  const double factor = threshold / (1 + threshold) * (1 - 1e-6);
+  constexpr int64_t kPrepared = 4096, kSettled = 512;
+  at::parallel_for(0, n, kPrepared, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
+      bounds[i] = rotated_bounds(prepared[i], factor);
+    }
+  });
+  const int64_t segments = static_cast<int64_t>(selection.ends().size());
+  const int64_t grain = std::max<int64_t>(1, segments * kSettled / n);
+  at::parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+    BoundsList kept;
+    Buffer<uint32_t> index;
+    for (; k < last; ++k) {
+      const int64_t begin = selection.begin(k), count = selection.count(k);
+      rotated_nms_kernels<T>().suppress(
+          {prepared.data() + begin, bounds.data() + begin, count, threshold, keep + begin},
+          kept.reserve(count), index.reserve(count));
+    }
+  });
+}
+
+Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
+              double threshold) {
+  const int64_t n = boxes.size(0);
+  const auto indices = boxes.options().dtype(at::kLong);
+  if (n == 0) return at::empty({0}, indices);
+  check_count(op, n);
+  const Tensor wide_boxes = wide(boxes);
+  const Selection selection(wide(scores), Labels(idxs).data());
+  Buffer<uint8_t> keep(n);
+  AT_DISPATCH_FLOATING_TYPES(wide_boxes.scalar_type(), "detops.nms_rotated", [&] {
+    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, keep.data());
+  });
+  return selection.selected(keep.data(), indices);
+}
+
+}  // namespace
+
+Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  meta::check_nms(boxes, scores, std::nullopt, iou_threshold, 5);
+  return select("nms_rotated", boxes, scores, nullptr, iou_threshold);
+}
+
+Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
+                           double iou_threshold) {
+  meta::check_nms(boxes, scores, idxs, iou_threshold, 5);
+  return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold);
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+#include <ATen/Dispatch.h>
+
+#include "../math/decay.h"
+#include "../ops.h"
+#include "launch.cuh"
+#include "nms.cuh"
+
+namespace detops::cuda {
+namespace {
+
+template <typename T>
+struct MatrixNmsParams {
+  const math::Box<T>* boxes;  // [N], score descending
+  const T* scores;            // [N]
+  const int64_t* labels;      // [N], or null
+  int64_t count;              // N
+  T sigma;
+  T* terms;     // [N], math::decay::matrix_term
+  T* rescored;  // [N], out
+};
+
+// Calls meet(i, iou) for the boxes i before box j that it overlaps. A box without a score says
+// nothing.
+template <typename T, typename Meet>
+__device__ void for_each_better(const MatrixNmsParams<T>& p, int64_t j, const Meet& meet) {
+  const math::Box<T> box = p.boxes[j];
+  const T area = math::area(box);
+  for (int64_t i = 0; i < j; ++i) {
+    if (p.labels != nullptr && p.labels[i] != p.labels[j]) continue;
+    if (p.scores[i] != p.scores[i]) continue;
+    const math::Box<T> other = p.boxes[i];
+    const T common = math::intersection(other, box);
+    const T iou = math::pairwise::iou(common, math::area(other) + area - common);
+    if (iou > 0) meet(i, iou);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_terms_kernel(MatrixNmsParams<T> p) {
+  DETOPS_FOR_EACH(j, p.count) {
+    T most = 0;
+    for_each_better(p, j, [&](int64_t, T iou) { most = math::max(most, iou); });
+    p.terms[j] = math::decay::matrix_term<kind>(most);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_scores_kernel(MatrixNmsParams<T> p) {
+  DETOPS_FOR_EACH(j, p.count) {
+    T weight = math::decay::matrix_least_weight<kind, T>();
+    for_each_better(p, j, [&](int64_t i, T iou) {
+      weight = math::max(weight, math::decay::matrix_weight<kind, T>(iou, p.terms[i]));
+    });
+    p.rescored[j] = p.scores[j] * math::decay::matrix_factor<kind>(weight, p.sigma);
+  }
+}
+
+template <math::Decay kind, typename T>
+void launch(const MatrixNmsParams<T>& p) {
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  matrix_terms_kernel<kind, T><<<blocks_for(p.count), kThreads, 0, stream>>>(p);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  matrix_scores_kernel<kind, T><<<blocks_for(p.count), kThreads, 0, stream>>>(p);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double sigma,
+                                      double min_score, c10::string_view method) {
+  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  meta::check_matrix_nms(boxes, scores, idxs, sigma, min_score, method);
+  const int64_t count = boxes.size(0);
+  if (count == 0) {
+    return {at::empty({0}, boxes.options().dtype(at::kLong)), at::empty({0}, scores.options())};
+  }
+  const auto type = compute_type(at::promote_types(boxes.scalar_type(), scores.scalar_type()));
+  const Tensor order = selection_order(scores);
+  const Tensor sorted = boxes.to(type).index_select(0, order);
+  const Tensor before = scores.to(type).index_select(0, order);
+  const Tensor labels = idxs ? idxs->to(at::kLong).index_select(0, order) : Tensor();
+  const Tensor terms = at::empty_like(before), after = at::empty_like(before);
+  Tensor lowest;
+  AT_DISPATCH_FLOATING_TYPES(type, "detops.matrix_nms", [&] {
+    const MatrixNmsParams<scalar_t> p{
+        reinterpret_cast<const math::Box<scalar_t>*>(sorted.const_data_ptr<scalar_t>()),
+        before.const_data_ptr<scalar_t>(),
+        labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr,
+        count,
+        math::nearest_finite<scalar_t>(sigma),
+        terms.mutable_data_ptr<scalar_t>(),
+        after.mutable_data_ptr<scalar_t>()};
+    if (decay_method("matrix_nms", method, /*naive=*/false) == math::Decay::kLinear) {
+      launch<math::Decay::kLinear>(p);
+    } else {
+      launch<math::Decay::kGaussian>(p);
+    }
+    lowest = at::scalar_tensor(math::nearest_finite<scalar_t>(min_score), after.options());
+  });
+  // Back in input order, so that ties are in it.
+  const Tensor rescored = at::empty_like(after).index_copy_(0, order, after);
+  const Tensor keep = rescored.ge(lowest).nonzero().squeeze(1);
+  const Tensor kept = rescored.index_select(0, keep), places = selection_order(kept);
+  return {keep.index_select(0, places),
+          as_type(kept.index_select(0, places), scores.scalar_type())};
+}
+
+}  // namespace detops::cuda

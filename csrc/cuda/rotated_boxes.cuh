@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "../math/rotated_box.h"
+#include "../ops.h"
+#include "launch.cuh"
+
+namespace detops::cuda {
+
+using RotatedBox = math::RotatedBox<double>;
+
+template <typename T>
+__global__ void rotated_boxes_kernel(const T* boxes, int64_t count, RotatedBox* prepared) {
+  DETOPS_FOR_EACH(i, count) { prepared[i] = math::rotated_box(boxes + 5 * i); }
+}
+
+// A RotatedBox for each of the boxes: float32 or float64 [N, 5], contiguous, N > 0.
+template <typename T>
+Tensor rotated_boxes(const Tensor& boxes) {
+  constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);
+  const Tensor prepared = at::empty({boxes.size(0), kNumbers}, boxes.options().dtype(at::kDouble));
+  rotated_boxes_kernel<T>
+      <<<blocks_for(boxes.size(0)), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+          boxes.const_data_ptr<T>(), boxes.size(0),
+          reinterpret_cast<RotatedBox*>(prepared.mutable_data_ptr<double>()));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return prepared;
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,63 @@
+"""Matrix non-maximum suppression."""
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+
+def matrix_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor | None = None,
+    sigma: float = 2.0,
+    min_score: float = 1e-3,
+    method: str = "gaussian",
+) -> tuple[Tensor, Tensor]:
+    """Lowers the scores of boxes that overlap better ones, all at once.
+
+    "SOLOv2: Dynamic and Fast Instance Segmentation" (Wang et al., 2020), with overlaps of boxes.
+    With f(IoU) = exp(-``sigma`` IoU^2) (``"gaussian"``) or 1 - IoU (``"linear"``), the score of a
+    box j is multiplied by the least of f(IoU_ij) / f(m_i) over the boxes i of its label that score
+    higher, where m_i is the largest IoU of i with a box that scores higher than i. Ties count in
+    input order.
+
+    The overlaps are never held as a matrix: memory is O(N). A ratio 0/0 counts as 1: such a box i
+    equals a better one, which lowers the score itself. An IoU without value (0/0, NaN or infinite
+    boxes) counts as 0. Boxes with a score of NaN lower no other one's. The result is the same on
+    every device, instruction set and number of threads.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        idxs: integer ``[N]``, the class of each box: any values. ``None`` for one class.
+        sigma: strength of the Gaussian method; positive.
+        min_score: boxes whose new score is below are dropped, like those whose new score is NaN or
+            minus infinity.
+        method: ``"gaussian"`` or ``"linear"``.
+
+    Returns:
+        The indices of the boxes that are left, int64 ``[K]``, and their new scores, ``[K]`` of the
+        dtype of ``scores``, by descending new score, ties in input order. Computed in float32, or
+        float64 if one of the inputs is float64. Not differentiable.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN ``min_score``,
+            ``sigma`` not positive and finite, or an unknown method.
+    """
+    return _C.matrix_nms(boxes, scores, idxs, sigma, min_score, method)
+
+
+# As for nms: see there.
+@torch.library.register_fake("detops::matrix_nms")
+def _matrix_nms_fake(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor | None = None,
+    sigma: float = 2.0,
+    min_score: float = 1e-3,
+    method: str = "gaussian",
+) -> tuple[Tensor, Tensor]:
+    _C.check_matrix_nms(boxes, scores, idxs, sigma, min_score, method)
+    count = torch.library.get_ctx().new_dynamic_size()
+    return boxes.new_empty(count, dtype=torch.int64), scores.new_empty(count)

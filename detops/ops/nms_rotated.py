@@ -1,0 +1,69 @@
+"""Non-maximum suppression of rotated boxes."""
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+
+def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Keeps the highest-scoring rotated boxes that do not overlap a better one too much.
+
+    Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
+    box falls when its IoU with a kept box, as :func:`box_iou_rotated` gives it (rounded to float32,
+    or float64 for float64 boxes), is strictly greater than the threshold; an IoU without value
+    (0/0, NaN or infinite boxes) suppresses nothing. The result is the same on every device,
+    instruction set and number of threads.
+
+    Args:
+        boxes: ``[N, 5]`` as (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise as seen
+            in an image whose y axis points down.
+        scores: ``[N]``.
+        iou_threshold: overlap above which the lower-scoring box falls.
+
+    Returns:
+        int64 ``[K]``: indices of the kept boxes, by descending score.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+    """
+    return _C.nms_rotated(boxes, scores, iou_threshold)
+
+
+def batched_nms_rotated(
+    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor:
+    """Non-maximum suppression of rotated boxes within each class.
+
+    Labels are compared as they are and coordinates are never shifted. Otherwise as
+    :func:`nms_rotated`.
+
+    Args:
+        boxes: ``[N, 5]`` as (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise as seen
+            in an image whose y axis points down.
+        scores: ``[N]``.
+        idxs: integer ``[N]``, the class of each box: any values.
+        iou_threshold: overlap above which the lower-scoring box of a class falls.
+
+    Returns:
+        int64 ``[K]``: indices of the kept boxes of all classes, by descending score.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+    """
+    return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold)
+
+
+# As for nms: see there.
+@torch.library.register_fake("detops::nms_rotated")
+def _nms_rotated_fake(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    _C.check_nms(boxes, scores, None, iou_threshold, 5)
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+
+@torch.library.register_fake("detops::batched_nms_rotated")
+def _batched_nms_rotated_fake(
+    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor:
+    _C.check_nms(boxes, scores, idxs, iou_threshold, 5)
+    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

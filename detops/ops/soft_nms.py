@@ -1,0 +1,63 @@
+"""Soft non-maximum suppression."""
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+
+def soft_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float = 0.3,
+    sigma: float = 0.5,
+    min_score: float = 1e-3,
+    method: str = "linear",
+) -> tuple[Tensor, Tensor]:
+    """Lowers the scores of boxes that overlap a better one, instead of dropping them.
+
+    "Soft-NMS -- Improving Object Detection With One Line of Code" (Bodla et al., 2017). Of the
+    boxes that are left, the one of the highest score (of equals, the first) is selected, and the
+    scores of the others are multiplied by a function of their IoU with it:
+
+    - ``"linear"``: 1 - IoU where IoU > ``iou_threshold``, else 1
+    - ``"gaussian"``: exp(-IoU^2 / ``sigma``), for every IoU
+    - ``"naive"``: 0 where IoU > ``iou_threshold``, else 1, which is ordinary suppression
+
+    Boxes whose score is below ``min_score`` are dropped, before the first selection as well. So are
+    scores of NaN and minus infinity. An IoU without value (0/0, NaN or infinite boxes) counts as 0.
+    The selection is the same on every device, instruction set and number of threads.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        iou_threshold: overlap above which the linear and the naive method lower a score.
+        sigma: width of the Gaussian method; positive.
+        min_score: score below which a box is dropped.
+        method: ``"linear"``, ``"gaussian"`` or ``"naive"``.
+
+    Returns:
+        The indices of the selected boxes, int64 ``[K]``, and their scores when they were selected,
+        ``[K]`` of the dtype of ``scores``, in the order of selection. Computed in float32, or
+        float64 if one of the inputs is float64. Not differentiable.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold or
+            ``min_score``, ``sigma`` not positive and finite, or an unknown method.
+    """
+    return _C.soft_nms(boxes, scores, iou_threshold, sigma, min_score, method)
+
+
+# As for nms: see there.
+@torch.library.register_fake("detops::soft_nms")
+def _soft_nms_fake(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float = 0.3,
+    sigma: float = 0.5,
+    min_score: float = 1e-3,
+    method: str = "linear",
+) -> tuple[Tensor, Tensor]:
+    _C.check_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method)
+    count = torch.library.get_ctx().new_dynamic_size()
+    return boxes.new_empty(count, dtype=torch.int64), scores.new_empty(count)
