@@ -92,8 +92,15 @@ inline Tensor as_type(const Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type ? t : t.to(type);
 }
 
-inline Tensor wide(const Tensor& t) {
-  return as_type(t, compute_type(t.scalar_type())).contiguous();
+// In the type that ops on features of type `features` compute coordinates in.
+inline Tensor wide(const Tensor& t, at::ScalarType features) {
+  return as_type(t, compute_type(features)).contiguous();
+}
+
+inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
+
+inline bool is_channels_last(const Tensor& t) {
+  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 
 }  // namespace detops

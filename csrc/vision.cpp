@@ -36,6 +36,31 @@ TORCH_LIBRARY(detops, m) {
       "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
       "float canonical_scale, int canonical_level) -> Tensor[]");
 
+  m.def(
+      "roi_align_rotated_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
+  m.def(
+      "roi_align_rotated_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
+  m.def(
+      "deform_psroi_pool_forward(Tensor input, Tensor boxes, Tensor? offset, float spatial_scale, "
+      "SymInt output_channels, int group_size, SymInt pooled_height, SymInt pooled_width, "
+      "int part_size, int sample_per_part, float trans_std) -> (Tensor output, Tensor count)");
+  m.def(
+      "deform_psroi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor? offset, "
+      "Tensor count, float spatial_scale, int group_size, int part_size, int sample_per_part, "
+      "float trans_std) -> (Tensor, Tensor)");
+  m.def(
+      "deform_psroi_pooling_forward(Tensor input, Tensor bbox, Tensor trans, Tensor(a!) out, "
+      "Tensor(b!) top_count, int no_trans, float spatial_scale, int output_dim, int group_size, "
+      "int pooled_size, int part_size, int sample_per_part, float trans_std) -> ()");
+  m.def(
+      "deform_psroi_pooling_backward(Tensor out_grad, Tensor input, Tensor bbox, Tensor trans, "
+      "Tensor top_count, Tensor(a!) input_grad, Tensor(b!) trans_grad, int no_trans, "
+      "float spatial_scale, int output_dim, int group_size, int pooled_size, int part_size, "
+      "int sample_per_part, float trans_std) -> ()");
+
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
       "box_iou_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='iou', "
@@ -91,12 +116,15 @@ namespace {
 // The ops that have a kernel per backend: those whose output size depends on values, and those
 // that run on Meta too.
 #define DETOPS_OPS_SIZED_BY_VALUES(op) op(nms) op(batched_nms)
-#define DETOPS_OPS(op)                                                                           \
-  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)                  \
-      op(multiscale_roi_align_backward) op(box_iou_forward) op(box_iou_backward) op(match_boxes) \
-          op(encode_boxes_forward) op(encode_boxes_backward) op(decode_boxes_forward)            \
-              op(decode_boxes_backward) op(axpy_forward) op(axpy_backward) op(gdh_forward)       \
-                  op(mlp_forward) op(mlp_backward) op(lltm_forward) op(lltm_backward)
+#define DETOPS_OPS(op)                                                                       \
+  op(roi_align_forward) op(roi_align_backward) op(multiscale_roi_align_forward)              \
+      op(multiscale_roi_align_backward) op(roi_align_rotated_forward)                        \
+          op(roi_align_rotated_backward) op(deform_psroi_pool_forward)                       \
+              op(deform_psroi_pool_backward) op(box_iou_forward) op(box_iou_backward)        \
+                  op(match_boxes) op(encode_boxes_forward) op(encode_boxes_backward)         \
+                      op(decode_boxes_forward) op(decode_boxes_backward) op(axpy_forward)    \
+                          op(axpy_backward) op(gdh_forward) op(mlp_forward) op(mlp_backward) \
+                              op(lltm_forward) op(lltm_backward)
 
 // Compositions of other ops.
 #define DETOPS_COMPOSITES(op)                                                \
@@ -107,7 +135,7 @@ namespace {
 
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
-#define DETOPS_FAMILY_OPS(op)
+#define DETOPS_FAMILY_OPS(op) op(deform_psroi_pooling_forward) op(deform_psroi_pooling_backward)
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,

@@ -5,9 +5,8 @@
 #include "../ops.h"
 #include "kernels/roi_align.h"
 #include "memory.h"
+#include "roi_plan.h"
 #include "roi_rules.h"
-#include "roi_window.h"
-#include "sort.h"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cpu {
@@ -22,44 +21,18 @@ struct Pooling {
   int64_t canonical_level;
 };
 
-// RoIs [begin, end) of the order of work lie on one level of one image.
-struct Run {
-  int64_t image, level, begin, end;
-};
-
-struct Plan {
-  Buffer<uint32_t> order;  // by image, level and height in the picture
-  std::vector<Run> runs;   // one for each level of each image
-};
-
+// The plan for a batch of boxes; their level is that of their size.
 template <typename A>
-Plan make_plan(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
-  TORCH_CHECK(count <= INT32_MAX, "detops.", pooling.op, ": at most ", INT32_MAX, " RoIs, got ",
-              count);
+Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
   const int64_t levels = static_cast<int64_t>(pooling.scales.size());
   const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
-  Buffer<uint64_t> keys(count);
-  std::vector<int64_t> sizes(images * levels, 0);
-  for (int64_t k = 0; k < count; ++k) {
-    const A* roi = rois + 5 * k;
-    TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", pooling.op, ": boxes[", k,
-                ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
-    const int64_t level =
-        levels == 1 ? 0
-                    : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
-                                      pooling.canonical_level, first_level, levels);
-    const int64_t run = static_cast<int64_t>(roi[0]) * levels + level;
-    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(roi[2])));
-    ++sizes[run];
-  }
-  Plan plan{Buffer<uint32_t>(count), {}};
-  ArgSort<uint64_t>()(count, [&](int64_t k) { return keys[k]; }, plan.order.data());
-  int64_t begin = 0;
-  for (int64_t run = 0; run < images * levels; ++run) {
-    plan.runs.push_back({run / levels, run % levels, begin, begin + sizes[run]});
-    begin += sizes[run];
-  }
-  return plan;
+  return make_plan(
+      pooling.op, rois, 5, count, images, levels,
+      [&](const A* roi) {
+        return math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
+                               pooling.canonical_level, first_level, levels);
+      },
+      [](const A* roi) { return roi[2]; });
 }
 
 // RoIs [begin, begin + size) of a run with their rules, and what they read of the map.
@@ -101,24 +74,6 @@ void prepare(Batch<A>& batch, const Pooling& pooling, const A* rois, const uint3
   }
   batch.columns.begin = std::min(batch.columns.begin, batch.columns.end);
   batch.rows = std::count(read.begin(), read.end(), 1);
-}
-
-bool is_channels_last(const Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-}
-
-template <typename T>
-Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
-  const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
-  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
-  return {data + image * channels * height * width, channels, height, width, channels_last};
-}
-
-int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
-
-// Some 16,000 outputs are worth a thread.
-int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
-  return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
 }
 
 // Straight from a channels_last map.
@@ -189,7 +144,7 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
   using A = accumulate_t<T>;
   const bool channels_last = is_channels_last(inputs[0]);
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling, roi, rois.size(0), inputs[0].size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), inputs[0].size(0));
   const uint32_t* order = plan.order.data();
   T* out = static_cast<T*>(output.mutable_data_ptr());
   Batch<A> batch;
@@ -209,67 +164,6 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
   }
 }
 
-// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
-// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
-template <typename T>
-class GradientRows {
- public:
-  using A = accumulate_t<T>;
-
-  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
-               const Columns& columns)
-      : map_(map),
-        channel_(channel),
-        channels_(channels),
-        written_(written),
-        columns_(columns),
-        window_(map.height) {}
-
-  RoIWindow<A>& reach(int64_t first, int64_t last) {
-    if (!window_.holds(first, last)) {
-      flush();
-      window_.restart(columns_, first, last);
-    }
-    window_.extend(last, [&](int64_t y, A* lanes) {
-      if (y < written_) {
-        load_lanes(
-            Planes<const T>{map_.data, map_.channels, map_.height, map_.width, map_.channels_last},
-            channel_, channels_, y, columns_.begin, window_.width(), lanes);
-      } else {
-        std::fill(lanes, lanes + window_.stride(), A(0));
-      }
-    });
-    return window_;
-  }
-
-  void flush() {
-    const int64_t width = map_.width;
-    for (int64_t y = window_.first(); y < window_.last(); ++y) {
-      if (y >= written_) {
-        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
-        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
-        written_ = y + 1;
-      }
-      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
-    }
-    window_.restart(columns_, 0, 0);
-  }
-
-  int64_t finish(bool whole) {
-    flush();
-    if (whole) {
-      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
-    }
-    return written_;
-  }
-
- private:
-  Planes<T> map_;
-  int64_t channel_, channels_, written_;
-  Columns columns_;
-  RoIWindow<A> window_;
-};
-
 // Threads own a block of channels: no two write the same element, and each element adds its RoIs in
 // the order of the plan, so the bits do not depend on the number of threads.
 template <typename T>
@@ -279,7 +173,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
   const bool channels_last = is_channels_last(maps[0]);
   const int64_t channels = grad.size(1), bins = pooling.pooled_height * pooling.pooled_width;
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling, roi, rois.size(0), maps[0].size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), maps[0].size(0));
   const auto& kernel = roi_align_kernels<T>();
   Batch<A> batch;
   for (const Run& run : plan.runs) {
@@ -313,21 +207,6 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
         }
       });
     } while (begin < run.end);
-  }
-}
-
-// Calls run(T{}) with the kernels' type for a tensor's.
-template <typename Run>
-void with_element_type(at::ScalarType type, Run&& run) {
-  switch (type) {
-    case at::kDouble:
-      return run(double());
-    case at::kHalf:
-      return run(Half());
-    case at::kBFloat16:
-      return run(BFloat16());
-    default:
-      return run(float());
   }
 }
 

@@ -5,6 +5,7 @@
 #include "../math/roi.h"
 #include "../ops.h"
 #include "launch.cuh"
+#include "strides.cuh"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cuda {
@@ -16,15 +17,6 @@ struct LevelParams {
   int64_t height, width;
   double scale;
 };
-
-// Strides, in elements, of [N, C, H, W] in either layout.
-struct Strides {
-  int64_t n, c, h, w;
-};
-
-__host__ __device__ inline Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
-  return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
-}
 
 template <typename T>
 struct RoIAlignParams {
@@ -207,10 +199,6 @@ struct Pooling {
   double canonical_scale;
   int64_t canonical_level;
 };
-
-bool is_channels_last(const Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-}
 
 // `maps` and `rois` are contiguous in their layout.
 template <typename T>

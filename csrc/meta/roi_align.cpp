@@ -25,11 +25,7 @@ Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial
   check_pooled_grad(op, grad, rois, channels, pooled_height, pooled_width);
   check_pooling(op, pooled_height, pooled_width, sampling_ratio);
   check_scale(op, spatial_scale);
-  TORCH_SYM_CHECK(height.sym_ge(1).sym_and(width.sym_ge(1)).sym_and(batch_size.sym_ge(0)),
-                  "detops.", op,
-                  ": the input's size must be [N, C, H, W] with H and W of at least "
-                  "1, got [",
-                  batch_size, ", ", channels, ", ", height, ", ", width, "]");
+  check_map_size(op, batch_size, channels, height, width);
   return empty_map(grad, batch_size, channels, height, width);
 }
 
