@@ -113,8 +113,15 @@ inline bool is_constant(const Tensor& t) {
   return true;
 }
 
-inline Tensor wide(const Tensor& t) {
-  return as_type(t, compute_type(t.scalar_type())).contiguous();
+// In the type that ops on features of type `features` compute coordinates in.
+inline Tensor wide(const Tensor& t, at::ScalarType features) {
+  return as_type(t, compute_type(features)).contiguous();
+}
+
+inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
+
+inline bool is_channels_last(const Tensor& t) {
+  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 
 }  // namespace detops

@@ -75,6 +75,32 @@ Tensor ps_roi_pool_backward(const Tensor& grad,  // [K, C, ph, pw]
                             double spatial_scale, Int pooled_height, Int pooled_width,
                             Int batch_size, Int channels, Int height,
                             Int width);  // -> [N, channels, H, W]
+Tensor roi_align_rotated_forward(const Tensor& input,  // [N, C, H, W]
+                                 const Tensor& rois,   // [K, 6] batch index, cx, cy, w, h, angle
+                                 double spatial_scale, Int pooled_height, Int pooled_width,
+                                 int64_t sampling_ratio);  // -> [K, C, ph, pw]
+
+Tensor roi_align_rotated_backward(const Tensor& grad,  // [K, C, ph, pw]
+                                  const Tensor& rois,  // [K, 6]
+                                  double spatial_scale, Int pooled_height, Int pooled_width,
+                                  Int batch_size, Int channels, Int height, Int width,
+                                  int64_t sampling_ratio);  // -> [N, C, H, W]
+
+// G^2 planes of the input are one channel of the output, D in all; R classes of offsets.
+std::tuple<Tensor, Tensor> deform_psroi_pool_forward(
+    const Tensor& input,                  // [N, D * G^2, H, W]
+    const Tensor& rois,                   // [K, 5] batch index, x1, y1, x2, y2
+    const std::optional<Tensor>& offset,  // [K, 2 * R, part, part]
+    double spatial_scale, Int output_channels, int64_t group_size, Int pooled_height,
+    Int pooled_width, int64_t part_size, int64_t sample_per_part,
+    double trans_std);  // -> output [K, D, ph, pw], samples that count [K, R, ph, pw]
+
+std::tuple<Tensor, Tensor> deform_psroi_pool_backward(
+    const Tensor& grad,  // [K, D, ph, pw]
+    const Tensor& input, const Tensor& rois, const std::optional<Tensor>& offset,
+    const Tensor& count,  // [K, R, ph, pw]
+    double spatial_scale, int64_t group_size, int64_t part_size, int64_t sample_per_part,
+    double trans_std);  // -> gradients of input and, if there are any, of offset
 
 Tensor box_iou_forward(const Tensor& boxes1,  // [N, 4]
                        const Tensor& boxes2,  // [M, 4] -> [N, M]

@@ -77,6 +77,21 @@ TORCH_LIBRARY(detops, m) {
       "ps_roi_pool_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
       "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
       "-> Tensor");
+      "roi_align_rotated_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "roi_align_rotated_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "deform_psroi_pool_forward(Tensor input, Tensor boxes, Tensor? offset, float spatial_scale, "
+      "SymInt output_channels, int group_size, SymInt pooled_height, SymInt pooled_width, "
+      "int part_size, int sample_per_part, float trans_std) -> (Tensor output, Tensor count)");
+      "deform_psroi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor? offset, "
+      "Tensor count, float spatial_scale, int group_size, int part_size, int sample_per_part, "
+      "float trans_std) -> (Tensor, Tensor)");
+      "deform_psroi_pooling_forward(Tensor input, Tensor bbox, Tensor trans, Tensor(a!) out, "
+      "Tensor(b!) top_count, int no_trans, float spatial_scale, int output_dim, int group_size, "
+      "int pooled_size, int part_size, int sample_per_part, float trans_std) -> ()");
+      "deform_psroi_pooling_backward(Tensor out_grad, Tensor input, Tensor bbox, Tensor trans, "
+      "Tensor top_count, Tensor(a!) input_grad, Tensor(b!) trans_grad, int no_trans, "
+      "float spatial_scale, int output_dim, int group_size, int pooled_size, int part_size, "
+      "int sample_per_part, float trans_std) -> ()");
 
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
@@ -197,6 +212,10 @@ namespace {
   op(roi_align_backward) \
   op(multiscale_roi_align_forward) \
   op(multiscale_roi_align_backward) \
+  op(roi_align_rotated_forward) \
+  op(roi_align_rotated_backward) \
+  op(deform_psroi_pool_forward) \
+  op(deform_psroi_pool_backward) \
   op(roi_pool_forward) \
   op(roi_pool_backward) \
   op(ps_roi_align_forward) \
@@ -248,6 +267,8 @@ namespace {
 // The functions under which detectors of the maskrcnn-benchmark family know ops that have other
 // names or other arguments here; many write into tensors that the caller allocates.
 #define DETOPS_FAMILY_OPS(op) \
+  op(deform_psroi_pooling_forward) \
+  op(deform_psroi_pooling_backward) \
   op(sigmoid_focalloss_forward) \
   op(sigmoid_focalloss_backward) \
   op(deform_conv_forward) \

@@ -170,6 +170,83 @@ def ps_roi_pool_backward(
     height: int,
     width: int,
 ) -> Tensor: ...
+def roi_align_rotated_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def roi_align_rotated_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def deform_psroi_pool_forward(
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    output_channels: int,
+    group_size: int,
+    pooled_height: int,
+    pooled_width: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> tuple[Tensor, Tensor]: ...
+def deform_psroi_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    count: Tensor,
+    spatial_scale: float,
+    group_size: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> tuple[Tensor, Tensor]: ...
+def deform_psroi_pooling_forward(
+    input: Tensor,
+    bbox: Tensor,
+    trans: Tensor,
+    out: Tensor,
+    top_count: Tensor,
+    no_trans: int,
+    spatial_scale: float,
+    output_dim: int,
+    group_size: int,
+    pooled_size: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> None: ...
+def deform_psroi_pooling_backward(
+    out_grad: Tensor,
+    input: Tensor,
+    bbox: Tensor,
+    trans: Tensor,
+    top_count: Tensor,
+    input_grad: Tensor,
+    trans_grad: Tensor,
+    no_trans: int,
+    spatial_scale: float,
+    output_dim: int,
+    group_size: int,
+    pooled_size: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> None: ...
 def box_iou_forward(
     boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
 ) -> Tensor: ...

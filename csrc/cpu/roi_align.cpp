@@ -22,15 +22,18 @@ struct Pooling {
   int64_t canonical_level;
 };
 
+// The plan for a batch of boxes; their level is that of their size.
 template <typename A>
 Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
   const int64_t levels = static_cast<int64_t>(pooling.scales.size());
   const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
-  return make_plan(pooling.op, rois, count, images, levels, [&](const A* roi) {
-    return levels == 1 ? 0
-                       : math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
-                                         pooling.canonical_level, first_level, levels);
-  });
+  return make_plan(
+      pooling.op, rois, 5, count, images, levels,
+      [&](const A* roi) {
+        return math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
+                               pooling.canonical_level, first_level, levels);
+      },
+      [](const A* roi) { return roi[2]; });
 }
 
 // RoIs [begin, begin + size) of a run with their rules, and what they read of the map.
@@ -131,67 +134,6 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
     }
   }
 }
-
-// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
-// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
-template <typename T>
-class GradientRows {
- public:
-  using A = accumulate_t<T>;
-
-  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
-               const Columns& columns)
-      : map_(map),
-        channel_(channel),
-        channels_(channels),
-        written_(written),
-        columns_(columns),
-        window_(map.height) {}
-
-  RoIWindow<A>& reach(int64_t first, int64_t last) {
-    if (!window_.holds(first, last)) {
-      flush();
-      window_.restart(columns_, first, last);
-    }
-    window_.extend(last, [&](int64_t y, A* lanes) {
-      if (y < written_) {
-        load_lanes(
-            Planes<const T>{map_.data, map_.channels, map_.height, map_.width, map_.channels_last},
-            channel_, channels_, y, columns_.begin, window_.width(), lanes);
-      } else {
-        std::fill(lanes, lanes + window_.stride(), A(0));
-      }
-    });
-    return window_;
-  }
-
-  void flush() {
-    const int64_t width = map_.width;
-    for (int64_t y = window_.first(); y < window_.last(); ++y) {
-      if (y >= written_) {
-        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
-        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
-        written_ = y + 1;
-      }
-      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
-    }
-    window_.restart(columns_, 0, 0);
-  }
-
-  int64_t finish(bool whole) {
-    flush();
-    if (whole) {
-      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
-    }
-    return written_;
-  }
-
- private:
-  Planes<T> map_;
-  int64_t channel_, channels_, written_;
-  Columns columns_;
-  RoIWindow<A> window_;
-};
 
 // Threads own a block of channels: no two write the same element, and each element adds its RoIs in
 // the order of the plan, so the bits do not depend on the number of threads.

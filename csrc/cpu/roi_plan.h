@@ -2,12 +2,12 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
+#include "../ops.h"
 #include "roi_window.h"
 #include "sort.h"
 
@@ -24,19 +24,20 @@ struct Plan {
   std::vector<Run> runs;   // one for each level of each image
 };
 
-// `level_of(roi)` is in [0, levels). Errors name `op`.
-template <typename A, typename LevelOf>
-Plan make_plan(const char* op, const A* rois, int64_t count, int64_t images, int64_t levels,
-               const LevelOf& level_of) {
+// `rois` are rows of `columns` numbers, the batch index first; level(roi) is asked for where there
+// are several, top(roi) is where a RoI begins.
+template <typename A, typename Level, typename Top>
+Plan make_plan(const char* op, const A* rois, int64_t columns, int64_t count, int64_t images,
+               int64_t levels, const Level& level, const Top& top) {
   TORCH_CHECK(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
   Buffer<uint64_t> keys(count);
   std::vector<int64_t> sizes(images * levels, 0);
   for (int64_t k = 0; k < count; ++k) {
-    const A* roi = rois + 5 * k;
+    const A* roi = rois + columns * k;
     TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", op, ": boxes[", k,
                 ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
-    const int64_t run = static_cast<int64_t>(roi[0]) * levels + level_of(roi);
-    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(roi[2])));
+    const int64_t run = static_cast<int64_t>(roi[0]) * levels + (levels == 1 ? 0 : level(roi));
+    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(top(roi))));
     ++sizes[run];
   }
   Plan plan{Buffer<uint32_t>(count), {}};
@@ -49,18 +50,15 @@ Plan make_plan(const char* op, const A* rois, int64_t count, int64_t images, int
   return plan;
 }
 
-// On one level.
+// Of boxes [K, 5] on one level.
 template <typename A>
 Plan make_plan(const char* op, const A* rois, int64_t count, int64_t images) {
-  return make_plan(op, rois, count, images, 1, [](const A*) { return 0; });
-}
-
-inline bool is_channels_last(const at::Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  return make_plan(
+      op, rois, 5, count, images, 1, [](const A*) { return 0; }, [](const A* roi) { return roi[2]; });
 }
 
 template <typename T>
-Planes<T> planes_of(const at::Tensor& maps, int64_t image, bool channels_last) {
+Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
   const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
   auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
   return {data + image * channels * height * width, channels, height, width, channels_last};

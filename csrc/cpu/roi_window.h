@@ -14,12 +14,15 @@ struct Planes {
   T* data;
   int64_t channels, height, width;
   bool channels_last;
+  int64_t planes_apart = 1;  // from one of these channels to the next, without channels_last
 
-  int64_t stride() const { return channels_last ? channels : height * width; }
+  int64_t stride() const { return channels_last ? channels : planes_apart * height * width; }
   T* at(int64_t channel, int64_t row, int64_t col) const {
     const int64_t position = row * width + col;
-    return data +
-           (channels_last ? position * channels + channel : channel * height * width + position);
+    return data + (channels_last ? position * channels + channel : channel * stride() + position);
+  }
+  Planes<const T> for_reading() const {
+    return {data, channels, height, width, channels_last, planes_apart};
   }
 };
 
@@ -102,6 +105,66 @@ class RoIWindow {
   int64_t height_, first_ = 0, last_ = 0, capacity_ = 0;
   Columns columns_;
   Buffer<A> lanes_;
+};
+
+// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
+// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
+template <typename T>
+class GradientRows {
+ public:
+  using A = accumulate_t<T>;
+
+  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
+               const Columns& columns)
+      : map_(map),
+        channel_(channel),
+        channels_(channels),
+        written_(written),
+        columns_(columns),
+        window_(map.height) {}
+
+  RoIWindow<A>& reach(int64_t first, int64_t last) {
+    if (!window_.holds(first, last)) {
+      flush();
+      window_.restart(columns_, first, last);
+    }
+    window_.extend(last, [&](int64_t y, A* lanes) {
+      if (y < written_) {
+        load_lanes(map_.for_reading(), channel_, channels_, y, columns_.begin, window_.width(),
+                   lanes);
+      } else {
+        std::fill(lanes, lanes + window_.stride(), A(0));
+      }
+    });
+    return window_;
+  }
+
+  void flush() {
+    const int64_t width = map_.width;
+    for (int64_t y = window_.first(); y < window_.last(); ++y) {
+      if (y >= written_) {
+        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
+        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
+        written_ = y + 1;
+      }
+      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
+    }
+    window_.restart(columns_, 0, 0);
+  }
+
+  int64_t finish(bool whole) {
+    flush();
+    if (whole) {
+      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
+    }
+    return written_;
+  }
+
+ private:
+  Planes<T> map_;
+  int64_t channel_, channels_, written_;
+  Columns columns_;
+  RoIWindow<A> window_;
 };
 
 }  // namespace detops::cpu

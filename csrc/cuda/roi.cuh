@@ -4,18 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "launch.cuh"
+#include "strides.cuh"
 
 // What the RoI ops share.
 namespace detops::cuda {
-
-// Strides, in elements, of [N, C, H, W] in either layout.
-struct Strides {
-  int64_t n, c, h, w;
-};
-
-__host__ __device__ inline Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
-  return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
-}
 
 // An element of [N, C, H, W] by its number in memory.
 struct Position {
@@ -31,10 +23,6 @@ __device__ inline Position position_of(int64_t i, bool channels_last, int64_t ch
   if (!channels_last) at.c = i % channels, i /= channels;
   at.n = i;
   return at;
-}
-
-inline bool is_channels_last(const at::Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 
 // -1 for a batch index out of range, which pools to zeros.

@@ -59,5 +59,17 @@ Tensor sigmoid_focalloss_forward(const Tensor& logits,                          
 Tensor sigmoid_focalloss_backward(const Tensor& logits, const Tensor& targets,
                                   const Tensor& d_losses,  // [N, C]
                                   int64_t num_classes, double gamma, double alpha);
+void deform_psroi_pooling_forward(const Tensor& input, const Tensor& bbox, const Tensor& trans,
+                                  Tensor out, Tensor top_count, int64_t no_trans,
+                                  double spatial_scale, int64_t output_dim, int64_t group_size,
+                                  int64_t pooled_size, int64_t part_size, int64_t sample_per_part,
+                                  double trans_std);
+
+// Adds to input_grad and trans_grad.
+void deform_psroi_pooling_backward(const Tensor& out_grad, const Tensor& input, const Tensor& bbox,
+                                   const Tensor& trans, const Tensor& top_count, Tensor input_grad,
+                                   Tensor trans_grad, int64_t no_trans, double spatial_scale,
+                                   int64_t output_dim, int64_t group_size, int64_t pooled_size,
+                                   int64_t part_size, int64_t sample_per_part, double trans_std);
 
 }  // namespace detops::family

@@ -28,4 +28,26 @@ DETOPS_HD bool bilinear_taps(T x, int64_t size, Taps<T>& taps) {
   return true;
 }
 
+// Of coordinates, the limits included.
+struct Rectangle {
+  double top, bottom, left, right;
+};
+
+// Where samples on a map count.
+DETOPS_HD Rectangle reach_of_map(int64_t height, int64_t width) {
+  return {-1.0, double(height), -1.0, double(width)};
+}
+
+// Calls visit(row, column, weight) for the up to four pixels that a sample reads.
+template <typename T, typename Visit>
+DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) {
+  const auto corner = [&](int64_t row, int64_t col, T weight) {
+    if (weight != 0) visit(row, col, weight);
+  };
+  corner(y.low, x.low, y.weight_low * x.weight_low);
+  corner(y.low, x.high, y.weight_low * x.weight_high);
+  corner(y.high, x.low, y.weight_high * x.weight_low);
+  corner(y.high, x.high, y.weight_high * x.weight_high);
+}
+
 }  // namespace detops::math

@@ -47,9 +47,15 @@ DETOPS_HD float floor(float x) { return ::floorf(x); }
 DETOPS_HD double floor(double x) { return ::floor(x); }
 DETOPS_HD float ceil(float x) { return ::ceilf(x); }
 DETOPS_HD double ceil(double x) { return ::ceil(x); }
-DETOPS_HD float floor(float x) { return ::floorf(x); }
-DETOPS_HD double floor(double x) { return ::floor(x); }
 DETOPS_HD float round(float x) { return ::roundf(x); }  // halves away from zero
 DETOPS_HD double round(double x) { return ::round(x); }
+DETOPS_HD float sin(float x) { return ::sinf(x); }
+DETOPS_HD double sin(double x) { return ::sin(x); }
+DETOPS_HD float cos(float x) { return ::cosf(x); }
+DETOPS_HD double cos(double x) { return ::cos(x); }
+DETOPS_HD float remquo(float x, float y, int* q) { return ::remquof(x, y, q); }
+DETOPS_HD double remquo(double x, double y, int* q) { return ::remquo(x, y, q); }
+DETOPS_HD float abs(float x) { return ::fabsf(x); }
+DETOPS_HD double abs(double x) { return ::fabs(x); }
 
 }  // namespace detops::math

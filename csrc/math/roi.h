@@ -19,19 +19,40 @@ struct RoIAxis {
   T count;  // samples per bin; 0 for an empty, inverted, infinite or NaN RoI
 };
 
-// One axis of a RoI [low, high] in image pixels. `sampling_ratio` <= 0 takes about one sample a
-// pixel. Not `aligned`: no half-pixel shift, and at least one pixel wide (the first published
-// form).
+// `sampling_ratio` <= 0 takes about one sample a pixel.
+template <typename T>
+DETOPS_HD RoIAxis<T> roi_axis(T start, T size, int64_t pooled, int64_t sampling_ratio) {
+  const T bin = size / T(pooled);
+  const T count = sampling_ratio > 0 ? T(sampling_ratio) : ceil(bin);
+  return {start, bin, count > 0 && double(count) <= kMaxSamples ? count : T(0)};
+}
+
+// One axis of a RoI [low, high] in image pixels. Not `aligned`: no half-pixel shift, and at least
+// one pixel wide (the first published form).
 template <typename T>
 DETOPS_HD RoIAxis<T> roi_axis(T low, T high, T spatial_scale, bool aligned, int64_t pooled,
                               int64_t sampling_ratio) {
   const T shift = aligned ? T(0.5) : T(0);
   const T start = low * spatial_scale - shift;
-  T size = high * spatial_scale - shift - start;
-  if (!aligned) size = max(size, T(1));
-  const T bin = size / T(pooled);
-  const T count = sampling_ratio > 0 ? T(sampling_ratio) : ceil(bin);
-  return {start, bin, count > 0 && double(count) <= kMaxSamples ? count : T(0)};
+  const T size = high * spatial_scale - shift - start;
+  return roi_axis(start, aligned ? size : max(size, T(1)), pooled, sampling_ratio);
+}
+
+// Narrows [first, last) to the samples i for which origin + (i + 0.5) * step can lie in
+// [low, high]. Two samples of slack on both sides: the caller makes the exact decision.
+DETOPS_HD void clip_samples(double origin, double step, double low, double high, int64_t& first,
+                            int64_t& last) {
+  constexpr double kLeastStep = 1e-3;  // below, nothing is gained
+  if (!(step >= kLeastStep || step <= -kLeastStep)) return;
+  const double to_low = (low - origin) / step, to_high = (high - origin) / step;
+  const double from = (step > 0 ? to_low : to_high) - 2.5;
+  const double to = (step > 0 ? to_high : to_low) + 2.5;
+  if (!(from < double(last)) || !(to > double(first))) {
+    last = first;
+    return;
+  }
+  if (from > double(first)) first = static_cast<int64_t>(from);
+  if (to < double(last)) last = static_cast<int64_t>(to);
 }
 
 // Calls visit(index, weight) for the taps of bin `p` on a map `size` pixels long. Weights include
@@ -41,14 +62,9 @@ template <typename T, typename Visit>
 DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
   const T origin = axis.start + T(p) * axis.bin;
   int64_t first = 0, last = static_cast<int64_t>(axis.count);
-  if (last > 16 && axis.bin > 0) {
-    // Two samples of slack on both sides: bilinear_taps makes the exact decision.
-    const double step = double(axis.bin) / double(axis.count);
-    const double from = (-1.0 - double(origin)) / step - 2.5;
-    const double to = (double(size) - double(origin)) / step + 2.5;
-    if (!(from < double(last)) || !(to > 0)) return;
-    if (from > 0) first = static_cast<int64_t>(from);
-    if (to < double(last)) last = static_cast<int64_t>(to);
+  if (last > 16) {
+    clip_samples(double(origin), double(axis.bin) / double(axis.count), -1.0, double(size), first,
+                 last);
   }
   for (int64_t i = first; i < last; ++i) {
     Taps<T> taps;

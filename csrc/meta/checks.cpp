@@ -29,23 +29,22 @@ void check_same_length(const char* op, const char* name, const Tensor& t, const 
                   t.sym_size(0));
 }
 
-void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name) {
-  DETOPS_CHECK(rois.dim() == 2, op, "boxes must be [K, 5], got ", rois.sym_sizes());
-  TORCH_SYM_CHECK(rois.sym_size(1).sym_eq(5), "detops.", op, ": boxes must be [K, 5], got ",
-                  rois.sym_sizes());
+void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name,
+                int64_t columns) {
+  DETOPS_CHECK(rois.dim() == 2, op, "boxes must be [K, ", columns, "], got ", rois.sym_sizes());
+  TORCH_SYM_CHECK(rois.sym_size(1).sym_eq(columns), "detops.", op, ": boxes must be [K, ", columns,
+                  "], got ", rois.sym_sizes());
   check_floating(op, "boxes", rois);
   check_same_device(op, "boxes", rois, other_name, other);
 }
 
-// Far above any use; it bounds the time a RoI can take.
-constexpr int64_t kMaxSamplingRatio = 4096;
-
 void check_pooling(const char* op, const c10::SymInt& pooled_height,
-                   const c10::SymInt& pooled_width, int64_t sampling_ratio) {
+                   const c10::SymInt& pooled_width, int64_t sampling_ratio,
+                   int64_t max_sampling_ratio) {
   TORCH_SYM_CHECK(pooled_height.sym_ge(1).sym_and(pooled_width.sym_ge(1)), "detops.", op,
                   ": output_size must be at least 1 x 1, got ", pooled_height, " x ", pooled_width);
-  DETOPS_CHECK(sampling_ratio <= kMaxSamplingRatio, op, "sampling_ratio must be at most ",
-               kMaxSamplingRatio, ", got ", sampling_ratio);
+  DETOPS_CHECK(sampling_ratio <= max_sampling_ratio, op, "sampling_ratio must be at most ",
+               max_sampling_ratio, ", got ", sampling_ratio);
 }
 
 void check_scale(const char* op, double spatial_scale) {
@@ -62,11 +61,11 @@ void check_map(const char* op, const char* name, const Tensor& t) {
 
 void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
                        const c10::SymInt& channels, const c10::SymInt& pooled_height,
-                       const c10::SymInt& pooled_width) {
+                       const c10::SymInt& pooled_width, int64_t roi_columns) {
   DETOPS_CHECK(grad.dim() == 4, op, "grad must be [K, C, ", pooled_height, ", ", pooled_width,
                "], got ", grad.sym_sizes());
   check_floating(op, "grad", grad);
-  check_rois(op, rois, grad, "grad");
+  check_rois(op, rois, grad, "grad", roi_columns);
   check_pooling(op, pooled_height, pooled_width, 0);
   TORCH_SYM_CHECK(grad.sym_size(0)
                       .sym_eq(rois.sym_size(0))
@@ -80,9 +79,8 @@ void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
 void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
                     const c10::SymInt& h, const c10::SymInt& w) {
   TORCH_SYM_CHECK(h.sym_ge(1).sym_and(w.sym_ge(1)).sym_and(n.sym_ge(0)), "detops.", op,
-                  ": the input's size must be [N, C, H, W] with H and W of at least "
-                  "1, got [",
-                  n, ", ", c, ", ", h, ", ", w, "]");
+                  ": the input's size must be [N, C, H, W] with H and W of at least 1, got [", n,
+                  ", ", c, ", ", h, ", ", w, "]");
 }
 
 Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,

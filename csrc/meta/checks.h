@@ -36,10 +36,16 @@ void check_sizes(const char* op, const char* name, const Tensor& t, c10::SymIntA
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
                        const Tensor& other);
 
-void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name);
+// [K, columns], a batch index first.
+void check_rois(const char* op, const Tensor& rois, const Tensor& other, const char* other_name,
+                int64_t columns = 5);
+
+// Far above any use; it bounds the time a RoI can take.
+constexpr int64_t kMaxSamplingRatio = 4096;
 
 void check_pooling(const char* op, const c10::SymInt& pooled_height,
-                   const c10::SymInt& pooled_width, int64_t sampling_ratio);
+                   const c10::SymInt& pooled_width, int64_t sampling_ratio,
+                   int64_t max_sampling_ratio = kMaxSamplingRatio);
 
 void check_scale(const char* op, double spatial_scale);
 
@@ -47,7 +53,11 @@ void check_map(const char* op, const char* name, const Tensor& t);
 
 void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
                        const c10::SymInt& channels, const c10::SymInt& pooled_height,
-                       const c10::SymInt& pooled_width);
+                       const c10::SymInt& pooled_width, int64_t roi_columns = 5);
+
+// The size of the map that a backward pass is to return.
+void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
+                    const c10::SymInt& h, const c10::SymInt& w);
 
 // The size of a map that a backward pass is to make.
 void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,

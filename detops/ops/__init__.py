@@ -18,6 +18,7 @@ from .box_iou_rotated import box_iou_rotated
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .deform_conv2d import DeformConv2d, deform_conv2d
 from .focal_loss import sigmoid_focal_loss
+from .deform_psroi_pooling import DeformPSRoIPooling, deform_psroi_pooling
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .masks_to_boxes import masks_to_boxes
@@ -35,11 +36,13 @@ from .roi_pool import RoIPool, roi_pool
 from .nms_rotated import batched_nms_rotated, nms_rotated
 from .roi_align import RoIAlign, roi_align
 from .soft_nms import soft_nms
+from .roi_align_rotated import RoIAlignRotated, roi_align_rotated
 
 __all__ = [
     "Axpy",
     "BoxCoder",
     "DeformConv2d",
+    "DeformPSRoIPooling",
     "LLTM",
     "LLTMSequence",
     "MLP",
@@ -49,6 +52,7 @@ __all__ = [
     "PSRoIPool",
     "RoIAlign",
     "RoIPool",
+    "RoIAlignRotated",
     "axpy",
     "batched_nms",
     "batched_nms_rotated",
@@ -61,6 +65,7 @@ __all__ = [
     "complete_box_iou_loss",
     "decode_boxes",
     "deform_conv2d",
+    "deform_psroi_pooling",
     "distance_box_iou",
     "distance_box_iou_loss",
     "encode_boxes",
@@ -93,4 +98,5 @@ __all__ = [
     "remove_small_boxes",
     "roi_align",
     "soft_nms",
+    "roi_align_rotated",
 ]

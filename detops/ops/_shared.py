@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 
-def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    """Turns a list of ``[L, 4]``, one per image, into ``[K, 5]``; leaves a tensor alone."""
+def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4) -> Tensor:
+    """Turns a list of ``[L, columns]``, one per image, into ``[K, 1 + columns]``.
+
+    Leaves a tensor alone.
+    """
     if isinstance(boxes, Tensor):
         return boxes
     if not boxes:
@@ -15,8 +18,8 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
             "detops: a list of boxes must hold one tensor per image, got an empty list"
         )
     for i, b in enumerate(boxes):
-        if b.dim() != 2 or b.size(1) != 4:
-            raise ValueError(f"detops: boxes[{i}] must be [L, 4], got {list(b.shape)}")
+        if b.dim() != 2 or b.size(1) != columns:
+            raise ValueError(f"detops: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
     # A batch index above 256 has no exact half: never below float32.
     wide = torch.promote_types(boxes[0].dtype, torch.float32)
     return torch.cat(

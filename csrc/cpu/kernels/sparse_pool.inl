@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one RoI.
+
+// Channels [c, c + 2 * kPairs * lanes) of one bin, in registers.
+template <int kPairs, typename T>
+DETOPS_INLINE void pool_channels(const SparseTile<T>& t, int64_t bin, int64_t c) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = 2 * kLanes<A>;
+  Vector<A> sum[2 * kPairs] = {};
+  for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+    const T* p = t.map + t.rule.position[k] * t.stride + c;
+    const Vector<A> weight = splat(t.rule.weight[k]);
+    DETOPS_UNROLL for (int v = 0; v < kPairs; ++v) {
+      Vector<A> a, b;
+      load_pair(p + v * kWidth, a, b);
+      sum[2 * v] = fused(weight, a, sum[2 * v]);
+      sum[2 * v + 1] = fused(weight, b, sum[2 * v + 1]);
+    }
+  }
+  T* out = t.pooled + bin * t.stride + c;
+  DETOPS_UNROLL for (int v = 0; v < kPairs; ++v) {
+    store_pair(out + v * kWidth, sum[2 * v], sum[2 * v + 1]);
+  }
+}
+
+// [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
+template <typename T>
+void sparse_pool_forward(const SparseTile<T>& t) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t bin = 0; bin < t.rule.bins; ++bin) {
+    int64_t c = 0;
+    for (; c + 8 * kWidth <= t.channels; c += 8 * kWidth) pool_channels<4>(t, bin, c);
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<1>(t, bin, c);
+    for (; c < t.channels; c += kWidth) {
+      const int64_t n = t.channels - c < kWidth ? t.channels - c : kWidth;
+      Vector<A> sum{};
+      for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+        const T* p = t.map + t.rule.position[k] * t.stride + c;
+        sum = fused(splat(t.rule.weight[k]), load_part(p, n), sum);
+      }
+      store_part(t.pooled + bin * t.stride + c, sum, n);
+    }
+  }
+}
+
+// What is held in registers at a time of the channels of one position in lanes.
+template <typename A>
+constexpr int64_t kHeld = kRoIChannels < 8 * kLanes<A> ? kRoIChannels / kLanes<A> : 8;
+
+template <typename A>
+void sparse_pool_forward_lanes(const SparseLanes<A>& t, A* pooled) {
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t bin = 0; bin < t.rule.bins; ++bin) {
+    for (int64_t c = 0; c < kRoIChannels; c += kHeld<A> * kWidth) {
+      Vector<A> sum[kHeld<A>] = {};
+      for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+        const A* p = t.map + (t.rule.position[k] - t.first_position) * kRoIChannels + c;
+        const Vector<A> weight = splat(t.rule.weight[k]);
+        DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) {
+          sum[v] = fused(weight, load(p + v * kWidth), sum[v]);
+        }
+      }
+      A* out = pooled + bin * kRoIChannels + c;
+      DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) store(out + v * kWidth, sum[v]);
+    }
+  }
+}
+
+// The transpose; adds to the map.
+template <typename A>
+void sparse_pool_backward_lanes(const SparseLanes<A>& t, const A* pooled) {
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t bin = 0; bin < t.rule.bins; ++bin) {
+    for (int64_t c = 0; c < kRoIChannels; c += kHeld<A> * kWidth) {
+      const A* in = pooled + bin * kRoIChannels + c;
+      Vector<A> grad[kHeld<A>];
+      DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) grad[v] = load(in + v * kWidth);
+      for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+        A* p = t.map + (t.rule.position[k] - t.first_position) * kRoIChannels + c;
+        const Vector<A> weight = splat(t.rule.weight[k]);
+        DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) {
+          store(p + v * kWidth, fused(weight, grad[v], load(p + v * kWidth)));
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+constexpr SparsePoolKernels<T> kSparsePoolKernels{sparse_pool_forward<T>,
+                                                  sparse_pool_forward_lanes<accumulate_t<T>>,
+                                                  sparse_pool_backward_lanes<accumulate_t<T>>};

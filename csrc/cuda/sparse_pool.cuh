@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ATen/OpMathType.h>
+
+#include "../math/bilinear.h"
+#include "launch.cuh"
+#include "strides.cuh"
+
+// Kernels of the ops that pool a bin of a RoI as a mean of bilinear samples, each sample anywhere
+// on the map. A sampling says where; it has
+//   A: the type that coordinates and sums have,
+//   int64_t classes: as many parts of the channels have bins of their own,
+//   int64_t image(roi), -1 for a batch index out of range, which pools to zeros,
+//   bool meets(roi, class, reach): false only if no sample of the RoI lies within,
+//   A visit_bin(roi, class, ph, pw, reach, visit): calls visit(row taps, column taps) for the
+//     samples that lie within reach and maybe for others; their sum is multiplied by the result.
+namespace detops::cuda {
+
+template <typename T>
+struct SparsePoolParams {
+  int64_t rois, images, channels, height, width;  // channels of the output, D
+  int64_t groups;                                 // G; the map has D * G^2 channels
+  int64_t pooled_height, pooled_width;
+  bool map_channels_last, pooled_channels_last;
+
+  __host__ __device__ Strides map_strides() const {
+    return strides_of(map_channels_last, channels * groups * groups, height, width);
+  }
+  __host__ __device__ Strides pooled_strides() const {
+    return strides_of(pooled_channels_last, channels, pooled_height, pooled_width);
+  }
+  // The channel of the map that bin (ph, pw) of channel c reads.
+  __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
+    const int64_t gh = ph * groups / pooled_height, gw = pw * groups / pooled_width;
+    return (c * groups + gh) * groups + gw;
+  }
+};
+
+template <typename T, typename Sampling>
+__global__ void sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* maps,
+                                           T* output) {
+  using A = typename Sampling::A;
+  const Strides s = p.map_strides();
+  const auto reach = math::reach_of_map(p.height, p.width);
+  DETOPS_FOR_EACH(i, p.rois * p.channels * p.pooled_height * p.pooled_width) {
+    int64_t rest = i, c, ph, pw;
+    if (p.pooled_channels_last) {
+      c = rest % p.channels, rest /= p.channels;
+      pw = rest % p.pooled_width, rest /= p.pooled_width;
+      ph = rest % p.pooled_height, rest /= p.pooled_height;
+    } else {
+      pw = rest % p.pooled_width, rest /= p.pooled_width;
+      ph = rest % p.pooled_height, rest /= p.pooled_height;
+      c = rest % p.channels, rest /= p.channels;
+    }
+    const int64_t image = sampling.image(rest);
+    A sum = 0, factor = 0;
+    if (image >= 0) {
+      const T* map = maps + image * s.n + p.source(c, ph, pw) * s.c;
+      const int64_t of_class = c / (p.channels / sampling.classes);
+      factor = sampling.visit_bin(
+          rest, of_class, ph, pw, reach, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+            math::visit_corners(y, x, [&](int64_t row, int64_t col, A weight) {
+              sum += weight * static_cast<A>(map[row * s.h + col * s.w]);
+            });
+          });
+    }
+    output[i] = static_cast<T>(sum * factor);
+  }
+}
+
+// Owner-computes, as in roi_align.cu: a block owns a tile of one map and a few channels of one
+// class and group, and adds the RoIs that reach the tile in their order. No atomics, so the same
+// bits every run.
+constexpr int kSparseTile = 8;          // pixels a side
+constexpr int kSparseChannelLanes = 4;  // threads per pixel
+constexpr int kSparseChannelsPerThread = 8;
+constexpr int kSparseChannelTile = kSparseChannelLanes * kSparseChannelsPerThread;
+constexpr int kSparsePixels = kSparseTile * kSparseTile;
+constexpr int kSparseBins = 64;  // whose weights are held at a time
+static_assert(kSparsePixels * kSparseChannelLanes == kThreads, "a thread per pixel and lane");
+
+template <typename T, typename Sampling>
+__global__ void __launch_bounds__(kThreads)
+    sparse_pool_backward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* grad, T* maps,
+                                int64_t tiles_high, int64_t tiles_wide) {
+  using A = typename Sampling::A;
+  __shared__ A weights[kSparseBins][kSparsePixels + 1];  // padded: no two bins in one bank
+  __shared__ bool reached[kThreads];
+  const int self = static_cast<int>(threadIdx.x);
+  const int pixel = self % kSparsePixels, lane = self / kSparsePixels;
+  const int64_t per_class = p.channels / sampling.classes;
+  const int64_t blocks = (per_class + kSparseChannelTile - 1) / kSparseChannelTile;
+  int64_t rest = blockIdx.x;
+  const int64_t tile_x = rest % tiles_wide * kSparseTile;
+  rest /= tiles_wide;
+  const int64_t tile_y = rest % tiles_high * kSparseTile;
+  rest /= tiles_high;
+  const int64_t image = rest % p.images;
+  rest /= p.images;
+  const int64_t first_channel = rest % blocks * kSparseChannelTile + lane;  // of the class
+  rest /= blocks;
+  const int64_t gw = rest % p.groups, gh = rest / p.groups % p.groups;
+  const int64_t of_class = rest / (p.groups * p.groups);
+  const Strides gs = p.pooled_strides();
+
+  // The bins of the group; those of cell i begin at ceil(i * pooled / groups).
+  const int64_t top = (gh * p.pooled_height + p.groups - 1) / p.groups;
+  const int64_t left = (gw * p.pooled_width + p.groups - 1) / p.groups;
+  const int64_t high = ((gh + 1) * p.pooled_height + p.groups - 1) / p.groups - top;
+  const int64_t wide = ((gw + 1) * p.pooled_width + p.groups - 1) / p.groups - left;
+  // What samples outside the map give belongs to pixels on its border.
+  const math::Rectangle reach{double(tile_y - 1), double(tile_y + kSparseTile), double(tile_x - 1),
+                              double(tile_x + kSparseTile)};
+
+  A sum[kSparseChannelsPerThread] = {};
+  for (int64_t base = 0; base < p.rois; base += kThreads) {
+    __syncthreads();
+    const int64_t mine = base + self;
+    reached[self] =
+        mine < p.rois && sampling.image(mine) == image && sampling.meets(mine, of_class, reach);
+    __syncthreads();
+    for (int64_t k = base; k < base + kThreads && k < p.rois; ++k) {
+      if (!reached[k - base]) continue;
+      for (int64_t first = 0; first < high * wide; first += kSparseBins) {
+        __syncthreads();
+        if (self < kSparseBins) {
+          A* weight = weights[self];
+          for (int i = 0; i < kSparsePixels; ++i) weight[i] = 0;
+          const int64_t bin = first + self;
+          if (bin < high * wide) {
+            const A factor = sampling.visit_bin(
+                k, of_class, top + bin / wide, left + bin % wide, reach,
+                [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+                  math::visit_corners(y, x, [&](int64_t row, int64_t col, A w) {
+                    const int64_t ty = row - tile_y, tx = col - tile_x;
+                    if (ty >= 0 && ty < kSparseTile && tx >= 0 && tx < kSparseTile) {
+                      weight[ty * kSparseTile + tx] += w;
+                    }
+                  });
+                });
+            for (int i = 0; i < kSparsePixels; ++i) {
+              if (weight[i] != 0) weight[i] *= factor;
+            }
+          }
+        }
+        __syncthreads();
+        const int64_t bins = min(int64_t(kSparseBins), high * wide - first);
+        for (int64_t b = 0; b < bins; ++b) {
+          const A weight = weights[b][pixel];
+          if (weight == 0) continue;
+          const int64_t ph = top + (first + b) / wide, pw = left + (first + b) % wide;
+          const T* g = grad + k * gs.n + of_class * per_class * gs.c + ph * gs.h + pw * gs.w;
+          for (int j = 0; j < kSparseChannelsPerThread; ++j) {
+            const int64_t c = first_channel + j * kSparseChannelLanes;
+            if (c < per_class) sum[j] += weight * static_cast<A>(g[c * gs.c]);
+          }
+        }
+      }
+    }
+  }
+
+  const int64_t y = tile_y + pixel / kSparseTile, x = tile_x + pixel % kSparseTile;
+  if (y >= p.height || x >= p.width) return;
+  const Strides s = p.map_strides();
+  T* out = maps + image * s.n + y * s.h + x * s.w;
+  for (int j = 0; j < kSparseChannelsPerThread; ++j) {
+    const int64_t c = first_channel + j * kSparseChannelLanes;
+    if (c >= per_class) continue;
+    const int64_t source = ((of_class * per_class + c) * p.groups + gh) * p.groups + gw;
+    out[source * s.c] = static_cast<T>(sum[j]);
+  }
+}
+
+template <typename T, typename Sampling>
+void sparse_pool_forward(const SparsePoolParams<T>& p, const Sampling& sampling, const Tensor& maps,
+                         Tensor& output) {
+  sparse_pool_forward_kernel<T>
+      <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+          p, sampling, maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <typename T, typename Sampling>
+void sparse_pool_backward(const SparsePoolParams<T>& p, const Sampling& sampling,
+                          const Tensor& grad, Tensor& maps) {
+  const int64_t high = (p.height + kSparseTile - 1) / kSparseTile;
+  const int64_t wide = (p.width + kSparseTile - 1) / kSparseTile;
+  const int64_t per_class = p.channels / sampling.classes;
+  const int64_t blocks = (per_class + kSparseChannelTile - 1) / kSparseChannelTile;
+  const int64_t grid = sampling.classes * p.groups * p.groups * blocks * p.images * high * wide;
+  TORCH_CHECK(grid <= INT32_MAX, "detops: a gradient of ", maps.sizes(), " is too large");
+  sparse_pool_backward_kernel<T>
+      <<<static_cast<unsigned>(grid), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
+          p, sampling, grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), high, wide);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+// `pooled` and `maps` are contiguous in their layout.
+template <typename T>
+SparsePoolParams<T> sparse_pool_params(const Tensor& pooled, const Tensor& maps, int64_t groups) {
+  return {pooled.size(0),         maps.size(0),
+          pooled.size(1),         maps.size(2),
+          maps.size(3),           groups,
+          pooled.size(2),         pooled.size(3),
+          is_channels_last(maps), is_channels_last(pooled)};
+}
+
+// The image that a row of boxes names, or -1.
+template <typename A>
+__device__ int64_t image_of(A index, int64_t images) {
+  const bool valid = index >= 0 && index < A(images);
+#ifdef DETOPS_DEBUG
+  CUDA_KERNEL_ASSERT(valid && "detops: a batch index is out of range");
+#endif
+  return valid ? static_cast<int64_t>(index) : -1;
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,178 @@
+"""Deformable position-sensitive RoI pooling."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._shared import as_pair, as_rois, fold, fold_boxes, unfold
+
+
+class _Pooling(NamedTuple):
+    spatial_scale: float
+    output_channels: int
+    group_size: int
+    height: int
+    width: int
+    part_size: int
+    sample_per_part: int
+    trans_std: float
+
+
+class DeformPSRoIPoolFunction(torch.autograd.Function):
+    """Differentiable in the input and the offsets; no gradient reaches the boxes."""
+
+    @staticmethod
+    def forward(
+        input: Tensor, boxes: Tensor, offset: Tensor | None, pooling: _Pooling
+    ) -> tuple[Tensor, Tensor]:
+        """See :func:`deform_psroi_pooling`; gives the number of samples of each bin too."""
+        return _C.deform_psroi_pool_forward(input, boxes, offset, *pooling)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        """Keeps the tensors."""
+        input, boxes, offset, ctx.pooling = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(input, boxes, offset, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        """Both gradients in one call."""
+        input, boxes, offset, count = ctx.saved_tensors
+        p = ctx.pooling
+        grad_input, grad_offset = _C.deform_psroi_pool_backward(
+            grad, input, boxes, offset, count, p.spatial_scale, p.group_size, p.part_size,
+            p.sample_per_part, p.trans_std,
+        )  # fmt: skip
+        return grad_input, None, None if offset is None else grad_offset, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        input: Tensor,
+        boxes: Tensor,
+        offset: Tensor | None,
+        pooling: _Pooling,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch)
+        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
+        if offset is not None:
+            offset = fold(offset, in_dims[2], batch)
+        output, count = DeformPSRoIPoolFunction.apply(folded, boxes, offset, pooling)
+        return (unfold(output, batch), unfold(count, batch)), (0, 0)
+
+
+def deform_psroi_pooling(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    offset: Tensor | None,
+    output_size: int | tuple[int, int],
+    spatial_scale: float,
+    output_channels: int,
+    group_size: int = 1,
+    part_size: int | None = None,
+    sample_per_part: int = 4,
+    trans_std: float = 0.0,
+    no_trans: bool = False,
+) -> Tensor:
+    """Pools each box into a grid of bins, each shifted by an offset of its own.
+
+    "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2, with the arithmetic of its
+    published kernels. Corners are rounded to whole pixels, both ends included; a RoI is at least
+    0.1 pixels wide. A bin is the mean of ``sample_per_part ** 2`` bilinear samples, of which those
+    more than half a pixel outside the map are left out; without any it is 0, as for a NaN or
+    infinite box or offset. With ``group_size`` G > 1 the bins of cell (i, j) of a G x G grid read
+    channel ``(c * G + i) * G + j`` for channel c of the result (position-sensitive pooling, as in
+    "R-FCN", Dai et al., 2016). Coordinates and sums are never below float32, whatever the dtype of
+    ``input``; boxes and offsets may have other dtypes. The modulation of "Deformable ConvNets v2"
+    (Zhu et al., 2019) is a product outside of this function.
+
+    Args:
+        input: ``[N, output_channels * group_size ** 2, H, W]``, contiguous or channels_last; the
+            result has the same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        offset: ``[K, 2 * classes, part_size, part_size]``, for each class of channels (equal shares
+            of ``output_channels``) x, then y, as fractions of the RoI's size over ``trans_std``.
+            None: no offsets.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        output_channels: channels of the result.
+        group_size: cells per side of the grid of position-sensitive channels.
+        part_size: cells per side of the grid of offsets; the height of the output by default.
+        sample_per_part: samples per bin and axis, at most 64.
+        trans_std: what offsets are multiplied by.
+        no_trans: leave the offsets aside, as if they were None.
+
+    Returns:
+        ``[K, output_channels, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; sizes below 1; on the CPU, a batch index out
+            of range (on CUDA such a box gives zeros).
+    """
+    height, width = as_pair(output_size)
+    part = height if part_size is None else part_size
+    pooling = _Pooling(
+        spatial_scale, output_channels, group_size, height, width, part, sample_per_part, trans_std
+    )
+    output, _ = DeformPSRoIPoolFunction.apply(
+        input, as_rois(boxes), None if no_trans else offset, pooling
+    )
+    return output
+
+
+class DeformPSRoIPooling(nn.Module):
+    """See :func:`deform_psroi_pooling`."""
+
+    def __init__(
+        self,
+        output_size: int | tuple[int, int],
+        spatial_scale: float,
+        output_channels: int,
+        group_size: int = 1,
+        part_size: int | None = None,
+        sample_per_part: int = 4,
+        trans_std: float = 0.0,
+        no_trans: bool = False,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+        self.output_channels = output_channels
+        self.group_size = group_size
+        self.part_size = part_size
+        self.sample_per_part = sample_per_part
+        self.trans_std = trans_std
+        self.no_trans = no_trans
+
+    def forward(
+        self, input: Tensor, rois: Tensor | list[Tensor], offset: Tensor | None = None
+    ) -> Tensor:
+        """``[N, C, H, W]``, boxes and offsets to ``[K, output_channels, height, width]``."""
+        return deform_psroi_pooling(
+            input,
+            rois,
+            offset,
+            self.output_size,
+            self.spatial_scale,
+            self.output_channels,
+            self.group_size,
+            self.part_size,
+            self.sample_per_part,
+            self.trans_std,
+            self.no_trans,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
+            f"output_channels={self.output_channels}, group_size={self.group_size}, "
+            f"part_size={self.part_size}, sample_per_part={self.sample_per_part}, "
+            f"trans_std={self.trans_std}, no_trans={self.no_trans}"
+        )

@@ -1,0 +1,148 @@
+"""RoIAlign of rotated boxes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _C
+from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+
+
+class RoIAlignRotatedFunction(torch.autograd.Function):
+    """Linear in ``input``; no gradient reaches the boxes."""
+
+    @staticmethod
+    def forward(input: Tensor, boxes: Tensor, pooling: tuple[float, int, int, int]) -> Tensor:
+        """See :func:`roi_align_rotated`."""
+        return _C.roi_align_rotated_forward(input, boxes, *pooling)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes and what the backward pass needs to know of the input."""
+        input, boxes, ctx.pooling = inputs
+        ctx.save_for_backward(boxes)
+        ctx.size = tuple(input.shape)
+        ctx.format = memory_format(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """The transpose of the forward pass."""
+        (boxes,) = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=ctx.format)
+        map = RoIAlignRotatedBackwardFunction.apply(grad, boxes, ctx.pooling, ctx.size)
+        return map, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: tuple
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch)
+        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
+        return unfold(RoIAlignRotatedFunction.apply(folded, boxes, pooling), batch), 0
+
+
+class RoIAlignRotatedBackwardFunction(torch.autograd.Function):
+    """The transpose of :class:`RoIAlignRotatedFunction`: its own derivative is the forward pass."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        boxes: Tensor,
+        pooling: tuple[float, int, int, int],
+        size: tuple[int, int, int, int],
+    ) -> Tensor:
+        """Spreads ``grad`` over a map of the given size."""
+        scale, height, width, sampling_ratio = pooling
+        return _C.roi_align_rotated_backward(
+            grad, boxes, scale, height, width, *size, sampling_ratio
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes."""
+        _, boxes, ctx.pooling, _ = inputs
+        ctx.save_for_backward(boxes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Double backward: the forward pass on the gradient."""
+        (boxes,) = ctx.saved_tensors
+        return RoIAlignRotatedFunction.apply(grad, boxes, ctx.pooling), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, pooling: tuple, size: tuple
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch, images = info.batch_size, size[0]
+        boxes = fold_boxes(boxes, in_dims[1], batch, images)
+        grad = fold(grad, in_dims[0], batch)
+        size = (batch * images, *size[1:])
+        return unfold(RoIAlignRotatedBackwardFunction.apply(grad, boxes, pooling, size), batch), 0
+
+
+def roi_align_rotated(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+) -> Tensor:
+    """Pools each rotated box into a grid of bins, turned with the box, by averaging samples.
+
+    RoIAlign ("Mask R-CNN", He et al., 2017, section 3) on a grid that is turned about the box's
+    centre, with pixel centres matched: an angle of 0 gives :func:`roi_align` with ``aligned=True``.
+    Bins run along the box: the first axis of the result along its side h, the second along w. A
+    sample outside ``[-1, H] x [-1, W]`` counts as 0; between the border and that limit the border's
+    value is taken. NaN and infinite boxes, and under adaptive sampling those of a negative or zero
+    size, have no samples and give zeros; with a fixed ``sampling_ratio`` a negative size mirrors
+    the box. Coordinates and sums are never below float32, whatever the dtype of ``input``; boxes
+    may have another dtype.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        boxes: ``[K, 6]`` as (batch index, cx, cy, w, h, angle), or a list of N tensors ``[L, 5]``.
+            Centre and size in pixels, the angle in degrees, counter-clockwise as seen in the image:
+            the side w runs along (cos, -sin), the side h along (sin, cos).
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
+            index out of range (on CUDA such a box gives zeros).
+    """
+    height, width = as_pair(output_size)
+    pooling = (spatial_scale, height, width, sampling_ratio)
+    return RoIAlignRotatedFunction.apply(input, as_rois(boxes, columns=5), pooling)
+
+
+class RoIAlignRotated(nn.Module):
+    """See :func:`roi_align_rotated`."""
+
+    def __init__(
+        self, output_size: int | tuple[int, int], spatial_scale: float, sampling_ratio: int
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+        self.sampling_ratio = sampling_ratio
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return roi_align_rotated(
+            input, rois, self.output_size, self.spatial_scale, self.sampling_ratio
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
+            f"sampling_ratio={self.sampling_ratio}"
+        )

@@ -1,0 +1,434 @@
+import math
+import time
+
+import pytest
+import reference_sparse_pool as reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+import detops
+from detops._C import roi_align_rotated_backward, roi_align_rotated_forward
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
+    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    return x.to(device).contiguous(memory_format=layout).requires_grad_()
+
+
+def rois_for(images, count, size=40.0, dtype=torch.float32):
+    """Reaching beyond a map of `size` on all sides, at any angle."""
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(images, (count, 1), generator=generator).to(dtype)
+    centre = (torch.rand(count, 2, generator=generator, dtype=dtype) * 1.4 - 0.2) * size
+    side = 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.6
+    angle = torch.rand(count, 1, generator=generator, dtype=dtype) * 800 - 400
+    return torch.cat([index, centre, side, angle], dim=1)
+
+
+def with_gradient(x, *args):
+    pooled = detops.roi_align_rotated(x, *args)
+    generator = torch.Generator().manual_seed(3)
+    grad = torch.randn(pooled.shape, generator=generator, dtype=torch.float64).to(pooled)
+    return pooled, torch.autograd.grad(pooled, x, grad)[0], grad
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sampling_ratio", [-1, 0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((2, 5, 12, 15), (3, 2)), ((1, 3, 7, 5), (1, 1)), ((1, 1, 1, 1), (2, 2)),
+     ((3, 2, 1, 20), (3, 4)), ((1, 2, 30, 28), (2, 5))],
+)  # fmt: skip
+def test_equals_every_sample_in_float64(isa, device, layout, sampling_ratio, shape, size):
+    x = feature_map(*shape, layout=layout, device=device)
+    rois = rois_for(shape[0], 12, 2.0 * max(shape[2:]))
+    ours = detops.roi_align_rotated(x, rois.to(device), size, 0.5, sampling_ratio)
+    expected = reference.roi_align_rotated(x.cpu(), rois, size, 0.5, sampling_ratio)
+    torch.testing.assert_close(ours.cpu().double(), expected, atol=3e-5, rtol=0)
+    if min(shape[1:]) > 1:
+        assert ours.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sampling_ratio", [-1, 2])
+@pytest.mark.parametrize("channels", [37, 64, 200])
+def test_angle_zero_is_roi_align(isa, device, layout, sampling_ratio, channels):
+    x = feature_map(2, channels, 25, 31, layout=layout, device=device)
+    rois = rois_for(2, 60, 60.0).to(device)
+    rois[:, 5] = 0
+    half = rois[:, 3:5] / 2
+    upright = torch.cat([rois[:, :1], rois[:, 1:3] - half, rois[:, 1:3] + half], 1)
+    ours, ours_grad, grad = with_gradient(x, rois, (7, 5), 0.5, sampling_ratio)
+    expected = detops.roi_align(x, upright, (7, 5), 0.5, sampling_ratio, aligned=True)
+    torch.testing.assert_close(ours, expected, atol=3e-5, rtol=0)
+    (expected_grad,) = torch.autograd.grad(expected, x, grad)
+    torch.testing.assert_close(ours_grad, expected_grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, -1, 5])
+@pytest.mark.parametrize("sampling_ratio", [-1, 2])
+def test_quarter_turns_are_roi_align_of_the_turned_map(device, turns, sampling_ratio):
+    side = 24.0
+    x = feature_map(1, 3, 24, 24, device=device)
+    rois = rois_for(1, 20, side).to(device)
+    rois[:, 5] = 90.0 * turns
+    ours = detops.roi_align_rotated(x, rois, (4, 3), 1.0, sampling_ratio)
+    # Turning the picture clockwise by the box's counter-clockwise angle sets the box upright.
+    turned = x
+    centre = rois[:, 1:3] - side / 2
+    for _ in range(turns % 4):
+        turned = turned.rot90(-1, (2, 3))
+        centre = torch.stack([-centre[:, 1], centre[:, 0]], 1)
+    centre, half = centre + side / 2, rois[:, 3:5] / 2
+    upright = torch.cat([rois[:, :1], centre - half, centre + half], 1)
+    expected = detops.roi_align(turned, upright, (4, 3), 1.0, sampling_ratio, aligned=True)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
+
+
+# Shape, RoIs, size of the boxes: what makes the CPU kernels choose between their ways.
+WAYS = {
+    "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
+    "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
+    "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
+    "far apart": ((1, 40, 90, 200), 3, (5, 20)),
+    "many channels, large windows": ((1, 256, 60, 70), 5, (50, 60)),
+    "images without a RoI": ((5, 20, 30, 30), 6, (5, 20)),
+}
+
+
+@pytest.fixture
+def poison():
+    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sampling_ratio", [2, -1])
+def test_every_way_equals_float64(device, layout, way, sampling_ratio, two_threads, poison):
+    shape, count, (least, most) = WAYS[way]
+    generator = torch.Generator().manual_seed(2)
+    x = feature_map(*shape, layout=layout, device=device)
+    centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
+    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    image = torch.randint(shape[0], (count, 1), generator=generator)
+    image[image == 2] = 1
+    angle = torch.rand(count, 1, generator=generator) * 360
+    rois = torch.cat([image, centre, side, angle], 1).to(device)
+    assert torch.empty(1000).isnan().all()
+    one, two = two_threads(lambda: with_gradient(x, rois, 7, 1.0, sampling_ratio))
+    wide = x.detach().double().contiguous().requires_grad_()
+    expected, expected_grad, _ = with_gradient(wide, rois, 7, 1.0, sampling_ratio)
+    # A coordinate's rounding grows with it.
+    tolerance = 2e-5 + 2e-7 * max(shape[2:])
+    torch.testing.assert_close(one[0].double(), expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(one[1].double(), expected_grad, atol=5 * tolerance, rtol=1e-4)
+    assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+
+
+def test_the_batches_of_a_run_add_up(isa):
+    # Adaptive RoIs of the whole map have so many taps that they go a few at a time.
+    x = feature_map(1, 2, 200, 220)
+    rois = rois_for(1, 60, 200.0)
+    rois[:, 3:5] += 180
+    pooled, grad, of_pooled = with_gradient(x, rois, 3)
+    parts = [with_gradient(x, rois[i : i + 1], 3)[0] for i in range(60)]
+    assert torch.equal(pooled, torch.cat(parts))
+    single = [
+        roi_align_rotated_backward(g[None].double(), r[None], 1.0, 3, 3, *x.shape, -1)
+        for g, r in zip(of_pooled, rois, strict=True)
+    ]
+    torch.testing.assert_close(grad.double(), sum(single), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_backward_is_the_transpose(isa, device, layout):
+    x = feature_map(2, 45, 17, 23, layout=layout, device=device, dtype=torch.double)
+    rois = rois_for(2, 30, 30.0).to(device)
+    for ratio in (-1, 1, 2):
+        pooled, of_map, grad = with_gradient(x, rois, (3, 5), 0.8, ratio)
+        assert of_map.is_contiguous(memory_format=layout)
+        torch.testing.assert_close((pooled * grad).sum(), (x * of_map).sum(), rtol=1e-11, atol=0)
+        (narrow,) = torch.autograd.grad(
+            detops.roi_align_rotated(x.float(), rois, (3, 5), 0.8, ratio), x, grad.float()
+        )
+        torch.testing.assert_close(narrow, of_map, atol=3e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
+def test_half_precision_is_float32_rounded_once(isa, device, dtype, layout, channels, poison):
+    x = feature_map(2, channels, 12, 19, layout=layout, device=device).to(dtype).detach()
+    wide = x.float().requires_grad_()
+    x.requires_grad_()
+    rois = rois_for(2, 20, 30.0).to(device)
+    ours, ours_grad, grad = with_gradient(x, rois, (5, 3), 0.5, 2)
+    expected = detops.roi_align_rotated(wide, rois, (5, 3), 0.5, 2)
+    (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.float(), expected, atol=2e-6, rtol=2**-8)
+    torch.testing.assert_close(ours_grad.float(), expected_grad, atol=2e-6, rtol=2**-8)
+
+
+def test_boxes_as_a_list(device):
+    x = feature_map(3, 4, 9, 9, device=device)
+    rois = rois_for(1, 5, 9.0).to(device)
+    rois[:, 0] = torch.tensor([0.0, 0, 2, 2, 2])
+    boxes = [rois[:2, 1:], rois[:0, 1:], rois[2:, 1:]]
+    expected = detops.roi_align_rotated(x, rois, 2)
+    assert torch.equal(detops.roi_align_rotated(x, boxes, 2), expected)
+    module = detops.RoIAlignRotated(2, 1.0, -1)
+    assert torch.equal(module(x, boxes), expected)
+    assert "sampling_ratio=-1" in repr(module)
+
+
+def test_boxes_of_another_dtype_are_cast_up(device):
+    x = feature_map(1, 2, 8, 8, device=device)
+    rois = rois_for(1, 5, 8.0).to(device)
+    expected = detops.roi_align_rotated(x, rois, 2)
+    assert torch.equal(detops.roi_align_rotated(x, rois.double(), 2), expected)
+    assert detops.roi_align_rotated(x.double(), rois, 2).dtype == torch.double
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients(device, layout):
+    x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
+    rois = rois_for(2, 4, 8.0, torch.double).to(device)
+    for args in ((2, 0.7, 2), ((3, 1), 1.0, -1)):
+
+        def call(x):
+            return detops.roi_align_rotated(x, rois, *args)  # noqa: B023
+
+        assert gradcheck(call, (x,))
+        assert gradgradcheck(call, (x,))
+
+
+def test_vmap_and_func_grad():
+    x = torch.randn(3, 2, 4, 6, 5)
+    rois = torch.stack([rois_for(2, 4, 8.0)] * 3)
+    rois[:, :, 1:] += torch.arange(3).view(3, 1, 1)
+
+    def pool(x, rois):
+        return detops.roi_align_rotated(x, rois, 2, 1.0, 2)
+
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [a if d == 0 else a[0] for a, d in zip((x, rois), dims, strict=True)]
+        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
+        expected = torch.stack([pool(*e) for e in each])
+        assert torch.equal(torch.vmap(pool, in_dims=dims)(*args), expected)
+
+    gradient = torch.func.grad(lambda x, rois: pool(x, rois).square().sum())
+    expected = torch.stack([gradient(x[i], rois[i]) for i in range(3)])
+    torch.testing.assert_close(torch.vmap(gradient)(x, rois), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
+    x = feature_map(2, 40, 20, 20, layout=layout)
+    rois = rois_for(2, 600)
+
+    def both():
+        return with_gradient(x, rois, 7, 1.0, 2)
+
+    first, second = two_threads(both)
+    for a, b in zip(first + first, second + both(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batch_index_out_of_range(device, index, layout):
+    x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
+    rois = rois_for(2, 3, 5.0).to(device)
+    rois[1, 0] = index
+    grad = torch.ones(3, 3, 2, 2, device=device)
+    message = r"detops.roi_align_rotated(_backward)?: boxes\[1, 0\] is a batch index"
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match=message):
+            detops.roi_align_rotated(x, rois, 2)
+        with pytest.raises(RuntimeError, match=message):
+            roi_align_rotated_backward(grad, rois, 1.0, 2, 2, *x.shape, 2)
+    else:
+        assert (detops.roi_align_rotated(x, rois, 2)[1] == 0).all()
+        expected = roi_align_rotated_backward(grad[:2], rois[[0, 2]], 1.0, 2, 2, *x.shape, 2)
+        ours = roi_align_rotated_backward(grad, rois, 1.0, 2, 2, *x.shape, 2)
+        assert torch.equal(ours, expected)
+
+
+ODD_BOXES = {
+    "nan": [math.nan, 0, 5, 5, 0],
+    "nan angle": [4, 4, 5, 5, math.nan],
+    "infinite angle": [4, 4, 5, 5, math.inf],
+    "large angle": [4, 4, 5, 5, 1e30],
+    "infinite size": [0, 0, math.inf, 5, 30],
+    "infinite centre": [-math.inf, 3, 5, 5, 30],
+    "million": [0, 0, 1e6, 1e6, 30],
+    "billion": [0, 0, 1e9, 1e9, 30],
+    "1e30": [-1e30, 1e30, 1e30, 1e30, 45],
+    "far away": [1e9, 1e9, 64, 64, 10],
+    "long and thin": [8, 8, 1e6, 1e-3, 45],
+    "empty": [8, 8, 0, 0, 45],
+    "negative": [8, 8, -5, 5, 45],
+}
+
+
+@pytest.mark.parametrize("box", ODD_BOXES.values(), ids=ODD_BOXES.keys())
+@pytest.mark.parametrize("sampling_ratio", [-1, 2, 64])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_boxes_pool_to_finite_values(device, box, sampling_ratio, layout):
+    x = feature_map(1, 3, 16, 16, device=device, layout=layout)
+    rois = torch.tensor([[0.0, *box], [0, 5, 5, 8, 8, 20]], device=device)
+    began = time.perf_counter()
+    pooled, grad, _ = with_gradient(x, rois, 7, 1.0, sampling_ratio)
+    assert time.perf_counter() - began < 5
+    assert pooled.isfinite().all() and grad.isfinite().all()
+    alone = detops.roi_align_rotated(x, rois[1:], 7, 1.0, sampling_ratio)
+    assert torch.equal(pooled[1:], alone)
+
+
+@pytest.mark.parametrize("size", [(-5.0, 4.0), (5.0, -4.0), (0.0, 4.0), (0.0, 0.0)])
+def test_negative_and_empty_boxes(device, size):
+    x = feature_map(1, 2, 12, 12, device=device)
+    rois = torch.tensor([[0, 6, 6, *size, 30]], device=device)
+    assert (detops.roi_align_rotated(x, rois, 3) == 0).all()
+    ours = detops.roi_align_rotated(x, rois, 3, 1.0, 2)
+    upright = rois.clone()
+    upright[:, 3:5] = upright[:, 3:5].abs()
+    expected = detops.roi_align_rotated(x, upright, 3, 1.0, 2)
+    mirrored = [d for d, s in ((3, size[0]), (2, size[1])) if s < 0]
+    torch.testing.assert_close(ours, expected.flip(mirrored), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-3, 30.0, 90.0, -135.0, 179.9])
+@pytest.mark.parametrize("side", [100.0, 700.0])
+def test_large_adaptive_boxes_skip_only_what_is_outside(device, angle, side):
+    x = feature_map(1, 2, 9, 13, device=device)
+    rois = torch.tensor([[0, 4.125, 5.25, side, side * 0.7, angle]])
+    expected = reference.roi_align_rotated(x.cpu(), rois, (2, 3), 1.0, -1)
+    ours = detops.roi_align_rotated(x.double(), rois.double().to(device), (2, 3), 1.0, -1)
+    torch.testing.assert_close(ours.cpu(), expected, atol=1e-12, rtol=0)
+    narrow = detops.roi_align_rotated(x, rois.to(device), (2, 3), 1.0, -1)
+    torch.testing.assert_close(narrow.cpu().double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_outside_the_rois_window_leaks_in(isa, device, layout):
+    x = torch.full((1, 20, 14, 40), math.nan, device=device).contiguous(memory_format=layout)
+    x[:, :, 2:10, 10:20] = 1.0
+    rois = torch.tensor([[0.0, 15, 6, 5, 3, 30]], device=device)
+    pooled = detops.roi_align_rotated(x, rois, 3, 1.0, 2)
+    torch.testing.assert_close(pooled, torch.ones_like(pooled))
+    grad = torch.ones(1, 20, 3, 3, device=device)
+    spread = roi_align_rotated_backward(grad, rois, 1.0, 3, 3, 1, 20, 14, 40, 2)
+    assert (spread[:, :, :2] == 0).all() and (spread[:, :, :, 20:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_empty(device, shape, count, layout):
+    x = feature_map(*shape, layout=layout, device=device)
+    pooled = detops.roi_align_rotated(x, torch.zeros(count, 6, device=device), 2)
+    assert pooled.shape == (count, shape[1], 2, 2)
+    pooled.sum().backward()
+    assert x.grad.shape == x.shape and (x.grad == 0).all()
+
+
+def test_non_contiguous(device):
+    x = feature_map(2, 4, 18, 20, device=device).detach()[:, ::2, ::3, 1::2]
+    rois = rois_for(2, 6, 8.0).repeat(1, 2).to(device)[:, ::1]
+    strided = rois.t().contiguous().t()[:, :6]
+    expected = detops.roi_align_rotated(x.contiguous(), rois[:, :6].contiguous(), 2)
+    assert torch.equal(detops.roi_align_rotated(x, strided, 2), expected)
+
+
+X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: detops.roi_align_rotated(X, R[:, :5], 2),
+         r"detops.roi_align_rotated: boxes must be \[K, 6\], got \[3, 5\]"),
+        (lambda: detops.roi_align_rotated(X[0], R, 2),
+         r"detops.roi_align_rotated: input must be \[N, C, H, W\], got \[2, 4, 4\]"),
+        (lambda: detops.roi_align_rotated(X.long(), R, 2),
+         "detops.roi_align_rotated: input must be float32"),
+        (lambda: detops.roi_align_rotated(X, R.long(), 2),
+         "detops.roi_align_rotated: boxes must be float32"),
+        (lambda: detops.roi_align_rotated(X, R, (2, -1)),
+         "detops.roi_align_rotated: output_size must be at least 1 x 1, got 2 x -1"),
+        (lambda: detops.roi_align_rotated(X, R, 2, math.nan),
+         "detops.roi_align_rotated: spatial_scale must be positive and finite, got nan"),
+        (lambda: detops.roi_align_rotated(X, R, 2, 1.0, 65),
+         "detops.roi_align_rotated: sampling_ratio must be at most 64, got 65"),
+        (lambda: detops.roi_align_rotated(X, R.to("meta"), 2),
+         "detops.roi_align_rotated: boxes must be on the device of input"),
+        (lambda: detops.roi_align_rotated(X[:, :, :0], R, 2),
+         "detops.roi_align_rotated: input must have H and W of at least 1"),
+        (lambda: roi_align_rotated_backward(X, R, 1.0, 4, 4, 1, 2, 8, 8, 2),
+         r"detops.roi_align_rotated_backward: grad must be \[3, 2, 4, 4\], got \[1, 2, 4, 4\]"),
+        (lambda: roi_align_rotated_backward(R.view(3, 2, 3, 1), R, 1.0, 3, 1, 1, 2, 0, 8, 2),
+         r"detops.roi_align_rotated_backward: the input's size must be .*got \[1, 2, 0, 8\]"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
+        call()
+
+
+def test_bad_lists():
+    with pytest.raises(ValueError, match=r"boxes\[1\] must be \[L, 5\], got \[3, 6\]"):
+        detops.roi_align_rotated(X, [R[:, :5], R], 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_opcheck(device, layout):
+    x = feature_map(2, 3, 6, 6, layout=layout, device=device).detach()
+    rois = rois_for(2, 3, 6.0).to(device)
+    ops = torch.ops.detops
+    assert roi_align_rotated_forward is ops.roi_align_rotated_forward
+    torch.library.opcheck(ops.roi_align_rotated_forward.default, (x, rois, 0.5, 2, 3, 2))
+    grad = torch.randn(3, 3, 2, 3, device=device).contiguous(memory_format=layout)
+    args = (grad, rois, 0.5, 2, 3, 2, 3, 6, 6, 2)
+    torch.library.opcheck(ops.roi_align_rotated_backward.default, args)
+
+
+def test_compile():
+    def call(x, rois):
+        return detops.roi_align_rotated(x, rois, (3, 2), 0.5, 2).square().sum()
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for layout in LAYOUTS:
+        for size in (8, 11):
+            x, rois = feature_map(2, 4, size, size + 1, layout=layout), rois_for(2, size)
+            torch.testing.assert_close(compiled(x, rois), call(x, rois))
+            (ours,) = torch.autograd.grad(compiled(x, rois), x)
+            (expected,) = torch.autograd.grad(call(x, rois), x)
+            torch.testing.assert_close(ours, expected)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.tuples(*[st.floats(width=32)] * 5), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.sampled_from([-1, 1, 2]),
+    st.booleans(),
+)
+def test_any_boxes_pool_to_finite_values(boxes, size, sampling_ratio, last):
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = feature_map(1, 2, 5, 6, layout=layout)
+    rois = torch.tensor([[0.0, *b] for b in boxes])
+    pooled, grad, _ = with_gradient(x, rois, size, 1.0, sampling_ratio)
+    assert pooled.isfinite().all() and pooled.abs().max() <= x.abs().max() * (1 + 1e-5)
+    assert grad.isfinite().all()
