@@ -161,18 +161,21 @@ def test_boxes_without_area_are_finite(device, isa, name, dtype):
         assert all(y.isfinite().all() for y in expected)
 
 
+SIDES = [0.0, 1.0, 2.0, 7.0, 1e-30, 1e-20, 1e15, 1e18, -1e18, -1e30, 1e30]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.0, 7.0, 1e-30, 1e15, -1e30, 1e30]), min_size=8),
+    st.lists(st.lists(st.sampled_from(SIDES), min_size=8, max_size=8), min_size=1, max_size=40),
     st.sampled_from(sorted(KINDS)),
+    st.sampled_from([1e-7, 0.0]),
 )
-def test_finite_boxes_give_finite_losses(sides, name):
-    sides = sides[: len(sides) // 8 * 8]
-    a, b = torch.tensor(sides).view(2, -1, 4)
+def test_finite_boxes_give_finite_results(sides, name, eps):
+    a, b = torch.tensor(sides).split(4, 1)
     for isa in ("baseline", "auto"):
         detops._C.set_cpu_isa(isa)
-        loss = both(name)[0](a, b)
-        assert loss.isfinite().all()
+        for result in with_gradients(both(name)[0], a, b, torch.ones(len(a)), eps=eps):
+            assert result.isfinite().all()
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -150,7 +150,7 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
     const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
     const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
     const V diagonal = cw * cw + ch * ch + eps.diagonal, distance = dx * dx + dy * dy;
-    auto sound = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance == distance);
+    auto sound = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance - distance == V{});
     if (!loss) sound = sound & wraps;
     const V to_distance = -grad / diagonal;
     const V to_x = where(sound, to_distance * dx), to_y = where(sound, to_distance * dy);
@@ -177,12 +177,25 @@ DETOPS_HD V overlap_loss(const math::OverlapBox<V>& a, const math::OverlapBox<V>
   return T(1) - overlap<kind, T, true>(a, b, eps) + (not_finite(a.box) + not_finite(b.box));
 }
 
+// A derivative that overflows counts as 0: an inverted box of 1e30 must not end a training.
+template <typename V>
+DETOPS_HD math::Box<V> finite_or_zero(const math::Box<V>& b) {
+  return {finite_or_zero(b.x1), finite_or_zero(b.y1), finite_or_zero(b.x2), finite_or_zero(b.y2)};
+}
+
+template <typename V>
+DETOPS_HD math::Box<V> shifted(const math::Box<V>& b, V by) {
+  return {b.x1 + by, b.y1 + by, b.x2 + by, b.y2 + by};
+}
+
 template <math::Overlap kind, typename T, typename V>
 DETOPS_HD void overlap_loss_gradient(const math::OverlapBox<V>& a, const math::OverlapBox<V>& b,
                                      T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
-  const V none = not_finite(a.box) + not_finite(b.box);
-  da = db = {none, none, none, none};
+  da = db = math::Box<V>{};
   overlap_gradient<kind, T, true>(a, b, eps, -grad, da, db);
+  const V none = not_finite(a.box) + not_finite(b.box);
+  da = shifted(finite_or_zero(da), none);
+  db = shifted(finite_or_zero(db), none);
 }
 
 }  // namespace pairwise

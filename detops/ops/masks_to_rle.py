@@ -30,10 +30,10 @@ def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
         raise ImportError(
             "detops.masks_to_rle needs pycocotools: pip install pycocotools"
         ) from error
+    # COCO counts down the columns: what it reads is a transposed copy, in memory used again.
+    columns = torch.empty(masks.size(2), masks.size(1), dtype=torch.uint8)
     encoded = []
     for mask in masks.view(torch.uint8):
-        # COCO counts down the columns: what it wants is the transpose of a contiguous array.
-        columns = mask.t().contiguous().cpu().numpy().T
-        rle = coco.encode(columns)
+        rle = coco.encode(columns.copy_(mask.t()).numpy().T)
         encoded.append({"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")})
     return encoded
