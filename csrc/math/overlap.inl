@@ -201,7 +201,7 @@ DETOPS_HD math::Box<V> shifted(const math::Box<V>& b, V by) {
 template <math::Overlap kind, typename T, typename V>
 DETOPS_HD void overlap_loss_gradient(const math::OverlapBox<V>& a, const math::OverlapBox<V>& b,
                                      T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
-  da = db = {};
+  da = db = math::Box<V>{};
   overlap_gradient<kind, T, true>(a, b, eps, -grad, da, db);
   const V none = not_finite(a.box) + not_finite(b.box);
   da = shifted(finite_or_zero(da), none);
