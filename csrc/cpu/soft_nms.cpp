@@ -86,18 +86,19 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
     SoftNmsBoxes<scalar_t> left(all.const_data_ptr<scalar_t>(), first.const_data_ptr<scalar_t>(), n,
                                 rule.min_score);
-    const auto rescale = soft_nms_kernels<scalar_t>().rescale[kind];
+    const auto& rescale = soft_nms_kernels<scalar_t>().rescale;
     Buffer<int64_t> index(n);
     Buffer<scalar_t> score(n);
     int64_t count = 0;
-    // The first look is that of a box which meets none.
-    SoftNmsNext next = rescale(left.list(), {{0, 0, 0, 0}, 0, 0}, rule);
+    // The first look is with a box that meets none, which by the linear rule changes no score.
+    constexpr auto kFirst = static_cast<int>(math::Decay::kLinear);
+    SoftNmsNext next = rescale[kFirst](left.list(), {{0, 0, 0, 0}, 0, 0}, rule);
     while (next.best >= 0) {
       // Closing gaps costs as much as a few passes.
       if (next.left < left.list().count / 4 * 3) next.best = left.compact(next.best);
       index[count] = left.index(next.best);
       score[count++] = left.score(next.best);
-      next = rescale(left.list(), left.take(next.best), rule);
+      next = rescale[kind](left.list(), left.take(next.best), rule);
     }
     keep = at::empty({count}, boxes.options().dtype(at::kLong));
     kept_scores = at::empty({count}, first.options());
