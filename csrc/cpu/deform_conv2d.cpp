@@ -37,7 +37,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   });
 
   const int64_t tile = deform_tile<A>(g, deepest), tiles = (positions + tile - 1) / tile;
-  const DeformMap map{g.height, g.width};
+  const DeformMap map = deform_map(g);
   const int64_t n_blocks = static_cast<int64_t>(blocks.size());
   constexpr int64_t kBytes = 64 << 20;  // of maps at a time
   const int64_t at_once =

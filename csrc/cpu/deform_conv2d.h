@@ -110,6 +110,15 @@ struct DeformMap {
   }
 };
 
+inline DeformMap deform_map(const DeformGeometry& g) {
+  const DeformMap map{g.height, g.width};
+  TORCH_CHECK(
+      map.size() / kRoIChannels <= INT32_MAX,
+      "detops.deform_conv2d: an image must have fewer than 2^31 pixels with its border, got ",
+      g.height, " x ", g.width);
+  return map;
+}
+
 template <typename T>
 Planes<T> deform_planes(const DeformGeometry& g, const Tensor& maps, int64_t image) {
   auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
@@ -123,7 +132,7 @@ template <typename A>
 int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
   constexpr int64_t kBytes = 512 << 10, kMultiple = 16;
   const int64_t fitting = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, depth);
-  return std::clamp(fitting / kMultiple * kMultiple, 2 * kMultiple, 32 * kMultiple);
+  return std::clamp(fitting / kMultiple * kMultiple, 6 * kMultiple, 32 * kMultiple);
 }
 
 // Where the samples of a tile lie.

@@ -33,7 +33,7 @@ class SliceBackward {
         in_(in),
         out_(out),
         tile_(std::min(tile, g.positions())),
-        map_{g.height, g.width},
+        map_(deform_map(g)),
         taps_(g, in.offset.const_data_ptr<A>(),
               in.mask.defined() ? in.mask.const_data_ptr<A>() : nullptr, tile_),
         maps_(2 * map_.size()),
@@ -223,25 +223,28 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   });
 }
 
-// In an order that no number of threads changes.
+// In an order that no number of threads changes; in double, since a batch has many positions.
 template <typename A>
 void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
   const A* from = grad.const_data_ptr<A>();
-  A* sum = grad_bias.zero_().mutable_data_ptr<A>();
-  const int64_t positions = g.positions();
+  A* to = grad_bias.mutable_data_ptr<A>();
   const bool last = grad.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  const int64_t positions = g.positions();
   at::parallel_for(0, g.outputs, 16, [&](int64_t begin, int64_t end) {
+    std::vector<double> sums(end - begin, 0.0);
     for (int64_t image = 0; image < g.images; ++image) {
       const A* map = from + image * g.outputs * positions;
       for (int64_t p = 0; last && p < positions; ++p) {
-        for (int64_t o = begin; o < end; ++o) sum[o] += map[p * g.outputs + o];
+        for (int64_t o = begin; o < end; ++o) sums[o - begin] += map[p * g.outputs + o];
       }
       for (int64_t o = begin; !last && o < end; ++o) {
-        A lanes[16] = {};
-        for (int64_t p = 0; p < positions; ++p) lanes[p % 16] += map[o * positions + p];
-        for (const A lane : lanes) sum[o] += lane;
+        constexpr int64_t kLanes = 16;  // so that an addition need not wait for the one before it
+        double lanes[kLanes] = {};
+        for (int64_t p = 0; p < positions; ++p) lanes[p % kLanes] += map[o * positions + p];
+        for (const double lane : lanes) sums[o - begin] += lane;
       }
     }
+    std::copy(sums.begin(), sums.end(), to + begin);
   });
 }
 
