@@ -104,9 +104,9 @@ def deform_conv2d_forward(
     mask: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
 ) -> Tensor: ...
 def deform_conv2d_backward(
     grad: Tensor,
@@ -115,9 +115,9 @@ def deform_conv2d_backward(
     mask: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    stride: int | Sequence[int],
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 def roi_pool_forward(

@@ -66,8 +66,7 @@ def gradients(function, tensors, window, grad=None):
     output = call(function, tensors, window)
     if grad is None:
         grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(7))
-    grad = grad.to(output).contiguous(memory_format=torch.preserve_format)
-    return output, *torch.autograd.grad(output, [t for t in tensors if t is not None], grad)
+    return output, *torch.autograd.grad(output, [t for t in tensors if t is not None], grad.to(output))
 
 
 def as_double(tensors):
@@ -385,7 +384,7 @@ def test_second_derivatives_are_refused(device):
     tensors, window = arguments("plain", device=device)
     output = call(detops.deform_conv2d, tensors, window)
     (grad,) = torch.autograd.grad(output.sum(), tensors[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="derivative for detops::deform_conv2d_backward is not"):
         grad.sum().backward()
 
 
@@ -400,12 +399,6 @@ def test_opcheck(masked, layout):
         torch.library.opcheck(
             torch.ops.detops.deform_conv2d_backward.default, (grad, *tensors, *window, wanted)
         )
-
-
-def test_raw_op_takes_one_number_for_a_pair():
-    (x, offset, mask, weight, bias), window = arguments("plain")
-    expected = call(detops.deform_conv2d, (x, offset, mask, weight, bias), window)
-    assert torch.equal(deform_conv2d_forward(x, offset, mask, weight, bias, 1, 1), expected)
 
 
 def test_compile():
@@ -431,9 +424,9 @@ def test_autocast():
     some = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
         output = call(detops.deform_conv2d, some, window)
-        expected = call(torchvision.ops.deform_conv2d, some, window)
-    assert output.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(output, expected, atol=0, rtol=2**-7)
+    expected = call(torchvision.ops.deform_conv2d, (some[0].float(), *some[1:]), window)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected.bfloat16(), atol=0, rtol=2**-7)
     output.float().sum().backward()
     assert x.grad is None and some[0].grad.dtype == torch.bfloat16
     assert weight.grad.dtype == torch.float32

@@ -27,7 +27,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
                         std::min(kRoIChannels, s.channels - c)});
     }
     deepest = std::max(deepest, s.channels * points);
-    first_weight.push_back(first_weight.back() + s.outputs * s.channels * points);
+    first_weight.push_back(first_weight.back() + s.outputs * s.group_channels() * points);
   }
   Buffer<A> packed(first_weight.back());
   at::parallel_for(0, slices.size(), 1, [&](int64_t s, int64_t end) {
@@ -37,7 +37,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   });
 
   const int64_t tile = deform_tile<A>(g, deepest), tiles = (positions + tile - 1) / tile;
-  const DeformMap map{g.height, g.width};
+  const DeformMap map = deform_map(g);
   const int64_t n_blocks = static_cast<int64_t>(blocks.size());
   constexpr int64_t kBytes = 64 << 20;  // of maps at a time
   const int64_t at_once =
@@ -70,22 +70,23 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
           for (; block < n_blocks && blocks[block].slice == slice; ++block) {
             const Block& b = blocks[block];
             const A* from = maps.data() + (image * n_blocks + block) * map.size();
-            each_offset_group(g, b.channel, b.channel + b.channels,
-                              [&](int64_t group, int64_t channel, int64_t channels) {
-                                deform_kernels<A>().gather(
-                                    taps.block(group, from, channel - b.channel, channels,
-                                               columns.data() + channel - s.channel, s.channels));
-                              });
+            each_run(
+                g, s, b.channel, b.channel + b.channels, [&](const DeformRun& run, int64_t group) {
+                  deform_kernels<A>().gather(
+                      taps.block(s, run, group, from, run.channel - b.channel, columns.data()));
+                });
           }
-          const int64_t depth = s.channels * points;
-          Tensor out = output_matrix<A>(g, s, output, first + image, begin, count);
-          const Tensor left = matrix(columns.data(), count, depth, depth);
-          const Tensor right = matrix(packed.data() + first_weight[slice], s.outputs, depth, depth);
-          if (bias.defined()) {
-            out.copy_(bias.narrow(0, s.output, s.outputs));
-            at::addmm_out(out, out, left, right.t());
-          } else {
-            at::mm_out(out, left, right.t());
+          for (int64_t group = 0; group < s.groups; ++group) {
+            DeformProduct t = deform_product(g, s, group, output, first + image, begin, count,
+                                             columns.data() + group * taps.column_size(s),
+                                             packed.data() + first_weight[slice]);
+            if (bias.defined()) {
+              const int64_t n = s.group_outputs();
+              t.outputs.copy_(bias.narrow(0, s.output + group * n, n));
+              at::addmm_out(t.outputs, t.outputs, t.columns, t.weight.t());
+            } else {
+              at::mm_out(t.outputs, t.columns, t.weight.t());
+            }
           }
         }
       }

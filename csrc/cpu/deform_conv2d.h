@@ -14,12 +14,16 @@
 namespace detops::cpu {
 
 // Channels [channel, channel + channels) and the outputs that they lead to: a part of a group, or
-// several small groups together, whose weights are then a matrix with zeros beside its diagonal.
+// `groups` small groups. Groups are alike; each has columns and weights of its own, [group,
+// position, point, channel] and [group, output, point, channel].
 struct DeformSlice {
-  int64_t channel, channels, output, outputs;
+  int64_t channel, channels, output, outputs, groups;
+
+  int64_t group_channels() const { return channels / groups; }
+  int64_t group_outputs() const { return outputs / groups; }
 };
 
-// At most `most` channels each, except for small groups: a few of those make up kRoIChannels.
+// At most `most` channels each; small groups are taken together up to kRoIChannels.
 inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t most) {
   std::vector<DeformSlice> slices;
   const int64_t channels = g.group_channels(), outputs = g.group_outputs();
@@ -28,34 +32,42 @@ inline std::vector<DeformSlice> deform_slices(const DeformGeometry& g, int64_t m
     const int64_t count = std::min(together, g.groups - group);
     for (int64_t c = 0; c < count * channels; c += most) {
       slices.push_back({group * channels + c, std::min(most, count * channels - c), group * outputs,
-                        count * outputs});
+                        count * outputs, count});
     }
   }
   return slices;
 }
 
-// Calls visit(group, channel, channels) for each offset group that has channels in [begin, end).
+// Channels that are neighbours in the map and in the columns, and belong to one offset group.
+struct DeformRun {
+  int64_t offset_group, channel, channels, column;  // column: of the first one, in one position
+};
+
+// Calls visit(run, group of the slice) for the runs of channels [begin, end) of a slice.
 template <typename Visit>
-void each_offset_group(const DeformGeometry& g, int64_t begin, int64_t end, const Visit& visit) {
-  const int64_t size = g.channels / g.offset_groups;
+void each_run(const DeformGeometry& g, const DeformSlice& slice, int64_t begin, int64_t end,
+              const Visit& visit) {
+  const int64_t offset_group = g.channels / g.offset_groups, group = slice.group_channels();
   for (int64_t c = begin; c < end;) {
-    const int64_t group = c / size, next = std::min(end, (group + 1) * size);
-    visit(group, c, next - c);
+    const int64_t in_slice = c - slice.channel;
+    const int64_t next = std::min({end, (c / offset_group + 1) * offset_group,
+                                   slice.channel + (in_slice / group + 1) * group});
+    visit(DeformRun{c / offset_group, c, next - c, in_slice % group}, in_slice / group);
     c = next;
   }
 }
 
-// Calls visit(packed, weight) for the place of each number in a slice's weights, [output, point,
-// channel], and its place in the weight tensor, [O, C / groups, kh, kw]; -1 beside the diagonal.
+// Calls visit(packed, weight) for the place of each number in a slice's weights and in the weight
+// tensor, [O, C / groups, kh, kw].
 template <typename Visit>
 void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit& visit) {
   const int64_t points = g.points(), channels = g.group_channels();
+  const int64_t first = slice.channel % channels;
   int64_t packed = 0;
   for (int64_t o = slice.output; o < slice.output + slice.outputs; ++o) {
-    const int64_t first = slice.channel - o / g.group_outputs() * channels;
     for (int64_t k = 0; k < points; ++k) {
-      for (int64_t c = first; c < first + slice.channels; ++c, ++packed) {
-        visit(packed, c >= 0 && c < channels ? (o * channels + c) * points + k : -1);
+      for (int64_t c = first; c < first + slice.group_channels(); ++c, ++packed) {
+        visit(packed, (o * channels + c) * points + k);
       }
     }
   }
@@ -63,8 +75,7 @@ void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit&
 
 template <typename A>
 void pack_weight(const DeformGeometry& g, const DeformSlice& slice, const A* weight, A* packed) {
-  each_weight(g, slice,
-              [&](int64_t i, int64_t from) { packed[i] = from < 0 ? A(0) : weight[from]; });
+  each_weight(g, slice, [&](int64_t i, int64_t from) { packed[i] = weight[from]; });
 }
 
 // One block of channels of one image, with the zeros around it that the kernels ask for.
@@ -99,6 +110,15 @@ struct DeformMap {
   }
 };
 
+inline DeformMap deform_map(const DeformGeometry& g) {
+  const DeformMap map{g.height, g.width};
+  TORCH_CHECK(
+      map.size() / kRoIChannels <= INT32_MAX,
+      "detops.deform_conv2d: an image must have fewer than 2^31 pixels with its border, got ",
+      g.height, " x ", g.width);
+  return map;
+}
+
 template <typename T>
 Planes<T> deform_planes(const DeformGeometry& g, const Tensor& maps, int64_t image) {
   auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
@@ -112,7 +132,7 @@ template <typename A>
 int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
   constexpr int64_t kBytes = 512 << 10, kMultiple = 16;
   const int64_t fitting = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, depth);
-  return std::clamp(fitting / kMultiple * kMultiple, 2 * kMultiple, 32 * kMultiple);
+  return std::clamp(fitting / kMultiple * kMultiple, 6 * kMultiple, 32 * kMultiple);
 }
 
 // Where the samples of a tile lie.
@@ -165,11 +185,25 @@ class DeformTile {
     }
   }
 
-  // The samples of an offset group in one block of channels.
-  DeformBlock<A> block(int64_t group, const A* map, int64_t channel, int64_t channels, A* columns,
-                       int64_t column_stride) {
-    return {taps(group, 0), g_.points(), count_,   stride_, map,
-            g_.width + 2,   channel,     channels, columns, column_stride};
+  // The samples of a run whose channels begin at `channel` of the map. `columns` are those of all
+  // groups of the slice.
+  DeformBlock<A> block(const DeformSlice& slice, const DeformRun& run, int64_t group, const A* map,
+                       int64_t channel, A* columns) {
+    return {taps(run.offset_group, 0),
+            g_.points(),
+            count_,
+            stride_,
+            map,
+            g_.width + 2,
+            channel,
+            run.channels,
+            columns + group * column_size(slice) + run.column,
+            slice.group_channels()};
+  }
+
+  // Of the columns of one group.
+  int64_t column_size(const DeformSlice& slice) const {
+    return stride_ * g_.points() * slice.group_channels();
   }
 
  private:
@@ -197,15 +231,25 @@ Tensor matrix(const A* data, int64_t rows, int64_t columns, int64_t row_stride,
                        at::TensorOptions().dtype(c10::CppTypeToScalarType<A>::value));
 }
 
-// The outputs' side of a tile, [position, output]: of the result or of its gradient.
+// What the product of one group of a slice takes, for a tile of positions.
+struct DeformProduct {
+  Tensor outputs;  // [position, output] of the result or its gradient
+  Tensor columns;  // [position, point and channel]
+  Tensor weight;   // [output, point and channel]
+};
+
 template <typename A>
-Tensor output_matrix(const DeformGeometry& g, const DeformSlice& slice, const Tensor& outputs,
-                     int64_t image, int64_t begin, int64_t count) {
+DeformProduct deform_product(const DeformGeometry& g, const DeformSlice& slice, int64_t group,
+                             const Tensor& outputs, int64_t image, int64_t begin, int64_t count,
+                             const A* columns, const A* weight) {
+  const int64_t depth = slice.group_channels() * g.points(), n = slice.group_outputs();
+  const int64_t output = slice.output + group * n;
   const A* data = outputs.const_data_ptr<A>() + image * g.outputs * g.positions();
-  return outputs.suggest_memory_format() == at::MemoryFormat::ChannelsLast
-             ? matrix(data + begin * g.outputs + slice.output, count, slice.outputs, g.outputs)
-             : matrix(data + slice.output * g.positions() + begin, count, slice.outputs, 1,
-                      g.positions());
+  return {outputs.suggest_memory_format() == at::MemoryFormat::ChannelsLast
+              ? matrix(data + begin * g.outputs + output, count, n, g.outputs)
+              : matrix(data + output * g.positions() + begin, count, n, 1, g.positions()),
+          matrix(columns, count, depth, depth),
+          matrix(weight + group * n * depth, n, depth, depth)};
 }
 
 // For each of [0, tasks), in parallel. Within a parallel region the library that multiplies

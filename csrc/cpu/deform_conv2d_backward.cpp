@@ -33,7 +33,7 @@ class SliceBackward {
         in_(in),
         out_(out),
         tile_(std::min(tile, g.positions())),
-        map_{g.height, g.width},
+        map_(deform_map(g)),
         taps_(g, in.offset.const_data_ptr<A>(),
               in.mask.defined() ? in.mask.const_data_ptr<A>() : nullptr, tile_),
         maps_(2 * map_.size()),
@@ -46,7 +46,6 @@ class SliceBackward {
   void run(const DeformSlice& slice, const A* packed, A* grad_packed, int64_t first, int64_t last,
            const Sums& sums) {
     const bool to_samples = out_.input.defined() || out_.offset.defined() || out_.mask.defined();
-    const int64_t depth = slice.channels * g_.points();
     A *map = maps_.data(), *grad_map = map + map_.size();
     for (int64_t image = first; image < last; ++image) {
       for (int64_t row = 0; row < map_.rows(); ++row) {
@@ -57,26 +56,18 @@ class SliceBackward {
       for (int64_t begin = 0; begin < g_.positions(); begin += tile_) {
         const int64_t count = std::min(tile_, g_.positions() - begin);
         taps_.move(image, begin, count);
-        const Tensor grad = output_matrix<A>(g_, slice, in_.grad, image, begin, count);
-        Tensor columns = matrix(columns_.data(), count, depth, depth);
-        if (to_samples) at::mm_out(columns, grad, matrix(packed, slice.outputs, depth, depth));
-        each_offset_group(g_, slice.channel, slice.channel + slice.channels,
-                          [&](int64_t group, int64_t channel, int64_t channels) {
-                            taps_.locate(group);
-                            const int64_t within = channel - slice.channel;
-                            const auto block =
-                                taps_.block(group, map, within, channels, columns_.data() + within,
-                                            slice.channels);
-                            if (to_samples) {
-                              deform_kernels<A>().scatter(block, grad_map, dots_.data());
-                              differentiate(group, sums(image, group) + begin);
-                            } else {
-                              deform_kernels<A>().gather(block);
-                            }
-                          });
-        if (grad_packed != nullptr) {
-          Tensor to = matrix(grad_packed, slice.outputs, depth, depth);
-          at::addmm_out(to, to, grad.t(), columns);
+        const auto product = [&](int64_t group, const A* weight) {
+          return deform_product(g_, slice, group, in_.grad, image, begin, count,
+                                columns_.data() + group * taps_.column_size(slice), weight);
+        };
+        for (int64_t group = 0; group < slice.groups && to_samples; ++group) {
+          DeformProduct t = product(group, packed);
+          at::mm_out(t.columns, t.outputs, t.weight);
+        }
+        take_samples(slice, image, begin, to_samples, sums);
+        for (int64_t group = 0; group < slice.groups && grad_packed != nullptr; ++group) {
+          DeformProduct t = product(group, grad_packed);
+          at::addmm_out(t.weight, t.weight, t.outputs.t(), t.columns);
         }
       }
       if (out_.input.defined()) {
@@ -89,6 +80,32 @@ class SliceBackward {
   }
 
  private:
+  template <typename Sums>
+  void take_samples(const DeformSlice& slice, int64_t image, int64_t begin, bool to_samples,
+                    const Sums& sums) {
+    A *map = maps_.data(), *grad_map = map + map_.size();
+    const int64_t end = slice.channel + slice.channels;
+    int64_t located = -1;
+    each_run(g_, slice, slice.channel, end, [&](const DeformRun& run, int64_t group) {
+      if (run.offset_group != located) {
+        located = run.offset_group;
+        taps_.locate(located);
+        std::fill_n(dots_.data(), taps_.stride() * g_.points() * 4, A(0));
+      }
+      const auto block =
+          taps_.block(slice, run, group, map, run.channel - slice.channel, columns_.data());
+      if (!to_samples) {
+        deform_kernels<A>().gather(block);
+        return;
+      }
+      deform_kernels<A>().scatter(block, grad_map, dots_.data());
+      const int64_t next = run.channel + run.channels;
+      if (next == end || next % (g_.channels / g_.offset_groups) == 0) {
+        differentiate(located, sums(image, located) + begin);
+      }
+    });
+  }
+
   void differentiate(int64_t group, A* sums) {
     const int64_t all = g_.points() * g_.positions();
     for (int64_t k = 0; k < g_.points(); ++k, sums += g_.positions()) {
@@ -154,10 +171,13 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   std::vector<int64_t> first_part, first_weight{0};
   for (int64_t i = 0; i < n_slices; ++i) {
     const DeformSlice& s = slices[i];
-    first_weight.push_back(first_weight.back() + s.outputs * s.channels * g.points());
+    first_weight.push_back(first_weight.back() + s.outputs * s.group_channels() * g.points());
     first_part.push_back(static_cast<int64_t>(parts.size()));
-    each_offset_group(g, s.channel, s.channel + s.channels,
-                      [&](int64_t group, int64_t, int64_t) { parts.push_back({i, group}); });
+    each_run(g, s, s.channel, s.channel + s.channels, [&](const DeformRun& run, int64_t) {
+      if (parts.empty() || parts.back().slice != i || parts.back().group != run.offset_group) {
+        parts.push_back({i, run.offset_group});
+      }
+    });
   }
   // A number that is the same for any number of threads.
   const int64_t chunks = std::min<int64_t>(g.images, 8), weights = first_weight.back();
@@ -193,7 +213,6 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   each_task(n_slices, [&](int64_t s, int64_t end) {
     for (; s < end; ++s) {
       each_weight(g, slices[s], [&](int64_t i, int64_t to) {
-        if (to < 0) return;
         A sum = 0;
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           sum += grad_packed[chunk * weights + first_weight[s] + i];
@@ -204,25 +223,28 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   });
 }
 
-// In an order that no number of threads changes.
+// In an order that no number of threads changes; in double, since a batch has many positions.
 template <typename A>
 void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
   const A* from = grad.const_data_ptr<A>();
-  A* sum = grad_bias.zero_().mutable_data_ptr<A>();
-  const int64_t positions = g.positions();
+  A* to = grad_bias.mutable_data_ptr<A>();
   const bool last = grad.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  const int64_t positions = g.positions();
   at::parallel_for(0, g.outputs, 16, [&](int64_t begin, int64_t end) {
+    std::vector<double> sums(end - begin, 0.0);
     for (int64_t image = 0; image < g.images; ++image) {
       const A* map = from + image * g.outputs * positions;
       for (int64_t p = 0; last && p < positions; ++p) {
-        for (int64_t o = begin; o < end; ++o) sum[o] += map[p * g.outputs + o];
+        for (int64_t o = begin; o < end; ++o) sums[o - begin] += map[p * g.outputs + o];
       }
       for (int64_t o = begin; !last && o < end; ++o) {
-        A lanes[16] = {};
-        for (int64_t p = 0; p < positions; ++p) lanes[p % 16] += map[o * positions + p];
-        for (const A lane : lanes) sum[o] += lane;
+        constexpr int64_t kLanes = 16;  // so that an addition need not wait for the one before it
+        double lanes[kLanes] = {};
+        for (int64_t p = 0; p < positions; ++p) lanes[p % kLanes] += map[o * positions + p];
+        for (const double lane : lanes) sums[o - begin] += lane;
       }
     }
+    std::copy(sums.begin(), sums.end(), to + begin);
   });
 }
 

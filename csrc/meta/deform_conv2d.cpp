@@ -112,12 +112,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
   const Arguments a{
       "deform_conv2d_backward", input, offset, mask, weight, bias, stride, padding, dilation};
   const auto size = check(a);
-  DETOPS_CHECK(grad.dim() == 4, a.op, "grad must be ", size, ", got ", grad.sym_sizes());
+  DETOPS_CHECK(grad.dim() == 4, a.op, "grad must be ", c10::SymIntArrayRef(size), ", got ",
+               grad.sym_sizes());
   check_floating(a.op, "grad", grad);
   check_same_device(a.op, "grad", grad, "input", input);
   for (int64_t d = 0; d < 4; ++d) {
-    TORCH_SYM_CHECK(grad.sym_size(d).sym_eq(size[d]), "detops.", a.op, ": grad must be ", size,
-                    ", got ", grad.sym_sizes());
+    TORCH_SYM_CHECK(grad.sym_size(d).sym_eq(size[d]), "detops.", a.op, ": grad must be ",
+                    c10::SymIntArrayRef(size), ", got ", grad.sym_sizes());
   }
   const auto gradient = [](const Tensor& of, bool is_wanted) {
     return is_wanted ? at::empty_symint(of.sym_sizes(), of.options())

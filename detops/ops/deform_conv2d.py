@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from .. import _C
 from ._shared import as_pair
@@ -33,7 +32,6 @@ class DeformConv2dFunction(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients that are wanted, of all tensors in one go."""
         wanted = list(ctx.needs_input_grad[:5])

@@ -50,8 +50,8 @@ struct DeformKernels {
   void (*locate)(const DeformPoint<A>&, const DeformTaps<A>&);
   // Columns become the samples.
   void (*gather)(const DeformBlock<A>&);
-  // The gradient in the columns is added to `grad_map` and multiplied with the corners' values to
-  // `dots`, [4, points, stride]; then the columns become the samples.
+  // The gradient in the columns is added to `grad_map`, and its products with the corners' values
+  // to `dots`, [4, points, stride]; then the columns become the samples.
   void (*scatter)(const DeformBlock<A>&, A* grad_map, A* dots);
   // From the dots of a point, 4 rows `stride` apart, to the gradients of its place and mask.
   void (*differentiate)(const DeformPoint<A>&, const A* dots, int64_t stride, A* grad_y, A* grad_x,

@@ -102,9 +102,9 @@ void deform_gather(const DeformBlock<A>& t) {
   }
 }
 
-// The sums of four vectors.
+// Adds the sums of four vectors.
 template <typename T>
-DETOPS_INLINE void sum_four(Vector<T> (&v)[4], T* out, int64_t stride) {
+DETOPS_INLINE void add_sums(Vector<T> (&v)[4], T* out, int64_t stride) {
   if constexpr (kLanes<T> >= 4) {
     constexpr auto kAll = typename FirstLanes<kLanes<T>>::type{};
     exchange<1, T>(v[0], v[1], kAll);
@@ -122,9 +122,9 @@ DETOPS_INLINE void sum_four(Vector<T> (&v)[4], T* out, int64_t stride) {
       exchange<4, T>(sum, high, kAll);
       sum += high;
     }
-    for (int k = 0; k < 4; ++k) out[k * stride] = sum[k];
+    for (int k = 0; k < 4; ++k) out[k * stride] += sum[k];
   } else {
-    for (int k = 0; k < 4; ++k) out[k * stride] = sum_lanes<T>(v[k]);
+    for (int k = 0; k < 4; ++k) out[k * stride] += sum_lanes<T>(v[k]);
   }
 }
 
@@ -150,7 +150,7 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
         }
         store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
       }
-      sum_four<A>(dot, dots + k * t.stride + p, t.points * t.stride);
+      add_sums<A>(dot, dots + k * t.stride + p, t.points * t.stride);
     }
   }
 }
