@@ -29,13 +29,13 @@ class TapStorage {
  public:
   PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
 
-  // axis_of(i) for RoI i; taps of `lanes` positions.
-  template <typename AxisOf>
-  void build(int64_t count, int64_t p, int64_t size, int64_t lanes, const AxisOf& axis_of) {
+  // Bin p of all axes on a map `size` long; taps of `lanes` positions.
+  template <typename Axis>
+  void build(const std::vector<Axis>& axes, int64_t p, int64_t size, int64_t lanes) {
     begin_.assign(1, 0);
-    begin_.reserve(count + 1);
-    for (int64_t i = 0; i < count; ++i) {
-      math::visit_taps(axis_of(i), p, size,
+    begin_.reserve(axes.size() + 1);
+    for (const Axis& axis : axes) {
+      math::visit_taps(axis, p, size,
                        [&](int64_t index, A weight) { add(index, weight, lanes, size); });
       begin_.push_back(static_cast<int64_t>(index_.size()));
     }
@@ -71,24 +71,31 @@ class Rules {
         int64_t width, int64_t lanes)
       : rows_(pooling.pooled_height), cols_(pooling.pooled_width) {
     const A scale = static_cast<A>(pooling.scale);
-    const auto build = [&](TapStorage<A>& taps, int64_t p, int64_t pooled, int64_t size,
-                           int64_t tap_lanes, const A* low) {
-      const auto roi = [&](int64_t i) { return low + 5 * int64_t(order[i]); };
-      if (pooling.align) {
-        taps.build(count, p, size, tap_lanes, [&](int64_t i) {
-          return math::roi_axis(roi(i)[0], roi(i)[2], scale, true, pooled, pooling.sampling_ratio);
-        });
-      } else {
-        taps.build(count, p, size, tap_lanes, [&](int64_t i) {
-          return math::pool_axis(roi(i)[0], roi(i)[2], scale, 0, pooled);
-        });
-      }
+    const auto build = [&](const auto& axis_of) {
+      using Axis = decltype(axis_of(A(), A(), int64_t()));
+      const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
+      std::vector<Axis> rows(count), cols(count);
+      at::parallel_for(0, count, 1024, [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          const A* roi = rois + 5 * int64_t(order[i]);
+          rows[i] = axis_of(roi[2], roi[4], ph);
+          cols[i] = axis_of(roi[1], roi[3], pw);
+        }
+      });
+      at::parallel_for(0, ph + pw, 1, [&](int64_t p, int64_t end) {
+        for (; p < std::min(end, ph); ++p) rows_[p].build(rows, p, height, 1);
+        for (; p < end; ++p) cols_[p - ph].build(cols, p - ph, width, lanes);
+      });
     };
-    const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
-    at::parallel_for(0, ph + pw, 1, [&](int64_t p, int64_t end) {
-      for (; p < std::min(end, ph); ++p) build(rows_[p], p, ph, height, 1, rois + 2);
-      for (; p < end; ++p) build(cols_[p - ph], p - ph, pw, width, lanes, rois + 1);
-    });
+    if (pooling.align) {
+      build([&](A low, A high, int64_t pooled) {
+        return math::roi_axis(low, high, scale, true, pooled, pooling.sampling_ratio);
+      });
+    } else {
+      build([&](A low, A high, int64_t pooled) {
+        return math::pool_axis(low, high, scale, 0, pooled);
+      });
+    }
   }
 
   PSTaps<A> rows(int64_t ph) const { return rows_[ph].view(); }

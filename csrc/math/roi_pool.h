@@ -23,9 +23,9 @@ struct PixelRange {
 template <typename T>
 DETOPS_HD PoolAxis<T> pool_axis(T low, T high, T spatial_scale, int last, int64_t pooled) {
   const double start = double(round(low * spatial_scale));
-  const double size = max(double(round(high * spatial_scale)) - start + double(last), 1.0);
-  const T bin = T(size) / T(pooled);
-  const bool finite = start - start == 0 && bin - bin == 0;
+  const double length = double(round(high * spatial_scale)) - start;
+  const T bin = T(max(length + double(last), 1.0)) / T(pooled);
+  const bool finite = length - length == 0 && bin - bin == 0;
   return {start, finite ? bin : T(0)};
 }
 

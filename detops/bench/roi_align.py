@@ -42,9 +42,10 @@ def plain_roi_align(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int
     return pooled.transpose(0, 1)
 
 
-def _rois(
+def random_rois(
     generator: torch.Generator, count: int, width: int, height: int, least: float, most: float
 ) -> Tensor:
+    """Centred anywhere on a map of the given size, with sides from ``least`` to ``most``."""
     extent = torch.tensor([width, height]) / SCALE
     centre = torch.rand(count, 2, generator=generator) * extent
     side = least + torch.rand(count, 2, generator=generator) * (most - least)
@@ -62,7 +63,7 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
             form = torch.channels_last if last else torch.contiguous_format
             layout = "channels_last" if last else "NCHW"
             wide = torch.randn(1, CHANNELS, height, width, generator=generator).to(device)
-            rois = _rois(generator, 500, width, height, 40, 100).to(device)
+            rois = random_rois(generator, 500, width, height, 40, 100).to(device)
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 x = wide.to(dtype).contiguous(memory_format=form)
                 # torchvision has no bfloat16 on a CPU; its float32 stands in for it.
@@ -98,7 +99,7 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
                     quick=dtype == torch.float32 and height == 50,
                     **names,
                 )
-            large = _rois(generator, 300, width, height, width, 3 * width).to(device)
+            large = random_rois(generator, 300, width, height, width, 3 * width).to(device)
             x = wide.contiguous(memory_format=form)
             yield Case(
                 "roi_align forward",
@@ -110,7 +111,7 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
             )
     x = wide[:, :, :50, :84].contiguous()
     for count in (10, 100, 1000):
-        rois = _rois(generator, count, 84, 50, 40, 100).to(device)
+        rois = random_rois(generator, count, 84, 50, 40, 100).to(device)
         yield Case(
             "roi_align forward",
             f"{count:,} RoIs 7x7, 256 x 50 x 84",

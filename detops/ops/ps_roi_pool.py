@@ -15,11 +15,12 @@ def ps_roi_pool(
     """Pools each box into a grid of bins, each bin the mean of a channel of its own.
 
     "R-FCN" (Dai et al., 2016), section 2. Bin ``(i, j)`` of channel ``c`` averages whole pixels of
-    channel ``(c * height + i) * width + j`` of the input. Corners are rounded to pixels, halves away
-    from zero; a box is at least one pixel wide and ends before its second corner; a bin takes each
-    pixel that it touches, except in the last row and column of the map, which torchvision leaves
-    out. A bin without a pixel is 0, and so are those of NaN and infinite boxes. Coordinates and
-    sums are never below float32, whatever the dtype of ``input``; boxes may have another dtype.
+    channel ``(c * height + i) * width + j`` of the input. Corners are rounded to pixels, halves
+    away from zero; a box is at least one pixel wide and ends before its second corner; a bin takes
+    each pixel that it touches, except in the last row and column of the map, which are never read,
+    as in torchvision (whose gradients reach them all the same; ours do not). A bin without a pixel
+    is 0, and so are those of NaN and infinite boxes. Coordinates and sums are never below float32,
+    whatever the dtype of ``input``; boxes may have another dtype.
 
     Args:
         input: ``[N, C * height * width, H, W]``, contiguous or channels_last; the result has the

@@ -9,13 +9,14 @@ DETOPS_INLINE Vector<accumulate_t<P>> load_columns(const P* p, int64_t width) {
 }
 
 template <int kPlanes, bool kNarrow, typename P, typename T, typename A = accumulate_t<P>>
-DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t, const P* planes, T* pooled) {
+DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t) {
+  static_assert(kPSPlanes == 4, "of sum_lanes_of_four");
   for (int64_t i = 0; i < t.rois; ++i) {
-    Vector<A> total[kPlanes] = {};
+    Vector<A> total[kPSPlanes] = {};
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       Vector<A> sum[kPlanes] = {};
       for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
-        const P* p = planes + t.rows.index[r] * t.width + t.cols.index[k];
+        const P* p = t.planes + t.rows.index[r] * t.width + t.cols.index[k];
         for (int j = 0; j < kPlanes; ++j) {
           sum[j] = fused(splat<A>(t.rows.weight[r]),
                          load_columns<kNarrow>(p + j * t.plane_stride, t.width), sum[j]);
@@ -25,17 +26,17 @@ DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t, const P* planes, T* 
       // Not a product alone: what is not read may be NaN.
       for (int j = 0; j < kPlanes; ++j) total[j] += weight != 0 ? weight * sum[j] : Vector<A>{};
     }
-    T* out = pooled + t.order[i] * t.roi_stride;
-    for (int j = 0; j < kPlanes; ++j) {
-      math::from_float(sum_lanes<A>(total[j]), out[j * t.channel_stride]);
-    }
+    T* out = t.pooled + t.order[i] * t.roi_stride;
+    A sums[kPSPlanes];
+    sum_lanes_of_four<A>(total, sums);
+    for (int j = 0; j < kPlanes; ++j) math::from_float(sums[j], out[j * t.channel_stride]);
   }
 }
 
 template <int kPlanes, bool kNarrow, typename A, typename T>
-DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t, A* planes, const T* pooled) {
+DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t) {
   for (int64_t i = 0; i < t.rois; ++i) {
-    const T* grad = pooled + t.order[i] * t.roi_stride;
+    const T* grad = t.pooled + t.order[i] * t.roi_stride;
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
       Vector<A> spread[kPlanes];
@@ -44,7 +45,7 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t, A* planes, const T
         spread[j] = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
       }
       for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
-        A* p = planes + t.rows.index[r] * t.width + t.cols.index[k];
+        A* p = t.planes + t.rows.index[r] * t.width + t.cols.index[k];
         for (int j = 0; j < kPlanes; ++j) {
           A* to = p + j * t.plane_stride;
           const Vector<A> sum =
@@ -62,9 +63,15 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t, A* planes, const T
 
 template <bool kNarrow, typename P, typename T>
 DETOPS_INLINE void ps_forward(const PSTile<const P, T>& t) {
-  if (t.n == kPSPlanes) return pool_planes<kPSPlanes, kNarrow>(t, t.planes, t.pooled);
-  for (int64_t j = 0; j < t.n; ++j) {
-    pool_planes<1, kNarrow>(t, t.planes + j * t.plane_stride, t.pooled + j * t.channel_stride);
+  switch (t.n) {
+    case 1:
+      return pool_planes<1, kNarrow>(t);
+    case 2:
+      return pool_planes<2, kNarrow>(t);
+    case 3:
+      return pool_planes<3, kNarrow>(t);
+    default:
+      return pool_planes<kPSPlanes, kNarrow>(t);
   }
 }
 
@@ -76,9 +83,15 @@ void ps_roi_align_forward(const PSTile<const P, T>& t) {
 
 template <bool kNarrow, typename A, typename T>
 DETOPS_INLINE void ps_backward(const PSTile<A, const T>& t) {
-  if (t.n == kPSPlanes) return spread_planes<kPSPlanes, kNarrow>(t, t.planes, t.pooled);
-  for (int64_t j = 0; j < t.n; ++j) {
-    spread_planes<1, kNarrow>(t, t.planes + j * t.plane_stride, t.pooled + j * t.channel_stride);
+  switch (t.n) {
+    case 1:
+      return spread_planes<1, kNarrow>(t);
+    case 2:
+      return spread_planes<2, kNarrow>(t);
+    case 3:
+      return spread_planes<3, kNarrow>(t);
+    default:
+      return spread_planes<kPSPlanes, kNarrow>(t);
   }
 }
 

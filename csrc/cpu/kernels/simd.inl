@@ -256,6 +256,33 @@ DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   return v[0];
 }
 
+// sums[j * stride] of the lanes of v[j], for four vectors that are used up: half the steps serve
+// all four.
+template <typename T>
+DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums, int64_t stride = 1) {
+  if constexpr (kLanes<T> < 4) {
+    for (int j = 0; j < 4; ++j) sums[j * stride] = sum_lanes<T>(v[j]);
+  } else {
+    const typename FirstLanes<kLanes<T>>::type all{};
+    exchange<1, T>(v[0], v[1], all);
+    exchange<1, T>(v[2], v[3], all);
+    Vector<T> even = v[0] + v[1], odd = v[2] + v[3];
+    exchange<2, T>(even, odd, all);
+    Vector<T> sum = even + odd;
+    if constexpr (kLanes<T> > 4) {
+      Vector<T> other = sum;
+      exchange<4, T>(sum, other, all);
+      sum += other;
+    }
+    if constexpr (kLanes<T> > 8) {
+      Vector<T> other = sum;
+      exchange<8, T>(sum, other, all);
+      sum += other;
+    }
+    for (int j = 0; j < 4; ++j) sums[j * stride] = sum[j];
+  }
+}
+
 template <typename V>
 DETOPS_INLINE V vector_max(V a, V b) {
   return a < b ? b : a;

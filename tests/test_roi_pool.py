@@ -1,0 +1,392 @@
+import math
+
+import pytest
+import reference_roi_pool as reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+from torchvision.ops import roi_pool as torchvision_roi_pool
+
+import detops
+from detops._C import roi_pool_backward, roi_pool_forward
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
+    x = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    return x.to(dtype).to(device).contiguous(memory_format=layout).requires_grad_()
+
+
+def rois_for(images, count, size=40.0, dtype=torch.float32):
+    """Reaching beyond a map of `size` on all sides, some inverted, many with halves."""
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(images, (count, 1), generator=generator)
+    low = torch.rand(count, 2, generator=generator) * size * 1.4 - size * 0.4
+    high = low + torch.rand(count, 2, generator=generator) * size - size * 0.1
+    boxes = (torch.cat([low, high], 1) * 4).round() / 4
+    return torch.cat([index, boxes], 1).to(dtype)
+
+
+SHAPES = [
+    ((2, 37, 25, 31), (7, 5)), ((1, 3, 7, 5), (1, 1)), ((2, 64, 20, 21), (14, 14)),
+    ((1, 1, 1, 1), (2, 2)), ((3, 70, 1, 40), (3, 4)), ((2, 33, 9, 1), (2, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.0625])
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+def test_equals_torchvision(isa, device, layout, dtype, scale, shape, size):
+    x = feature_map(*shape, layout=layout, dtype=dtype, device=device)
+    rois = rois_for(shape[0], 40, max(shape[2:]) / scale, dtype).to(device)
+    theirs, their_index = torch.ops.torchvision.roi_pool(x, rois, scale, *size)
+    ours, index = roi_pool_forward(x.detach(), rois, scale, *size)
+    assert torch.equal(ours, theirs) and torch.equal(index, their_index)
+    if min(shape[1:]) > 1:
+        assert ours.is_contiguous(memory_format=layout)
+    pooled = detops.roi_pool(x, rois, size, scale)
+    assert torch.equal(pooled, theirs)
+    grad = torch.randn_like(theirs)
+    (ours_grad,) = torch.autograd.grad(pooled, x, grad)
+    (theirs_grad,) = torch.autograd.grad(theirs, x, grad)
+    exact, magnitude = reference.roi_pool_backward(grad.cpu(), rois.cpu(), index.cpu(), x.shape)
+    # A sum of few enough terms for their roundings to stay within eight.
+    for one in (ours_grad, theirs_grad):
+        error = (one.cpu().double() - exact).abs()
+        assert (error <= 8 * torch.finfo(dtype).eps * magnitude).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equals_the_reference(isa, device, layout, dtype):
+    x = feature_map(2, 5, 9, 12, layout=layout, dtype=dtype, device=device).detach()
+    x[0, 1, 2:5] = 1.0  # ties: the first counts
+    rois = rois_for(2, 25, 14.0).to(device)
+    for size, scale in (((3, 2), 1.0), ((4, 5), 0.7), ((1, 1), 2.0)):
+        expected, expected_index = reference.roi_pool(x.cpu(), rois.cpu(), size, scale)
+        ours, index = roi_pool_forward(x, rois, scale, *size)
+        assert ours.dtype == dtype
+        assert torch.equal(ours.cpu().double(), expected)
+        assert torch.equal(index.cpu(), expected_index)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 31, 32, 33, 100])
+def test_half_precision_sums_in_float32(isa, device, dtype, layout, channels):
+    x = feature_map(2, channels, 12, 19, layout=layout, dtype=dtype, device=device)
+    rois = rois_for(2, 60, 20.0).to(device)
+    wide = x.detach().float().requires_grad_()
+    ours, expected = detops.roi_pool(x, rois, (5, 3)), detops.roi_pool(wide, rois, (5, 3))
+    assert torch.equal(ours, expected.to(dtype))
+    grad = torch.randn_like(expected).to(dtype)
+    (ours_grad,) = torch.autograd.grad(ours, x, grad)
+    (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
+    assert torch.equal(ours_grad, expected_grad.to(dtype))
+
+
+# Shape, RoIs, sides: what makes the CPU kernels choose between their ways.
+WAYS = {
+    "many": ((2, 33, 40, 50), 2600, (3, 12)),
+    "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
+    "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
+    "far apart": ((1, 40, 90, 200), 3, (5, 20)),
+    "images without a RoI": ((5, 20, 30, 30), 6, (5, 20)),
+}
+
+
+@pytest.fixture
+def poison():
+    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_equals_torchvision(device, layout, dtype, way, two_threads, poison):
+    shape, count, (least, most) = WAYS[way]
+    generator = torch.Generator().manual_seed(2)
+    x = feature_map(*shape, layout=layout, device=device, dtype=dtype)
+    centre = torch.rand(count, 2, generator=generator) * torch.tensor(shape[:1:-1])
+    side = least + torch.rand(count, 2, generator=generator) * (most - least)
+    image = torch.randint(shape[0], (count, 1), generator=generator)
+    image[image == 2] = 1
+    rois = torch.cat([image, centre - side / 2, centre + side / 2], 1).to(device)
+    wide = x.detach().float().requires_grad_()
+    expected = torchvision_roi_pool(wide, rois, 7)
+    grad = torch.randn(expected.shape, generator=generator).to(device).to(dtype)
+    grad = grad.contiguous(memory_format=layout)
+    (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
+
+    def ours():
+        pooled = detops.roi_pool(x, rois, 7)
+        return pooled, torch.autograd.grad(pooled, x, grad)[0]
+
+    one, two = two_threads(ours)
+    assert torch.equal(one[0], expected.to(dtype))
+    rounding = 2**-8 if dtype == torch.bfloat16 else 0
+    torch.testing.assert_close(one[1].float(), expected_grad, atol=2e-5, rtol=1e-5 + rounding)
+    again = ours()
+    for a, b, c in zip(one, two, again, strict=True):
+        assert torch.equal(a, b) and torch.equal(a, c)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nan_and_infinity_among_the_pixels(isa, device, layout):
+    nan, inf = math.nan, math.inf
+    rows = [[nan, 1.0, 3.0], [3.0, nan, -inf], [nan, nan, -inf], [-inf, nan, inf]]
+    x = torch.tensor(rows, device=device).view(1, 1, 4, 3).expand(1, 19, 4, 3)
+    x = x.contiguous(memory_format=layout).requires_grad_()
+    boxes = [[0, 0, 2, 0], [0, 1, 2, 1], [0, 2, 1, 2], [2, 1, 2, 2], [1, 2, 2, 2], [0, 0, 2, 3]]
+    rois = torch.tensor([[0.0, *b] for b in boxes], device=device)
+    expected = torch.tensor([3.0, 3.0, nan, -inf, nan, inf], device=device)
+    index = torch.tensor([2, 3, 6, 5, 7, 11], device=device)
+    ours, argmax = roi_pool_forward(x.detach(), rois, 1.0, 1, 1)
+    for c in range(19):
+        torch.testing.assert_close(ours[:, c, 0, 0], expected, equal_nan=True, rtol=0, atol=0)
+        assert torch.equal(argmax[:, c, 0, 0].long(), index)
+    # Where there is a number, it is torchvision's.
+    theirs = torchvision_roi_pool(x, rois, 1)
+    keep = [0, 1, 5]
+    assert torch.equal(ours[keep], theirs[keep])
+    (grad,) = torch.autograd.grad(detops.roi_pool(x, rois, 1), x, torch.ones_like(theirs))
+    assert grad.sum() == theirs.numel()
+
+
+def test_boxes_as_a_list_and_modules(device):
+    x = feature_map(3, 4, 9, 9, device=device)
+    boxes = [rois_for(1, n, 9.0)[:, 1:].to(device) for n in (2, 0, 3)]
+    index = torch.tensor([0.0, 0, 2, 2, 2], device=device)
+    rois = torch.cat([index[:, None], torch.cat(boxes)], 1)
+    expected = detops.roi_pool(x, rois, (2, 3), 0.5)
+    assert torch.equal(detops.roi_pool(x, boxes, (2, 3), 0.5), expected)
+    module = detops.RoIPool((2, 3), 0.5)
+    assert torch.equal(module(x, boxes), expected)
+    assert repr(module) == "RoIPool(output_size=(2, 3), spatial_scale=0.5)"
+
+
+def test_boxes_keep_their_precision(device):
+    # float16 does not hold 2049.
+    x = torch.arange(2100.0, device=device).view(1, 1, 1, -1).half()
+    rois = torch.tensor([[0.0, 2049, 0, 2049, 0]], device=device)
+    for boxes in (rois, rois.double()):
+        assert roi_pool_forward(x, boxes, 1.0, 1, 1)[1].item() == 2049
+    assert roi_pool_forward(x.double(), rois, 1.0, 1, 1)[0].dtype == torch.double
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_not_contiguous(device, layout):
+    x = feature_map(4, 6, 8, 20, layout=layout, device=device).detach()[::2, ::2, :, 1::2]
+    rois = rois_for(2, 6, 9.0).to(device).repeat(1, 2)[:, :5]
+    expected = detops.roi_pool(x.contiguous(), rois.contiguous(), 2)
+    assert torch.equal(detops.roi_pool(x, rois, 2), expected)
+    _, argmax = roi_pool_forward(x, rois, 1.0, 2, 2)
+    grad = torch.randn(2, 2, 3, 6, device=device).permute(3, 2, 0, 1)
+    spread = roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 8, 10)
+    expected = roi_pool_backward(
+        grad.contiguous(), x.contiguous(), rois, argmax.contiguous(), 1.0, 2, 2, 2, 3, 8, 10
+    )
+    assert torch.equal(spread, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients(device, layout):
+    x = feature_map(2, 2, 5, 6, layout=layout, dtype=torch.double, device=device)
+    rois = rois_for(2, 4, 8.0, torch.double).to(device)
+
+    def call(x):
+        return detops.roi_pool(x, rois, (3, 2), 0.7)
+
+    assert gradcheck(call, (x,))
+    assert gradgradcheck(call, (x,))
+
+
+def test_vmap_and_func_grad():
+    x = torch.randn(3, 2, 4, 6, 5)
+    rois = torch.stack([rois_for(2, 4, 8.0)] * 3) + torch.tensor([0, 0.1, 0.2, 0.3, 0.4])
+    rois[:, :, 0] = rois[:, :, 0].floor()
+
+    def pool(x, rois):
+        return detops.roi_pool(x, rois, 2)
+
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [a if d == 0 else a[0] for a, d in zip((x, rois), dims, strict=True)]
+        each = [[a[i] if d == 0 else a for a, d in zip(args, dims, strict=True)] for i in range(3)]
+        expected = torch.stack([pool(*e) for e in each])
+        assert torch.equal(torch.vmap(pool, in_dims=dims)(*args), expected)
+    gradient = torch.func.grad(lambda x, rois: pool(x, rois).square().sum())
+    expected = torch.stack([gradient(x[i], rois[i]) for i in range(3)])
+    torch.testing.assert_close(torch.vmap(gradient)(x, rois), expected)
+
+
+@pytest.mark.parametrize("index", [2, -1, 7, 1e6, -30000, math.nan, math.inf])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batch_index_out_of_range(device, index, layout):
+    x = feature_map(2, 3, 5, 5, layout=layout, device=device).detach()
+    rois = rois_for(2, 3, 5.0).to(device)
+    rois[1, 0] = index
+    grad = torch.ones(3, 3, 2, 2, device=device)
+    argmax = torch.zeros(3, 3, 2, 2, device=device, dtype=torch.int32)
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match=r"detops.roi_pool: boxes\[1, 0\] is a batch index"):
+            detops.roi_pool(x, rois, 2)
+        with pytest.raises(RuntimeError, match=r"roi_pool_backward: boxes\[1, 0\] is a batch"):
+            roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 5, 5)
+    else:
+        pooled, argmax = roi_pool_forward(x, rois, 1.0, 2, 2)
+        assert (pooled[1] == 0).all() and (argmax[1] == -1).all()
+        roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 2, 3, 5, 5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_places_are_not_trusted(device, layout, dtype):
+    x = feature_map(1, 2, 4, 5, layout=layout, device=device, dtype=dtype).detach()
+    rois = torch.tensor([[0.0, 0, 0, 4, 3]], device=device)
+    argmax = torch.tensor([20, -7, 2**31 - 1, 3, -(2**31), 19, 20, -1], dtype=torch.int32)
+    grad = torch.ones(1, 2, 2, 2, device=device, dtype=dtype)
+    argmax = argmax.view(1, 2, 2, 2).to(device)
+    spread = roi_pool_backward(grad, x, rois, argmax, 1.0, 2, 2, 1, 2, 4, 5)
+    if device == "cpu":
+        assert spread.sum() == 2 and spread[0, 0, 0, 3] == 1 and spread[0, 1, 3, 4] == 1
+
+
+ODD_BOXES = {
+    "nan": ([math.nan, 0, 5, 5], 0),
+    "infinite": ([0, 0, math.inf, 5], 0),
+    "both infinite": ([-math.inf, -math.inf, math.inf, math.inf], 0),
+    "billion": ([-1e9, -1e9, 1e9, 1e9], None),
+    "1e30": ([-1e30, -1e30, 1e30, 1e30], None),
+    "too wide for a float": ([-3e38, -3e38, 3e38, 3e38], 0),
+    "far away": ([1e9, 1e9, 1e9 + 64, 1e9 + 64], 0),
+    "inverted far away": ([1e30, 1e30, -1e30, -1e30], 0),
+}
+
+
+@pytest.mark.parametrize(("box", "value"), ODD_BOXES.values(), ids=ODD_BOXES.keys())
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_odd_boxes(device, box, value, layout):
+    x = feature_map(1, 3, 16, 16, layout=layout, device=device)
+    rois = torch.tensor([[0.0, *box], [0, 1, 1, 9, 9]], device=device)
+    for size in (1, 7):
+        pooled = detops.roi_pool(x, rois, size)
+        if value is not None:
+            assert (pooled[0] == value).all()
+        else:  # the bin in the middle holds the whole map
+            middle = pooled[0, :, size // 2, size // 2]
+            assert torch.equal(middle, x.amax((0, 2, 3)))
+        assert torch.equal(pooled[1:], detops.roi_pool(x, rois[1:], size))
+        (grad,) = torch.autograd.grad(pooled.sum(), x)
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((2, 3, 4, 4), 0), ((0, 3, 4, 4), 0), ((2, 0, 4, 4), 3)]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_empty(device, shape, count, layout):
+    x = feature_map(*shape, layout=layout, device=device)
+    rois = torch.zeros(count, 5, device=device)
+    pooled = detops.roi_pool(x, rois, 2)
+    assert pooled.shape == (count, shape[1], 2, 2)
+    (grad,) = torch.autograd.grad(pooled.sum(), x, create_graph=True)
+    assert grad.shape == x.shape and (grad == 0).all()
+    assert roi_pool_forward(x.detach(), rois, 1.0, 2, 2)[1].dtype == torch.int32
+
+
+X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
+G, A = torch.zeros(3, 2, 2, 2), torch.zeros(3, 2, 2, 2, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: detops.roi_pool(X, R[:, :4], 2),
+         r"detops.roi_pool: boxes must be \[K, 5\], got \[3, 4\]"),
+        (lambda: detops.roi_pool(X[0], R, 2), r"detops.roi_pool: input must be \[N, C, H, W\]"),
+        (lambda: detops.roi_pool(X.long(), R, 2), "detops.roi_pool: input must be float32"),
+        (lambda: detops.roi_pool(X, R.long(), 2), "detops.roi_pool: boxes must be float32"),
+        (lambda: detops.roi_pool(X, R, 0), "detops.roi_pool: output_size must be at least 1 x 1"),
+        (lambda: detops.roi_pool(X, R, (2, -1)), "detops.roi_pool: output_size must be.*2 x -1"),
+        (lambda: detops.roi_pool(X, R, 2, math.nan), "detops.roi_pool: spatial_scale.*got nan"),
+        (lambda: detops.roi_pool(X, R, 2, 0.0), "detops.roi_pool: spatial_scale must be"),
+        (lambda: detops.roi_pool(X, R.to("meta"), 2), "detops.roi_pool: boxes must be on the"),
+        (lambda: detops.roi_pool(X[:, :, :0], R, 2), "detops.roi_pool: input must have H and W"),
+        (lambda: roi_pool_forward(torch.empty(1, 1, 2**16, 2**16, device="meta"),
+                                  R.to("meta"), 1.0, 2, 2),
+         "detops.roi_pool: input must have at most 2147483647 pixels"),
+        (lambda: roi_pool_backward(X, X, R, A, 1.0, 4, 4, 1, 2, 8, 8),
+         r"detops.roi_pool_backward: grad must be \[3, 2, 4, 4\], got \[1, 2, 4, 4\]"),
+        (lambda: roi_pool_backward(G, X, R, A[:2], 1.0, 2, 2, 1, 2, 4, 4),
+         r"argmax must be int32 \[3, 2, 2, 2\], got Int \[2, 2, 2, 2\]"),
+        (lambda: roi_pool_backward(G, X, R, A.long(), 1.0, 2, 2, 1, 2, 4, 4),
+         r"argmax must be int32 \[3, 2, 2, 2\], got Long \[3, 2, 2, 2\]"),
+        (lambda: roi_pool_backward(G, X.double(), R, A, 1.0, 2, 2, 1, 2, 4, 4),
+         r"grad must have the dtype of input \(Double\), got Float"),
+        (lambda: roi_pool_backward(G, X[0], R, A, 1.0, 2, 2, 1, 2, 4, 4),
+         r"roi_pool_backward: input must be \[N, C, H, W\]"),
+        (lambda: roi_pool_backward(G, X, R, A, 1.0, 2, 2, 1, 2, 0, 4),
+         "roi_pool_backward: the input's size must be"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call()
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_opcheck(layout):
+    x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3, 6.0)
+    ops = torch.ops.detops
+    torch.library.opcheck(ops.roi_pool_forward.default, (x, rois, 0.5, 2, 3))
+    output, argmax = roi_pool_forward(x, rois, 0.5, 2, 3)
+    args = (torch.randn_like(output), x, rois, argmax, 0.5, 2, 3, 2, 3, 6, 6)
+    torch.library.opcheck(ops.roi_pool_backward.default, args)
+
+
+def test_compile():
+    def call(x, rois):
+        return detops.roi_pool(x, rois, (3, 2), 0.5).square().sum()
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for layout in LAYOUTS:
+        for size in (8, 11):
+            x, rois = feature_map(2, 4, size, size + 1, layout=layout), rois_for(2, size)
+            torch.testing.assert_close(compiled(x, rois), call(x, rois))
+            (ours,) = torch.autograd.grad(compiled(x, rois), x)
+            (expected,) = torch.autograd.grad(call(x, rois), x)
+            torch.testing.assert_close(ours, expected)
+
+
+def test_autocast_keeps_the_features_dtype():
+    x, rois = feature_map(1, 2, 6, 6).detach(), rois_for(1, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert detops.roi_pool(x, rois, 2).dtype == torch.float32
+        assert detops.roi_pool(x.bfloat16(), rois, 2).dtype == torch.bfloat16
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.tuples(*[st.floats(width=32)] * 4), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.sampled_from([1.0, 0.5, 1e-3, 1e3]),
+    st.booleans(),
+)
+def test_any_boxes_equal_the_reference(boxes, size, scale, last):
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = feature_map(1, 2, 5, 6, layout=layout)
+    rois = torch.tensor([[0.0, *b] for b in boxes])
+    expected, index = reference.roi_pool(x, rois, (size, size), scale)
+    ours, argmax = roi_pool_forward(x.detach(), rois, scale, size, size)
+    assert torch.equal(ours.double(), expected) and torch.equal(argmax, index)
+    (grad,) = torch.autograd.grad(detops.roi_pool(x, rois, size, scale).sum(), x)
+    assert grad.isfinite().all() and grad.sum() == (index >= 0).sum()
