@@ -53,6 +53,42 @@ TORCH_LIBRARY(detops, m) {
       "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
       "SymInt[] heights, SymInt[] widths, int sampling_ratio, bool aligned, "
       "float canonical_scale, int canonical_level) -> Tensor[]");
+  m.def(
+      "roi_align_rotated_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
+  m.def(
+      "roi_align_rotated_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
+  m.def(
+      "roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> (Tensor output, Tensor argmax)");
+  m.def(
+      "roi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor argmax, "
+      "float spatial_scale, SymInt pooled_height, SymInt pooled_width, SymInt batch_size, "
+      "SymInt channels, SymInt height, SymInt width) -> Tensor");
+  m.def(
+      "ps_roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
+  m.def(
+      "ps_roi_align_backward(Tensor grad, Tensor boxes, float spatial_scale, "
+      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
+      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
+  m.def(
+      "ps_roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width) -> Tensor");
+  m.def(
+      "ps_roi_pool_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
+      "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
+      "-> Tensor");
+  m.def(
+      "deform_psroi_pool_forward(Tensor input, Tensor boxes, Tensor? offset, float spatial_scale, "
+      "SymInt output_channels, int group_size, SymInt pooled_height, SymInt pooled_width, "
+      "int part_size, int sample_per_part, float trans_std) -> (Tensor output, Tensor count)");
+  m.def(
+      "deform_psroi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor? offset, "
+      "Tensor count, float spatial_scale, int group_size, int part_size, int sample_per_part, "
+      "float trans_std) -> (Tensor, Tensor)");
 
   m.def(
       "deform_conv2d_forward(Tensor input, Tensor offset, Tensor? mask, Tensor weight, "
@@ -62,36 +98,13 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weight, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
       "bool[5] wanted) "
       "-> (Tensor input, Tensor offset, Tensor mask, Tensor weight, Tensor bias)");
-      "roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
-      "SymInt pooled_width) -> (Tensor output, Tensor argmax)");
-      "roi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor argmax, "
-      "float spatial_scale, SymInt pooled_height, SymInt pooled_width, SymInt batch_size, "
-      "SymInt channels, SymInt height, SymInt width) -> Tensor");
-      "ps_roi_align_forward(Tensor input, Tensor boxes, float spatial_scale, "
-      "SymInt pooled_height, SymInt pooled_width, int sampling_ratio) -> Tensor");
-      "ps_roi_align_backward(Tensor grad, Tensor boxes, float spatial_scale, "
-      "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, "
-      "SymInt height, SymInt width, int sampling_ratio) -> Tensor");
-      "ps_roi_pool_forward(Tensor input, Tensor boxes, float spatial_scale, SymInt pooled_height, "
-      "SymInt pooled_width) -> Tensor");
-      "ps_roi_pool_backward(Tensor grad, Tensor boxes, float spatial_scale, SymInt pooled_height, "
-      "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
-      "-> Tensor");
-      "roi_align_rotated_forward(Tensor input, Tensor boxes, float spatial_scale, "
-      "roi_align_rotated_backward(Tensor grad, Tensor boxes, float spatial_scale, "
-      "deform_psroi_pool_forward(Tensor input, Tensor boxes, Tensor? offset, float spatial_scale, "
-      "SymInt output_channels, int group_size, SymInt pooled_height, SymInt pooled_width, "
-      "int part_size, int sample_per_part, float trans_std) -> (Tensor output, Tensor count)");
-      "deform_psroi_pool_backward(Tensor grad, Tensor input, Tensor boxes, Tensor? offset, "
-      "Tensor count, float spatial_scale, int group_size, int part_size, int sample_per_part, "
-      "float trans_std) -> (Tensor, Tensor)");
-      "deform_psroi_pooling_forward(Tensor input, Tensor bbox, Tensor trans, Tensor(a!) out, "
-      "Tensor(b!) top_count, int no_trans, float spatial_scale, int output_dim, int group_size, "
-      "int pooled_size, int part_size, int sample_per_part, float trans_std) -> ()");
-      "deform_psroi_pooling_backward(Tensor out_grad, Tensor input, Tensor bbox, Tensor trans, "
-      "Tensor top_count, Tensor(a!) input_grad, Tensor(b!) trans_grad, int no_trans, "
-      "float spatial_scale, int output_dim, int group_size, int pooled_size, int part_size, "
-      "int sample_per_part, float trans_std) -> ()");
+  m.def(
+      "ms_deform_attn_forward(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
+      "Tensor sampling_locations, Tensor attention_weights) -> Tensor");
+  m.def(
+      "ms_deform_attn_backward(Tensor grad, Tensor value, Tensor spatial_shapes, "
+      "Tensor level_start_index, Tensor sampling_locations, Tensor attention_weights) "
+      "-> (Tensor, Tensor, Tensor)");
 
   m.def("box_iou_forward(Tensor boxes1, Tensor boxes2, str kind='iou', float eps=1e-7) -> Tensor");
   m.def(
@@ -103,8 +116,8 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "box_iou_loss_backward(Tensor grad, Tensor boxes1, Tensor boxes2, str kind='giou', "
       "float eps=1e-7) -> (Tensor, Tensor)");
-  m.def("box_iou_rotated(Tensor boxes1, Tensor boxes2) -> Tensor");
   m.def("match_boxes(Tensor boxes1, Tensor boxes2) -> (Tensor best, Tensor index)");
+  m.def("box_iou_rotated(Tensor boxes1, Tensor boxes2) -> Tensor");
   m.def("encode_boxes_forward(Tensor boxes, Tensor anchors, float[] weights) -> Tensor");
   m.def(
       "encode_boxes_backward(Tensor grad, Tensor boxes, Tensor anchors, float[] weights) "
@@ -114,21 +127,18 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "decode_boxes_backward(Tensor grad, Tensor deltas, Tensor anchors, float[] weights, "
       "float clip) -> (Tensor, Tensor)");
-
+  m.def(
+      "sigmoid_focal_loss_forward(Tensor inputs, Tensor targets, float alpha, float gamma) "
+      "-> Tensor");
+  m.def(
+      "sigmoid_focal_loss_sum(Tensor inputs, Tensor targets, float alpha, float gamma) -> Tensor");
+  m.def(
+      "sigmoid_focal_loss_backward(Tensor grad, Tensor inputs, Tensor targets, float alpha, "
+      "float gamma) -> Tensor");
   m.def("masks_to_boxes(Tensor masks) -> Tensor");
   m.def(
       "paste_masks_in_image(Tensor masks, Tensor boxes, SymInt height, SymInt width, "
       "float threshold=0.5) -> Tensor");
-      "ms_deform_attn_forward(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
-      "Tensor sampling_locations, Tensor attention_weights) -> Tensor");
-      "ms_deform_attn_backward(Tensor grad, Tensor value, Tensor spatial_shapes, "
-      "Tensor level_start_index, Tensor sampling_locations, Tensor attention_weights) "
-      "-> (Tensor, Tensor, Tensor)");
-      "sigmoid_focal_loss_forward(Tensor inputs, Tensor targets, float alpha, float gamma) "
-      "-> Tensor");
-      "sigmoid_focal_loss_sum(Tensor inputs, Tensor targets, float alpha, float gamma) -> Tensor");
-      "sigmoid_focal_loss_backward(Tensor grad, Tensor inputs, Tensor targets, float alpha, "
-      "float gamma) -> Tensor");
 
   m.def("axpy(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
   m.def("axpy_forward(Tensor x, Tensor y, float alpha=2.0) -> Tensor");
@@ -159,36 +169,6 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weights, Tensor h, Tensor c, Tensor output, Tensor cells, Tensor gates, "
       "bool input_wanted=True, bool h_wanted=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 
-  m.def(
-      "deform_conv_forward(Tensor input, Tensor weight, Tensor offset, Tensor(a!) output, "
-      "Tensor columns, Tensor ones, int kW, int kH, int dW, int dH, int padW, int padH, "
-      "int dilationW, int dilationH, int group, int deformable_group, int im2col_step) -> int");
-  m.def(
-      "deform_conv_backward_input(Tensor input, Tensor offset, Tensor gradOutput, "
-      "Tensor(a!) gradInput, Tensor(b!) gradOffset, Tensor weight, Tensor columns, int kW, int kH, "
-      "int dW, int dH, int padW, int padH, int dilationW, int dilationH, int group, "
-      "int deformable_group, int im2col_step) -> int");
-  m.def(
-      "deform_conv_backward_parameters(Tensor input, Tensor offset, Tensor gradOutput, "
-      "Tensor(a!) gradWeight, Tensor columns, Tensor ones, int kW, int kH, int dW, int dH, "
-      "int padW, int padH, int dilationW, int dilationH, int group, int deformable_group, "
-      "float scale, int im2col_step) -> int");
-  m.def(
-      "modulated_deform_conv_forward(Tensor input, Tensor weight, Tensor bias, Tensor ones, "
-      "Tensor offset, Tensor mask, Tensor(a!) output, Tensor columns, int kernel_h, int kernel_w, "
-      "int stride_h, int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w, "
-      "int group, int deformable_group, bool with_bias) -> ()");
-  m.def(
-      "modulated_deform_conv_backward(Tensor input, Tensor weight, Tensor bias, Tensor ones, "
-      "Tensor offset, Tensor mask, Tensor columns, Tensor(a!) grad_input, Tensor(b!) grad_weight, "
-      "Tensor(c!) grad_bias, Tensor(d!) grad_offset, Tensor(e!) grad_mask, Tensor grad_output, "
-      "int kernel_h, int kernel_w, int stride_h, int stride_w, int pad_h, int pad_w, "
-      "int dilation_h, int dilation_w, int group, int deformable_group, bool with_bias) -> ()");
-      "sigmoid_focalloss_forward(Tensor logits, Tensor targets, int num_classes, float gamma, "
-      "float alpha) -> Tensor");
-      "sigmoid_focalloss_backward(Tensor logits, Tensor targets, Tensor d_losses, "
-      "int num_classes, float gamma, float alpha) -> Tensor");
-
   m.def("box_area(Tensor boxes) -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
   m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
@@ -214,33 +194,33 @@ namespace {
   op(multiscale_roi_align_backward) \
   op(roi_align_rotated_forward) \
   op(roi_align_rotated_backward) \
-  op(deform_psroi_pool_forward) \
-  op(deform_psroi_pool_backward) \
   op(roi_pool_forward) \
   op(roi_pool_backward) \
   op(ps_roi_align_forward) \
   op(ps_roi_align_backward) \
   op(ps_roi_pool_forward) \
   op(ps_roi_pool_backward) \
+  op(deform_psroi_pool_forward) \
+  op(deform_psroi_pool_backward) \
   op(deform_conv2d_forward) \
   op(deform_conv2d_backward) \
-  op(box_iou_forward) \
-  op(box_iou_backward) \
-  op(match_boxes) \
-  op(box_iou_rotated) \
   op(ms_deform_attn_forward) \
   op(ms_deform_attn_backward) \
-  op(sigmoid_focal_loss_forward) \
-  op(sigmoid_focal_loss_sum) \
-  op(sigmoid_focal_loss_backward) \
+  op(box_iou_forward) \
+  op(box_iou_backward) \
   op(box_iou_loss_forward) \
   op(box_iou_loss_backward) \
-  op(masks_to_boxes) \
-  op(paste_masks_in_image) \
+  op(match_boxes) \
+  op(box_iou_rotated) \
   op(encode_boxes_forward) \
   op(encode_boxes_backward) \
   op(decode_boxes_forward) \
   op(decode_boxes_backward) \
+  op(sigmoid_focal_loss_forward) \
+  op(sigmoid_focal_loss_sum) \
+  op(sigmoid_focal_loss_backward) \
+  op(masks_to_boxes) \
+  op(paste_masks_in_image) \
   op(axpy_forward) \
   op(axpy_backward) \
   op(gdh_forward) \
@@ -263,19 +243,6 @@ namespace {
   op(composite, box_convert) \
   op(composite, clip_boxes_to_image) \
   op(composite, remove_small_boxes)
-
-// The functions under which detectors of the maskrcnn-benchmark family know ops that have other
-// names or other arguments here; many write into tensors that the caller allocates.
-#define DETOPS_FAMILY_OPS(op) \
-  op(deform_psroi_pooling_forward) \
-  op(deform_psroi_pooling_backward) \
-  op(sigmoid_focalloss_forward) \
-  op(sigmoid_focalloss_backward) \
-  op(deform_conv_forward) \
-  op(deform_conv_backward_input) \
-  op(deform_conv_backward_parameters) \
-  op(modulated_deform_conv_forward) \
-  op(modulated_deform_conv_backward)
 // clang-format on
 
 #define DETOPS_NAME(op) #op,
@@ -283,11 +250,9 @@ namespace {
 #define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
 #define DETOPS_CUDA(op) m.impl(#op, TORCH_FN(detops::cuda::op));
 #define DETOPS_META(op) m.impl(#op, TORCH_FN(detops::meta::op));
-#define DETOPS_FAMILY(op) m.impl(#op, TORCH_FN(detops::family::op));
 #define DETOPS_COMPOSITE(space, op) m.impl(#op, TORCH_FN(detops::space::op));
 
 constexpr const char* kRawOps[] = {DETOPS_OPS_SIZED_BY_VALUES(DETOPS_NAME) DETOPS_OPS(DETOPS_NAME)};
-constexpr std::initializer_list<const char*> kFamilyOps = {DETOPS_FAMILY_OPS(DETOPS_NAME)};
 
 }  // namespace
 
@@ -320,8 +285,6 @@ TORCH_LIBRARY_IMPL(detops, Meta, m){DETOPS_OPS(DETOPS_META)}
 
 TORCH_LIBRARY_IMPL(detops, CompositeImplicitAutograd, m){DETOPS_COMPOSITES(DETOPS_COMPOSITE)}
 
-TORCH_LIBRARY_IMPL(detops, CompositeExplicitAutograd, m){DETOPS_FAMILY_OPS(DETOPS_FAMILY)}
-
 // Functionalization and vmap know only ATen's views: they get the calls inside.
 TORCH_LIBRARY_IMPL(detops, Functionalize, m) {
   m.impl("gdh", TORCH_FN(detops::autograd::gdh));
@@ -333,9 +296,6 @@ TORCH_LIBRARY_IMPL(detops, FuncTorchBatched, m) { m.impl("gdh", TORCH_FN(detops:
 // what ATen calls happen inside it.
 TORCH_LIBRARY_IMPL(detops, Autograd, m) {
   for (const char* op : kRawOps) {
-    m.impl(op, torch::autograd::autogradNotImplementedFallback());
-  }
-  for (const char* op : kFamilyOps) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }
@@ -359,11 +319,9 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
   for (const char* op :
-       {"nms", "batched_nms", "box_iou_forward", "box_iou_loss_forward", "match_boxes",
-        "encode_boxes_forward", "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
        {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
-        "box_iou_rotated", "box_iou_forward", "match_boxes", "encode_boxes_forward",
-        "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
+        "box_iou_forward", "box_iou_loss_forward", "match_boxes", "box_iou_rotated",
+        "encode_boxes_forward", "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }
@@ -383,7 +341,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
   for (const char* op : kRawOps) m.attr(op) = ops.attr(op);
-  for (const char* op : kFamilyOps) m.attr(op) = ops.attr(op);
+  for (const char* op : {DETOPS_FAMILY_OPS(DETOPS_NAME)}) m.attr(op) = ops.attr(op);
   for (const char* op : {DETOPS_COMPOSITES(DETOPS_COMPOSITE_NAME)}) m.attr(op) = ops.attr(op);
 
   m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");

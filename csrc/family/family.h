@@ -3,6 +3,19 @@
 
 #include <ATen/ATen.h>
 
+// clang-format off
+#define DETOPS_FAMILY_OPS(op) \
+  op(deform_conv_forward) \
+  op(deform_conv_backward_input) \
+  op(deform_conv_backward_parameters) \
+  op(modulated_deform_conv_forward) \
+  op(modulated_deform_conv_backward) \
+  op(deform_psroi_pooling_forward) \
+  op(deform_psroi_pooling_backward) \
+  op(sigmoid_focalloss_forward) \
+  op(sigmoid_focalloss_backward)
+// clang-format on
+
 // The functions that a detector of the maskrcnn-benchmark family calls by position, where they are
 // not ops of this package under the same name: written with those, so that every backend has them.
 namespace detops::family {
