@@ -66,7 +66,9 @@ def gradients(function, tensors, window, grad=None):
     output = call(function, tensors, window)
     if grad is None:
         grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(7))
-    return output, *torch.autograd.grad(output, [t for t in tensors if t is not None], grad.to(output))
+    return output, *torch.autograd.grad(
+        output, [t for t in tensors if t is not None], grad.to(output)
+    )
 
 
 def as_double(tensors):
@@ -417,6 +419,21 @@ def test_compile():
             ours = torch.autograd.grad(compiled(*given), given)
             for one, other in zip(ours, torch.autograd.grad(function(*given), given), strict=True):
                 torch.testing.assert_close(one, other)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_and_grad():
+    (x, offset, mask, weight, bias), window = arguments("plain")
+    batch = [torch.stack([t.detach(), 2 * t.detach()]) for t in (x, offset, mask)]
+
+    def total(x, offset, mask):
+        return call(detops.deform_conv2d, (x, offset, mask, weight, bias), window).square().sum()
+
+    wanted = torch.func.grad(total, argnums=(0, 1, 2))
+    found = torch.vmap(wanted)(*batch)
+    for i in range(2):
+        for one, other in zip(found, wanted(*(t[i] for t in batch)), strict=True):
+            torch.testing.assert_close(one[i], other)
 
 
 def test_autocast():
