@@ -66,7 +66,9 @@ def gradients(function, tensors, window, grad=None):
     output = call(function, tensors, window)
     if grad is None:
         grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(7))
-    return output, *torch.autograd.grad(output, [t for t in tensors if t is not None], grad.to(output))
+    return output, *torch.autograd.grad(
+        output, [t for t in tensors if t is not None], grad.to(output)
+    )
 
 
 def as_double(tensors):
@@ -419,6 +421,21 @@ def test_compile():
                 torch.testing.assert_close(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_and_grad():
+    (x, offset, mask, weight, bias), window = arguments("plain")
+    batch = [torch.stack([t.detach(), 2 * t.detach()]) for t in (x, offset, mask)]
+
+    def total(x, offset, mask):
+        return call(detops.deform_conv2d, (x, offset, mask, weight, bias), window).square().sum()
+
+    wanted = torch.func.grad(total, argnums=(0, 1, 2))
+    found = torch.vmap(wanted)(*batch)
+    for i in range(2):
+        for one, other in zip(found, wanted(*(t[i] for t in batch)), strict=True):
+            torch.testing.assert_close(one[i], other)
+
+
 def test_autocast():
     (x, offset, mask, weight, bias), window = arguments("plain")
     some = (x.detach().bfloat16().requires_grad_(), offset, mask, weight, bias)
@@ -432,6 +449,7 @@ def test_autocast():
     assert weight.grad.dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_module():
     torch.manual_seed(0)
     ours = detops.DeformConv2d(6, 4, (3, 2), 2, 1, (1, 2), groups=2)

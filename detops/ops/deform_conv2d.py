@@ -13,6 +13,8 @@ from ._shared import as_pair
 class DeformConv2dFunction(torch.autograd.Function):
     """Once differentiable in every tensor."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
         input: Tensor,
