@@ -119,35 +119,36 @@ struct Tasks {
   int64_t size() const { return (groups + kPSPlanes - 1) / kPSPlanes * blocks(); }
   Task operator[](int64_t i) const {
     const int64_t group = i / blocks() * kPSPlanes, block = i % blocks();
-    const int64_t begin = bins * block / blocks(), end = bins * (block + 1) / blocks();
+    const int64_t begin = block * kRoIChannels, end = std::min(bins, begin + kRoIChannels);
     return {group, std::min(kPSPlanes, groups - group), begin, end - begin};
   }
 };
 
-// Copies of a task's planes, [bins, groups, H * W]: of a channels_last map, or of one whose numbers
-// are too short to be summed in place.
+// Copies of a task's planes, [kRoIChannels bins, groups, H * W]: of a channels_last map, or of one
+// whose numbers are too short to be summed in place.
 template <typename T>
 class PlaneCopies {
  public:
   using A = accumulate_t<T>;
 
-  A* reserve(const Task& task, int64_t pixels) {
+  void reserve(const Task& task, int64_t pixels) {
     pixels_ = pixels;
     groups_ = task.groups;
-    return planes_.reserve(task.bins * task.groups * pixels);
+    planes_.reserve(kRoIChannels * task.groups * pixels);
   }
 
   A* plane(int64_t bin, int64_t group) {
     return planes_.data() + (bin * groups_ + group) * pixels_;
   }
 
-  // lanes(first, count, buffer) fills or empties the positions [first, first + count) of a channel
-  // block.
+  // Whole blocks of channels, even where fewer bins are wanted: parts of a vector cost more.
   void load(const Planes<const T>& map, const Task& task, int64_t bins) {
     for (int64_t g = 0; g < task.groups; ++g) {
+      const int64_t c = (task.group + g) * bins + task.bin;
+      const int64_t n = std::min(kRoIChannels, map.channels - c);
       for_each_part([&](int64_t first, int64_t count, A* lanes) {
-        load_lanes(map, (task.group + g) * bins + task.bin, task.bins, 0, first, count, lanes);
-        roi_align_kernels<A>().lanes_to_planes(lanes, groups_ * pixels_, task.bins, count,
+        load_lanes(map, c, n, 0, first, count, lanes);
+        roi_align_kernels<A>().lanes_to_planes(lanes, groups_ * pixels_, kRoIChannels, count,
                                                plane(0, g) + first);
       });
     }

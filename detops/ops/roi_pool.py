@@ -113,9 +113,9 @@ def roi_pool(
 
     "Fast R-CNN" (Girshick, 2015), section 2.1. Corners are rounded to pixels, halves away from
     zero, and belong to the box, which is at least one pixel wide; a bin takes each pixel that it
-    touches. A bin without a pixel is 0, and so are those of NaN and infinite boxes. A NaN pixel is passed
-    over; where no pixel exceeds minus infinity, the first one is taken. Of equals, the first in
-    reading order gets the gradient. Coordinates are never below float32, whatever the dtype of
+    touches. A bin without a pixel is 0, and so are those of NaN and infinite boxes. A NaN pixel is
+    passed over; where no pixel exceeds minus infinity, the first one is taken. Of equals, the first
+    in reading order gets the gradient. Coordinates are never below float32, whatever the dtype of
     ``input``; boxes may have another dtype.
 
     Args:

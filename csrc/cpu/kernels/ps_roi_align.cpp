@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "ps_roi_align.h"
 
+// Bins are a few pixels wide: longer vectors would cross lines of cache for lanes of no weight.
+#define DETOPS_NARROW_VECTORS
 #define DETOPS_KERNELS "ps_roi_align.inl"
 #include "variants.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Compiles the file that DETOPS_KERNELS names once per instruction set. To be included once, behind
-// all other headers, by a file of kernels.
+// all other headers, by a file of kernels. With DETOPS_NARROW_VECTORS, where 64 bytes at a time are
+// too many, AVX2's kernels stand in for AVX-512's.
 #include "../../math/half.h"
 #include "isa.h"
 
@@ -27,6 +28,9 @@ namespace avx2 {
 }  // namespace avx2
 DETOPS_TARGET_END
 
+#ifdef DETOPS_NARROW_VECTORS
+namespace avx512 = avx2;
+#else
 DETOPS_TARGET_BEGIN(DETOPS_AVX512)
 namespace avx512 {
 #define DETOPS_VECTOR_BYTES 64
@@ -37,6 +41,7 @@ namespace avx512 {
 #undef DETOPS_INLINE
 }  // namespace avx512
 DETOPS_TARGET_END
+#endif
 #endif
 
 }  // namespace detops::cpu
