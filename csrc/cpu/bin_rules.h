@@ -21,14 +21,57 @@ struct Share {
   int64_t bins() const { return high * wide; }
 };
 
-// The rows and columns of a map that a RoI reads.
+// The rows and columns of a map that are read; [first, last).
 struct Window {
-  int64_t first_row, last_row, first_col, last_col;  // [first, last)
+  int64_t first_row = INT32_MAX, last_row = 0, first_col = INT32_MAX, last_col = 0;
 
   bool empty() const { return first_row >= last_row; }
+  int64_t area() const { return (last_row - first_row) * (last_col - first_col); }
+
+  void include(int64_t top, int64_t bottom, int64_t left, int64_t right) {
+    first_row = std::min(first_row, top);
+    last_row = std::max(last_row, bottom + 1);
+    first_col = std::min(first_col, left);
+    last_col = std::max(last_col, right + 1);
+  }
+  void include(const Window& w) {
+    include(w.first_row, w.last_row - 1, w.first_col, w.last_col - 1);
+  }
 };
 
-// The rules of many RoIs, one behind another.
+// One axis of a bin whose samples lie on rows and columns: a few neighbours on the map.
+template <typename A>
+struct AxisTaps {
+  std::vector<int32_t> index;
+  std::vector<A> weight;
+
+  void clear() {
+    index.clear();
+    weight.clear();
+  }
+
+  void add(const math::Taps<A>& taps) {
+    add(taps.low, taps.weight_low);
+    add(taps.high, taps.weight_high);
+  }
+
+ private:
+  // Samples advance steadily, so an index seen before is one of the last two.
+  void add(int64_t at, A w) {
+    if (w == 0) return;
+    for (size_t back = 1; back <= 2 && back <= index.size(); ++back) {
+      if (index[index.size() - back] == at) {
+        weight[index.size() - back] += w;
+        return;
+      }
+    }
+    index.push_back(static_cast<int32_t>(at));
+    weight.push_back(w);
+  }
+};
+
+// The rules of many RoIs, one behind another. Bins are added one by one: as samples and what to
+// multiply their sum with, or as a product of two axes.
 template <typename A>
 class BinRuleTable {
  public:
@@ -39,26 +82,76 @@ class BinRuleTable {
     weight_.clear();
   }
 
-  // sampling.bins_of(roi) gives a function of (ph, pw, visit) that calls visit(row taps, column
-  // taps) for the samples of a bin; their sum is multiplied by what it returns.
+  // sampling.bins_of(roi) gives a function of (ph, pw, table) that adds one bin.
   template <typename Sampling>
   void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t width) {
-    entries_.push_back(
-        {begin_.size(), position_.size(), share.bins(), {INT32_MAX, 0, INT32_MAX, 0}});
+    width_ = width;
+    entries_.push_back({begin_.size(), position_.size(), share.bins(), {}});
     begin_.push_back(0);
-    const auto bins = sampling.bins_of(roi);
+    auto bins = sampling.bins_of(roi);
     for (int64_t ph = share.top; ph < share.top + share.high; ++ph) {
       for (int64_t pw = share.left; pw < share.left + share.wide; ++pw) {
-        Bounds bounds;
-        taps_.clear();
-        const A factor = bins(ph, pw, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
-          bounds.grow(y, x);
-          math::visit_corners(y, x, [&](int64_t row, int64_t col, A weight) {
-            taps_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(col), weight});
-          });
-        });
-        if (!taps_.empty()) add_bin(bounds, factor, width);
+        bins(ph, pw, *this);
         begin_.push_back(static_cast<int32_t>(position_.size() - entries_.back().taps));
+      }
+    }
+  }
+
+  void add_sample(const math::Taps<A>& y, const math::Taps<A>& x) {
+    bounds_.include(y.low, y.high, x.low, x.high);
+    if (collected_ + 4 > taps_.size()) taps_.resize(2 * collected_ + 64);
+    Tap* tap = taps_.data() + collected_;
+    const int32_t top = static_cast<int32_t>(y.low), bottom = static_cast<int32_t>(y.high);
+    const int32_t left = static_cast<int32_t>(x.low), right = static_cast<int32_t>(x.high);
+    tap[0] = {top, left, y.weight_low * x.weight_low};
+    tap[1] = {top, right, y.weight_low * x.weight_high};
+    tap[2] = {bottom, left, y.weight_high * x.weight_low};
+    tap[3] = {bottom, right, y.weight_high * x.weight_high};
+    collected_ += 4;
+  }
+
+  // Samples of a bin are neighbours more often than not: the taps that they share are added up on a
+  // small map of their own, unless they are so far apart that it would be a large one.
+  void end_bin(A factor) {
+    if (collected_ == 0) return;
+    const Window b = bounds_;
+    const Tap* end = taps_.data() + collected_;
+    entries_.back().window.include(b);
+    bounds_ = {};
+    if (b.area() > 4 * int64_t(collected_)) {
+      Emitter emit(*this, collected_);
+      for (const Tap* tap = taps_.data(); tap != end; ++tap) {
+        emit(tap->row * width_ + tap->col, tap->weight * factor);
+      }
+    } else {
+      const int64_t wide = b.last_col - b.first_col;
+      sums_.assign(b.area(), A(0));
+      for (const Tap* tap = taps_.data(); tap != end; ++tap) {
+        sums_[(tap->row - b.first_row) * wide + tap->col - b.first_col] += tap->weight;
+      }
+      Emitter emit(*this, b.area());
+      const A* sum = sums_.data();
+      for (int64_t row = b.first_row; row < b.last_row; ++row) {
+        for (int64_t col = b.first_col; col < b.last_col; ++col) {
+          emit(row * width_ + col, *sum++ * factor);
+        }
+      }
+    }
+    collected_ = 0;
+  }
+
+  void add_product(const AxisTaps<A>& rows, const AxisTaps<A>& cols, A factor) {
+    if (rows.index.empty() || cols.index.empty()) return;
+    const auto [top, bottom] = std::minmax_element(rows.index.begin(), rows.index.end());
+    const auto [left, right] = std::minmax_element(cols.index.begin(), cols.index.end());
+    Window window;
+    window.include(*top, *bottom, *left, *right);
+    entries_.back().window.include(window);
+    Emitter emit(*this, rows.index.size() * cols.index.size());
+    for (size_t r = 0; r < rows.index.size(); ++r) {
+      const A weight = rows.weight[r] * factor;
+      for (size_t c = 0; c < cols.index.size(); ++c) {
+        emit(rows.index[r] * width_ + cols.index[c], cols.weight[c] * weight);
       }
     }
   }
@@ -79,48 +172,38 @@ class BinRuleTable {
     int32_t row, col;
     A weight;
   };
-  struct Bounds {
-    int64_t top = INT32_MAX, bottom = -1, left = INT32_MAX, right = -1;
 
-    void grow(const math::Taps<A>& y, const math::Taps<A>& x) {
-      top = std::min(top, y.low);
-      bottom = std::max(bottom, y.high);
-      left = std::min(left, x.low);
-      right = std::max(right, x.high);
+  // Appends up to `most` taps, without those of weight 0.
+  class Emitter {
+   public:
+    Emitter(BinRuleTable& table, size_t most) : table_(table), size_(table.position_.size()) {
+      table.position_.resize(size_ + most);
+      table.weight_.resize(size_ + most);
     }
-    int64_t wide() const { return right - left + 1; }
-    int64_t area() const { return (bottom - top + 1) * wide(); }
+    ~Emitter() {
+      table_.position_.resize(size_);
+      table_.weight_.resize(size_);
+    }
+    void operator()(int64_t position, A weight) {
+      table_.position_[size_] = static_cast<int32_t>(position);
+      table_.weight_[size_] = weight;
+      size_ += weight != 0;
+    }
+
+   private:
+    BinRuleTable& table_;
+    size_t size_;
   };
-
-  void emit(int64_t row, int64_t col, int64_t width, A weight) {
-    position_.push_back(static_cast<int32_t>(row * width + col));
-    weight_.push_back(weight);
-  }
-
-  // Samples of a bin are neighbours more often than not: the taps that they share are added up on a
-  // small map of their own, unless they are so far apart that it would be a large one.
-  void add_bin(const Bounds& b, A factor, int64_t width) {
-    Window& window = entries_.back().window;
-    window = {std::min(window.first_row, b.top), std::max(window.last_row, b.bottom + 1),
-              std::min(window.first_col, b.left), std::max(window.last_col, b.right + 1)};
-    if (b.area() > 4 * int64_t(taps_.size())) {
-      for (const Tap& tap : taps_) emit(tap.row, tap.col, width, tap.weight * factor);
-      return;
-    }
-    const int64_t wide = b.wide();
-    sums_.assign(b.area(), A(0));
-    for (const Tap& tap : taps_) sums_[(tap.row - b.top) * wide + tap.col - b.left] += tap.weight;
-    for (int64_t row = b.top, i = 0; row <= b.bottom; ++row) {
-      for (int64_t col = b.left; col <= b.right; ++col, ++i) {
-        if (sums_[i] != 0) emit(row, col, width, sums_[i] * factor);
-      }
-    }
-  }
 
   std::vector<Entry> entries_;
   std::vector<int32_t> begin_, position_;
   std::vector<A> weight_;
+  int64_t width_ = 0;
+
+  // Of the bin that is being added.
   std::vector<Tap> taps_;
+  size_t collected_ = 0;
+  Window bounds_;
   std::vector<A> sums_;
 };
 
@@ -173,7 +256,7 @@ class BinRules {
       if (w.empty()) continue;
       columns.begin = std::min(columns.begin, w.first_col);
       columns.end = std::max(columns.end, w.last_col);
-      positions += (w.last_row - w.first_row) * (w.last_col - w.first_col);
+      positions += w.area();
       std::fill(read.begin() + w.first_row, read.begin() + w.last_row, 1);
     }
     columns.begin = std::min(columns.begin, columns.end);

@@ -39,24 +39,30 @@ struct DeformSampling {
   }
 
   auto bins_of(int64_t k) const {
-    return [this, k](int64_t ph, int64_t pw, auto&& visit) {
+    return [this, k, rows = AxisTaps<A>(), cols = AxisTaps<A>()](int64_t ph, int64_t pw,
+                                                                 BinRuleTable<A>& table) mutable {
+      const A samples = count[count_at(k, ph, pw)];
+      if (!(samples > 0)) return;
       const math::DeformedBin<A> b = bin(k, ph, pw);
-      for (int64_t iy = 0; iy < b.samples; ++iy) {
-        math::Taps<A> y;
-        if (!b.row_taps(iy, height, y)) continue;
-        if (wanted == Wanted::kByY) math::differentiate(y);
-        for (int64_t ix = 0; ix < b.samples; ++ix) {
-          math::Taps<A> x;
-          if (!b.col_taps(ix, width, x)) continue;
-          if (wanted == Wanted::kByX) math::differentiate(x);
-          visit(y, x);
+      rows.clear();
+      cols.clear();
+      for (int64_t i = 0; i < b.samples; ++i) {
+        math::Taps<A> taps;
+        if (b.row_taps(i, height, taps)) {
+          if (wanted == Wanted::kByY) math::differentiate(taps);
+          rows.add(taps);
+        }
+        if (b.col_taps(i, width, taps)) {
+          if (wanted == Wanted::kByX) math::differentiate(taps);
+          cols.add(taps);
         }
       }
-      const A samples = count[count_at(k, ph, pw)];
-      if (!(samples > 0)) return A(0);
-      if (wanted == Wanted::kValue) return 1 / samples;
-      const A size = wanted == Wanted::kByX ? b.cols.size : b.rows.size;
-      return static_cast<A>(pooling.trans_std) * size / samples;
+      A factor = 1 / samples;
+      if (wanted != Wanted::kValue) {
+        const A size = wanted == Wanted::kByX ? b.cols.size : b.rows.size;
+        factor *= static_cast<A>(pooling.trans_std) * size;
+      }
+      table.add_product(rows, cols, factor);
     };
   }
 };
@@ -185,6 +191,7 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
   const int64_t bins = grad.size(2) * grad.size(3), part = sampling.pooling.part_size;
   const Tensor pooled = wide(grad), wide_maps = as_type(maps, compute_type(maps.scalar_type()));
   Tensor derivative = at::empty_like(pooled);
+  expect_writes(derivative);
   Tensor result = at::zeros({rois, 2 * classes, part, part}, pooled.options());
   for (const Wanted wanted : {Wanted::kByX, Wanted::kByY}) {
     sampling.wanted = wanted;

@@ -67,11 +67,13 @@ DETOPS_HD void visit_samples(const RotatedRoI<T>& roi, int64_t ph, int64_t pw,
                              const Rectangle& reach, Visit&& visit) {
   const RoIAxis<T>&rows = roi.rows, &cols = roi.cols;
   const T top = rows.start + T(ph) * rows.bin, left = cols.start + T(pw) * cols.bin;
-  const double step = double(cols.bin) / double(cols.count), sine = roi.sin, cosine = roi.cos;
+  const double sine = roi.sin, cosine = roi.cos;
+  double step = 0;
   int64_t row = 0, last_row = static_cast<int64_t>(rows.count);
   int64_t first_col = 0, last_col = static_cast<int64_t>(cols.count);
   const bool clip = last_row > 16 || last_col > 16;
   if (clip) {
+    step = double(cols.bin) / double(cols.count);
     // The rectangle's extent along the axes of the box.
     const double half_x = (reach.right - reach.left) / 2, half_y = (reach.bottom - reach.top) / 2;
     const double x = reach.left + half_x - roi.x, y = reach.top + half_y - roi.y;
