@@ -12,57 +12,68 @@ namespace {
 
 constexpr int64_t kSamplesPerThread = 4096;
 
-int64_t padded(int64_t n) {
-  return (n + kAttentionPadding - 1) / kAttentionPadding * kAttentionPadding;
+// How many queries ahead the backward pass asks for what it reads of them: those of one head lie
+// too far apart for the processor to see a pattern.
+constexpr int64_t kAhead = 4;
+
+void fetch(const void* data, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(data) + i);
+  }
 }
 
-// The tensors as kernels want them, and the levels sample by sample.
+// The tensors as kernels want them.
 template <typename T>
 class Attention {
  public:
   using A = accumulate_t<T>;
-  using Index = typename AttentionHead<T>::Index;
+  using Index = typename SampleLevels<A>::Index;
 
   Attention(const Tensor& value, const Tensor& spatial_shapes, const Tensor& level_start_index,
             const Tensor& locations, const Tensor& weights)
-      : positions(value.size(1)),
+      : images(value.size(0)),
+        positions(value.size(1)),
         heads(value.size(2)),
         channels(value.size(3)),
         queries(locations.size(1)),
         samples(locations.size(3) * locations.size(4)),
         value_(value.contiguous()),
-        locations_(locations.contiguous()),
-        weights_(weights.contiguous()),
-        levels_(3 * padded(samples)),
+        locations_(as_type(locations, compute_type(value.scalar_type())).contiguous()),
+        weights_(as_type(weights, compute_type(value.scalar_type())).contiguous()),
+        row_(padded(samples)),
+        levels_(3 * row_),
         zeros_(channels) {
     const auto shapes = spatial_shapes.accessor<int64_t, 2>();
     const auto starts = level_start_index.accessor<int64_t, 1>();
-    const int64_t row = padded(samples), points = locations.size(4);
-    std::fill_n(levels_.data(), 3 * row, Index(0));
+    const int64_t points = locations.size(4);
+    std::fill_n(levels_.data(), 3 * row_, Index(0));
     for (int64_t i = 0; i < samples; ++i) {
       levels_[i] = static_cast<Index>(shapes[i / points][0]);
-      levels_[row + i] = static_cast<Index>(shapes[i / points][1]);
-      levels_[2 * row + i] = static_cast<Index>(starts[i / points]);
+      levels_[row_ + i] = static_cast<Index>(shapes[i / points][1]);
+      levels_[2 * row_ + i] = static_cast<Index>(starts[i / points]);
     }
     std::fill_n(zeros_.data(), channels, T{});
   }
 
-  // Where an image's head begins in tensors like the value.
+  // Up to whole vectors.
+  static int64_t padded(int64_t n) {
+    const int64_t lanes = attention_kernels<T>().lanes;
+    return (n + lanes - 1) / lanes * lanes;
+  }
+
+  SampleLevels<A> levels() const {
+    const Index* heights = levels_.data();
+    return {heights, heights + row_, heights + 2 * row_, samples};
+  }
+
+  // Where a head of an image begins in tensors like the value.
   int64_t offset(int64_t image, int64_t head) const {
     return (image * positions * heads + head) * channels;
   }
 
-  AttentionHead<T> head(int64_t image, int64_t head) const {
-    const int64_t row = padded(samples);
-    return {static_cast<const T*>(value_.const_data_ptr()) + offset(image, head),
-            heads * channels,
-            channels,
-            samples,
-            padded(channels),
-            levels_.data(),
-            levels_.data() + row,
-            levels_.data() + 2 * row,
-            zeros_.data()};
+  HeadValues<T> values(int64_t image, int64_t head) const {
+    return {static_cast<const T*>(value_.const_data_ptr()) + offset(image, head), heads * channels,
+            channels, zeros_.data()};
   }
 
   // `i` counts heads of queries of images.
@@ -71,46 +82,53 @@ class Attention {
   }
   const A* weights(int64_t i) const { return weights_.template const_data_ptr<A>() + i * samples; }
 
-  const int64_t positions, heads, channels, queries, samples;
+  const int64_t images, positions, heads, channels, queries, samples;
 
  private:
   Tensor value_, locations_, weights_;
+  int64_t row_;
   Buffer<Index> levels_;
   Buffer<T> zeros_;
 };
 
 template <typename T>
-void forward(const Attention<T>& a, int64_t images, T* output) {
+void forward(const Attention<T>& a, T* output) {
+  const auto& kernel = attention_kernels<T>();
   const int64_t grain =
       std::max<int64_t>(1, kSamplesPerThread / std::max<int64_t>(1, a.heads * a.samples));
-  at::parallel_for(0, images * a.queries, grain, [&](int64_t begin, int64_t end) {
-    Buffer<accumulate_t<T>> scratch(padded(a.channels));
+  at::parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
+    Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
     for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
-      attention_kernels<T>().forward(a.head(i / (a.heads * a.queries), i % a.heads), a.locations(i),
-                                     a.weights(i), output + i * a.channels, scratch.data());
+      const int64_t image = i / (a.heads * a.queries);
+      kernel.forward(a.levels(), a.values(image, i % a.heads), a.locations(i), a.weights(i),
+                     output + i * a.channels, scratch.data());
     }
   });
 }
 
-// One thread owns a head of an image, and adds its queries in their order.
+// One thread owns a head of an image, and adds its queries in their order. `grad` is [N, Q, M, D
+// padded].
 template <typename T, typename A = accumulate_t<T>>
-void backward(const Attention<T>& a, int64_t images, const T* grad, T* to_value, A* to_locations,
-              A* to_weights) {
+void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
   const auto& kernel = attention_kernels<T>();
-  const int64_t row = padded(a.channels);
-  at::parallel_for(0, images * a.heads, 1, [&](int64_t begin, int64_t end) {
-    Buffer<A> scratch(row), rows((a.positions + 1) * row);
+  const int64_t padded = a.padded(a.channels), samples = a.samples;
+  at::parallel_for(0, a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
+    Buffer<A> memory((a.positions + 1) * 2 * padded);
+    const HeadRows<A> rows{memory.data() + 2 * padded, padded};
     for (int64_t owned = begin; owned < end; ++owned) {
       const int64_t image = owned / a.heads, head = owned % a.heads;
-      const AttentionHead<T> h = a.head(image, head);
-      std::fill_n(rows.data(), (a.positions + 1) * row, A(0));
+      const HeadValues<T> values = a.values(image, head);
+      const auto number = [&](int64_t q) { return (image * a.queries + q) * a.heads + head; };
+      kernel.load_rows(values, a.positions, rows);
       for (int64_t q = 0; q < a.queries; ++q) {
-        const int64_t i = (image * a.queries + q) * a.heads + head;
-        kernel.backward(h, a.locations(i), a.weights(i), grad + i * a.channels, rows.data() + row,
-                        to_locations + 2 * i * a.samples, to_weights + i * a.samples,
-                        scratch.data());
+        const int64_t i = number(q), next = number(std::min(q + kAhead, a.queries - 1));
+        fetch(grad + next * padded, padded * sizeof(A));
+        fetch(a.locations(next), 2 * samples * sizeof(A));
+        fetch(a.weights(next), samples * sizeof(A));
+        kernel.backward(a.levels(), rows, a.locations(i), a.weights(i), grad + i * padded,
+                        to_locations + 2 * i * samples, to_weights + i * samples);
       }
-      kernel.store_rows(h, rows.data() + row, a.positions, to_value + a.offset(image, head));
+      kernel.store_rows(rows, a.positions, values, to_value + a.offset(image, head));
     }
   });
 }
@@ -132,12 +150,11 @@ Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
   check_levels("ms_deform_attn", value, spatial_shapes, level_start_index);
   if (output.numel() == 0) return output;
   expect_writes(output);
-  const at::ScalarType type = value.scalar_type(), wide = compute_type(type);
-  with_element_type(type, [&](auto element) {
+  with_element_type(value.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    const Attention<T> a(value, spatial_shapes, level_start_index,
-                         as_type(sampling_locations, wide), as_type(attention_weights, wide));
-    forward(a, value.size(0), static_cast<T*>(output.mutable_data_ptr()));
+    const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
+                         attention_weights);
+    forward(a, static_cast<T*>(output.mutable_data_ptr()));
   });
   return output;
 }
@@ -155,15 +172,19 @@ std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, c
   expect_writes(to_value);
   // Themselves, unless of another dtype.
   const Tensor locations = as_type(to_locations, wide), weights = as_type(to_weights, wide);
-  const Tensor outer = as_type(grad, type).contiguous();
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const Attention<T> a(value, spatial_shapes, level_start_index,
-                         as_type(sampling_locations, wide), as_type(attention_weights, wide));
-    backward(a, value.size(0), static_cast<const T*>(outer.const_data_ptr()),
-             static_cast<T*>(to_value.mutable_data_ptr()), locations.mutable_data_ptr<A>(),
-             weights.mutable_data_ptr<A>());
+    const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
+                         attention_weights);
+    Tensor outer = as_type(grad, wide).contiguous();
+    const int64_t padding = a.padded(a.channels) - a.channels;
+    if (padding > 0) {
+      outer =
+          at::constant_pad_nd(outer.view({a.images, a.queries, a.heads, a.channels}), {0, padding});
+    }
+    backward(a, outer.const_data_ptr<A>(), static_cast<T*>(to_value.mutable_data_ptr()),
+             locations.mutable_data_ptr<A>(), weights.mutable_data_ptr<A>());
   });
   return {to_value, as_type(locations, to_locations.scalar_type()),
           as_type(weights, to_weights.scalar_type())};

@@ -9,33 +9,44 @@
 
 namespace detops::cpu {
 
-// No vector has more lanes.
-constexpr int64_t kAttentionPadding = 16;
-
-// One head of one image.
-template <typename T>
-struct AttentionHead {
-  using A = accumulate_t<T>;
+// The levels of a query's samples, padded with what a vector may read beyond them.
+template <typename A>
+struct SampleLevels {
   using Index = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
-  const T* value;  // [S, D], positions `stride` apart
-  int64_t stride, channels, samples;
-  int64_t row;                          // D padded to whole vectors
-  const Index *height, *width, *start;  // of each sample's level, padded likewise
-  const T* zeros;                       // [D], what lies beyond the border
+  const Index *height, *width, *start;
+  int64_t samples;
+};
+
+// The values of one head of one image.
+template <typename T>
+struct HeadValues {
+  const T* data;  // [S, D], positions `stride` apart
+  int64_t stride, channels;
+  const T* beyond;  // [D] zeros: what lies beyond the border
+};
+
+// The same together with their gradients, close to one another: a row per position, from position
+// -1 on, which stands for all that lies beyond the border. A row is the values, then the gradients,
+// each padded with zeros to `padded` numbers, whole vectors.
+template <typename A>
+struct HeadRows {
+  A* data;
+  int64_t padded;
 };
 
 // Locations are [samples, 2] and weights [samples], those of one query. See ms_deform_attn.inl.
 template <typename T>
 struct AttentionKernels {
   using A = accumulate_t<T>;
-  void (*forward)(const AttentionHead<T>&, const A* locations, const A* weights, T* output,
-                  A* scratch);  // [row]
-  // Writes the gradients to locations and weights, and adds to those of the values: a row per
-  // position, from position -1 on, which takes what lies beyond the border.
-  void (*backward)(const AttentionHead<T>&, const A* locations, const A* weights, const T* grad,
-                   A* to_value, A* to_locations, A* to_weights, A* scratch);
-  // The gradients of the values, brought to where a head's values lie.
-  void (*store_rows)(const AttentionHead<T>&, const A* to_value, int64_t count, T* output);
+  int64_t lanes;  // of a vector of A
+  void (*forward)(const SampleLevels<A>&, const HeadValues<T>&, const A* locations,
+                  const A* weights, T* output, A* scratch);  // [D padded]
+  // Values in, gradients zero.
+  void (*load_rows)(const HeadValues<T>&, int64_t positions, const HeadRows<A>&);
+  // Writes the gradients to locations and weights, and adds to those of the values.
+  void (*backward)(const SampleLevels<A>&, const HeadRows<A>&, const A* locations, const A* weights,
+                   const A* grad, A* to_locations, A* to_weights);  // grad: [padded]
+  void (*store_rows)(const HeadRows<A>&, int64_t positions, const HeadValues<T>& like, T* output);
 };
 
 // The table for the instruction set in use.

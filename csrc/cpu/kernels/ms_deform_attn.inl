@@ -31,25 +31,26 @@ struct SampleLanes {
   A share[4][kLanes<A>];  // of the attention weight
 };
 
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void place_samples(const AttentionHead<T>& h, const A* locations, const A* weights,
-                                 int64_t first, SampleLanes<A>& s) {
+template <typename A>
+DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locations,
+                                 const A* weights, int64_t first, SampleLanes<A>& s) {
   using I = Vector<lane_index_t<A>>;
   constexpr int64_t kWidth = kLanes<A>;
-  const int64_t left = h.samples - first;
+  const int64_t left = levels.samples - first;
   s.count = left < kWidth ? left : kWidth;
   const A* at = locations + 2 * first;
   Vector<A> x = load_first(at, 2 * left);
   Vector<A> y = 2 * left > kWidth ? load_first(at + kWidth, 2 * left - kWidth) : Vector<A>{};
   unzip<A>(x, y, typename FirstLanes<kLanes<A>>::type{});
-  const I width = load_index<A>(h.width + first), height = load_index<A>(h.height + first);
+  const I width = load_index<A>(levels.width + first),
+          height = load_index<A>(levels.height + first);
   s.width = __builtin_convertvector(width, Vector<A>);
   s.height = __builtin_convertvector(height, Vector<A>);
   s.weight = load_first(weights + first, left);
   s.place = attention::place<A>(x, y, s.width, s.height);
   const attention::Corners<I> positions = attention::positions(
       __builtin_convertvector(s.place.x, I), __builtin_convertvector(s.place.y, I), width, height,
-      load_index<A>(h.start + first));
+      load_index<A>(levels.start + first));
   const attention::Corners<Vector<A>> shares = attention::shares<A>(s.place);
   for (int k = 0; k < 4; ++k) {
     __builtin_memcpy(s.position[k], &positions.at[k], sizeof(I));
@@ -58,13 +59,13 @@ DETOPS_INLINE void place_samples(const AttentionHead<T>& h, const A* locations, 
 }
 
 template <typename T>
-DETOPS_INLINE const T* row_at(const AttentionHead<T>& h, int64_t position) {
-  return position < 0 ? h.zeros : h.value + position * h.stride;
+DETOPS_INLINE const T* values_at(const HeadValues<T>& h, int64_t position) {
+  return position < 0 ? h.beyond : h.data + position * h.stride;
 }
 
 // Channels from c on: as many as kVectors hold, or n at the end, in a single vector.
 template <int kVectors, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void add_samples(const AttentionHead<T>& h, const SampleLanes<A>& s, int64_t c,
+DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, int64_t c,
                                int64_t n, A* sum) {
   constexpr int64_t kWidth = kLanes<A>;
   // Two sums each: a sum waits for its last addition.
@@ -75,8 +76,8 @@ DETOPS_INLINE void add_samples(const AttentionHead<T>& h, const SampleLanes<A>& 
   }
   for (int64_t i = 0; i < s.count; ++i) {
     DETOPS_UNROLL for (int k = 0; k < 2; ++k) {
-      const T* high = row_at(h, s.position[k][i]) + c;
-      const T* low = row_at(h, s.position[k + 2][i]) + c;
+      const T* high = values_at(h, s.position[k][i]) + c;
+      const T* low = values_at(h, s.position[k + 2][i]) + c;
       const Vector<A> high_share = splat(s.share[k][i]), low_share = splat(s.share[k + 2][i]);
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
         const T *a = high + v * kWidth, *b = low + v * kWidth;
@@ -91,14 +92,15 @@ DETOPS_INLINE void add_samples(const AttentionHead<T>& h, const SampleLanes<A>& 
 }
 
 template <typename T>
-void ms_deform_attn_forward(const AttentionHead<T>& h, const accumulate_t<T>* locations,
-                            const accumulate_t<T>* weights, T* output, accumulate_t<T>* sum) {
+void ms_deform_attn_forward(const SampleLevels<accumulate_t<T>>& levels, const HeadValues<T>& h,
+                            const accumulate_t<T>* locations, const accumulate_t<T>* weights,
+                            T* output, accumulate_t<T>* sum) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t c = 0; c < h.channels; c += kWidth) store(sum + c, Vector<A>{});
-  for (int64_t first = 0; first < h.samples; first += kWidth) {
+  for (int64_t first = 0; first < levels.samples; first += kWidth) {
     SampleLanes<A> s;
-    place_samples(h, locations, weights, first, s);
+    place_samples(levels, locations, weights, first, s);
     int64_t c = 0;
     for (; c + 4 * kWidth <= h.channels; c += 4 * kWidth) add_samples<4>(h, s, c, 0, sum);
     for (; c + 2 * kWidth <= h.channels; c += 2 * kWidth) add_samples<2>(h, s, c, 0, sum);
@@ -109,37 +111,36 @@ void ms_deform_attn_forward(const AttentionHead<T>& h, const accumulate_t<T>* lo
   }
 }
 
-template <typename T>
-void ms_deform_attn_backward(const AttentionHead<T>& h, const accumulate_t<T>* locations,
-                             const accumulate_t<T>* weights, const T* grad,
-                             accumulate_t<T>* to_value, accumulate_t<T>* to_locations,
-                             accumulate_t<T>* to_weights, accumulate_t<T>* scratch) {
-  using A = accumulate_t<T>;
+template <typename A>
+void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& rows,
+                             const A* locations, const A* weights, const A* grad, A* to_locations,
+                             A* to_weights) {
   constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t c = 0; c < h.channels; c += kWidth) {
-    store(scratch + c, load_first(grad + c, h.channels - c));
-  }
-  for (int64_t first = 0; first < h.samples; first += kWidth) {
+  const int64_t padded = rows.padded;
+  A* const data = rows.data;
+  for (int64_t first = 0; first < levels.samples; first += kWidth) {
     SampleLanes<A> s;
-    place_samples(h, locations, weights, first, s);
-    Vector<A> products[4][kWidth] = {};
+    place_samples(levels, locations, weights, first, s);
+    Vector<A> products[4][kWidth];
     for (int64_t i = 0; i < s.count; ++i) {
-      const T* value[4];
-      A* to[4];
+      A* value[4];
       Vector<A> share[4], product[4] = {};
       DETOPS_UNROLL for (int k = 0; k < 4; ++k) {
-        value[k] = row_at(h, s.position[k][i]);
-        to[k] = to_value + s.position[k][i] * h.row;
+        value[k] = data + s.position[k][i] * 2 * padded;
         share[k] = splat(s.share[k][i]);
       }
-      for (int64_t c = 0; c < h.channels; c += kWidth) {
-        const Vector<A> g = load(scratch + c);
+      for (int64_t c = 0; c < padded; c += kWidth) {
+        const Vector<A> g = load(grad + c);
         DETOPS_UNROLL for (int k = 0; k < 4; ++k) {
-          product[k] = fused(g, load_first(value[k] + c, h.channels - c), product[k]);
-          store(to[k] + c, fused(share[k], g, load(to[k] + c)));
+          A* to = value[k] + padded + c;
+          product[k] = fused(g, load(value[k] + c), product[k]);
+          store(to, fused(share[k], g, load(to)));
         }
       }
       DETOPS_UNROLL for (int k = 0; k < 4; ++k) products[k][i] = product[k];
+    }
+    for (int64_t i = s.count; i < kWidth; ++i) {
+      DETOPS_UNROLL for (int k = 0; k < 4; ++k) products[k][i] = Vector<A>{};
     }
     attention::Corners<Vector<A>> sums;
     DETOPS_UNROLL for (int k = 0; k < 4; ++k) sums.at[k] = sum_each<A>(products[k]);
@@ -154,18 +155,32 @@ void ms_deform_attn_backward(const AttentionHead<T>& h, const accumulate_t<T>* l
 }
 
 template <typename T>
-void store_attention_rows(const AttentionHead<T>& h, const accumulate_t<T>* to_value, int64_t count,
-                          T* output) {
-  constexpr int64_t kWidth = kLanes<accumulate_t<T>>;
-  for (int64_t i = 0; i < count; ++i) {
-    const accumulate_t<T>* row = to_value + i * h.row;
-    T* out = output + i * h.stride;
-    for (int64_t c = 0; c < h.channels; c += kWidth) {
-      store_first(out + c, load(row + c), h.channels - c);
+void load_attention_rows(const HeadValues<T>& h, int64_t positions,
+                         const HeadRows<accumulate_t<T>>& rows) {
+  using A = accumulate_t<T>;
+  for (int64_t i = -1; i < positions; ++i) {
+    const T* from = values_at(h, i);
+    A* row = rows.data + i * 2 * rows.padded;
+    for (int64_t c = 0; c < rows.padded; c += kLanes<A>) {
+      store(row + c, load_first(from + c, h.channels - c));
+      store(row + rows.padded + c, Vector<A>{});
+    }
+  }
+}
+
+template <typename T>
+void store_attention_rows(const HeadRows<accumulate_t<T>>& rows, int64_t positions,
+                          const HeadValues<T>& like, T* output) {
+  using A = accumulate_t<T>;
+  for (int64_t i = 0; i < positions; ++i) {
+    const A* row = rows.data + (2 * i + 1) * rows.padded;
+    for (int64_t c = 0; c < like.channels; c += kLanes<A>) {
+      store_first(output + i * like.stride + c, load(row + c), like.channels - c);
     }
   }
 }
 
 template <typename T>
 constexpr AttentionKernels<T> kAttentionKernels{
-    ms_deform_attn_forward<T>, ms_deform_attn_backward<T>, store_attention_rows<T>};
+    kLanes<accumulate_t<T>>, ms_deform_attn_forward<T>, load_attention_rows<T>,
+    ms_deform_attn_backward<accumulate_t<T>>, store_attention_rows<T>};
