@@ -71,10 +71,11 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   const V qx = dx * b_cos - dy * b_sin, qy = dx * b_sin + dy * b_cos;
   // Boxes that a side of one of them separates have nothing in common, not even what is rounded.
   const V c = magnitude(cos), s = magnitude(sin);
-  const auto meet = (magnitude(x) < a_w + magnitude(ux) + magnitude(vx)) &
-                    (magnitude(y) < a_h + magnitude(uy) + magnitude(vy)) &
-                    (magnitude(qx) < b_w + a_w * c + a_h * s) &
-                    (magnitude(qy) < b_h + a_w * s + a_h * c);
+  const auto meet_x = magnitude(x) < a_w + magnitude(ux) + magnitude(vx);
+  const auto meet_y = magnitude(y) < a_h + magnitude(uy) + magnitude(vy);
+  const auto meet_w = magnitude(qx) < b_w + a_w * c + a_h * s;
+  const auto meet_h = magnitude(qy) < b_h + a_w * s + a_h * c;
+  const auto meet = meet_x & meet_y & meet_w & meet_h;
 
   const V per_ux = 0.5 / ux, per_uy = 0.5 / uy, per_vx = 0.5 / vx, per_vy = 0.5 / vy;
   const V along_u = clamped_integral(x - ux - vx, y - uy - vy, 2 * ux, per_ux, per_uy, a_w, a_h) -

@@ -24,7 +24,7 @@ void matrix_nms_meet(const MatrixNmsList<T>& list, int64_t begin, int64_t end, i
     const Vector<T> iou = pairwise::iou(meet, load(list.area + i) + area - meet);
     most = vector_max(most, iou);
     const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.term + i));
-    weight = (other > weight) & (iou > Vector<T>{}) ? other : weight;
+    weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
   }
   for (int64_t i = 0; i < kLanes<T>; ++i) {
     state.most = math::max(state.most, most[i]);
