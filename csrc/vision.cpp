@@ -302,9 +302,9 @@ TORCH_LIBRARY_IMPL(detops, Autograd, m) {
 
 namespace {
 
-// Under autocast, boxes and the demo ops are computed and returned in float32. The RoI ops are not
-// here: they take features of any dtype with boxes of any other, and accumulate in float32 as it
-// is.
+// Under autocast, boxes, losses and the demo ops are computed and returned in float32. The RoI ops
+// are not here: they take features of any dtype with boxes of any other, and accumulate in float32
+// as it is.
 template <c10::DeviceType device, c10::DispatchKey key>
 void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
@@ -321,7 +321,8 @@ void impl_autocast(torch::Library& m) {
   for (const char* op :
        {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
         "box_iou_forward", "box_iou_loss_forward", "match_boxes", "box_iou_rotated",
-        "encode_boxes_forward", "decode_boxes_forward", "axpy", "mlp", "lltm_cell", "lltm"}) {
+        "encode_boxes_forward", "decode_boxes_forward", "sigmoid_focal_loss_forward",
+        "sigmoid_focal_loss_sum", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
   }
 }

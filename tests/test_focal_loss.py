@@ -153,6 +153,19 @@ def test_mixed_dtypes(device):
         torch.testing.assert_close(grad, exact[1], rtol=2e-3, atol=1e-5)
 
 
+def test_autocast_returns_float32(device):
+    x, t = inputs(9, 5, dtype=torch.bfloat16, device=device)
+    compiled = torch.compile(detops.sigmoid_focal_loss, fullgraph=True, backend="aot_eager")
+    with torch.autocast(device, torch.bfloat16):
+        for reduction in ("none", "mean", "sum"):
+            exact = detops.sigmoid_focal_loss(x.float(), t.float(), reduction=reduction)
+            for loss in (detops.sigmoid_focal_loss, compiled, torchvision_focal_loss):
+                assert loss(x, t, reduction=reduction).dtype == torch.float32
+            for loss in (detops.sigmoid_focal_loss, compiled):
+                ours, grad = with_gradient(loss, x, t, reduction=reduction)
+                assert torch.equal(ours, exact) and grad.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("gamma", [2, 0.5])
 def test_same_bits_for_any_threads_and_every_run(isa, two_threads, gamma):
     x, t = inputs(331, 101)

@@ -13,14 +13,8 @@ namespace {
 constexpr int64_t kSamplesPerThread = 4096;
 
 // How many queries ahead the backward pass asks for what it reads of them: those of one head lie
-// too far apart for the processor to see a pattern.
+// far apart.
 constexpr int64_t kAhead = 4;
-
-void fetch(const void* data, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(static_cast<const char*>(data) + i);
-  }
-}
 
 // The tensors as kernels want them.
 template <typename T>

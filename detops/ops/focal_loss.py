@@ -38,6 +38,8 @@ class SigmoidFocalLossFunction(torch.autograd.Function):
         if reduction == "mean":
             total = total / inputs.numel()
         wanted = torch.promote_types(inputs.dtype, targets.dtype)
+        if torch.is_autocast_enabled(inputs.device.type):
+            wanted = total.dtype
         # A `to` that changes nothing returns its input, whose gradient torch.compile would lose.
         return total if total.dtype == wanted else total.to(wanted)
 
@@ -105,7 +107,8 @@ def sigmoid_focal_loss(
         reduction: ``none``, ``mean`` or ``sum``.
 
     Returns:
-        The loss of each element, or one number, in the wider of the two dtypes.
+        The loss of each element, or one number, in the wider of the two dtypes; under autocast in
+        float32.
 
     Raises:
         ValueError: ``alpha`` out of range, or an unknown ``reduction``.

@@ -9,6 +9,15 @@
 
 namespace detops::cpu {
 
+// Asks for memory that will be read, or written, soon: for what lies too far apart for a processor
+// to see a pattern.
+template <bool kWritten = false>
+inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(data) + i, kWritten);
+  }
+}
+
 // The levels of a query's samples, padded with what a vector may read beyond them.
 template <typename A>
 struct SampleLevels {

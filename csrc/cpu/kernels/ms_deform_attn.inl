@@ -154,11 +154,17 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
   }
 }
 
+// The rows of a head lie far apart in a tensor of all heads; see fetch.
+constexpr int64_t kRowsAhead = 16;
+
 template <typename T>
 void load_attention_rows(const HeadValues<T>& h, int64_t positions,
                          const HeadRows<accumulate_t<T>>& rows) {
   using A = accumulate_t<T>;
   for (int64_t i = -1; i < positions; ++i) {
+    if (i + kRowsAhead < positions) {
+      fetch(h.data + (i + kRowsAhead) * h.stride, h.channels * sizeof(T));
+    }
     const T* from = values_at(h, i);
     A* row = rows.data + i * 2 * rows.padded;
     for (int64_t c = 0; c < rows.padded; c += kLanes<A>) {
@@ -173,6 +179,9 @@ void store_attention_rows(const HeadRows<accumulate_t<T>>& rows, int64_t positio
                           const HeadValues<T>& like, T* output) {
   using A = accumulate_t<T>;
   for (int64_t i = 0; i < positions; ++i) {
+    if (i + kRowsAhead < positions) {
+      fetch<true>(output + (i + kRowsAhead) * like.stride, like.channels * sizeof(T));
+    }
     const A* row = rows.data + (2 * i + 1) * rows.padded;
     for (int64_t c = 0; c < like.channels; c += kLanes<A>) {
       store_first(output + i * like.stride + c, load(row + c), like.channels - c);
