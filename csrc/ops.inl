@@ -74,7 +74,7 @@ Tensor ps_roi_pool_backward(const Tensor& grad,  // [K, C, ph, pw]
                             const Tensor& rois,  // [K, 5]
                             double spatial_scale, Int pooled_height, Int pooled_width,
                             Int batch_size, Int channels, Int height,
-                            Int width);  // -> [N, channels, H, W]
+                            Int width);                // -> [N, channels, H, W]
 Tensor roi_align_rotated_forward(const Tensor& input,  // [N, C, H, W]
                                  const Tensor& rois,   // [K, 6] batch index, cx, cy, w, h, angle
                                  double spatial_scale, Int pooled_height, Int pooled_width,

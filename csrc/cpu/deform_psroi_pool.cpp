@@ -2,8 +2,8 @@
 #include "../math/deform_psroi_pool.h"
 
 #include "../ops.h"
-#include "memory.h"
 #include "element_type.h"
+#include "memory.h"
 #include "sparse_pool.h"
 
 namespace detops::cpu {

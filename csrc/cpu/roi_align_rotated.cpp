@@ -2,8 +2,8 @@
 #include "../math/roi_align_rotated.h"
 
 #include "../ops.h"
-#include "memory.h"
 #include "element_type.h"
+#include "memory.h"
 #include "sparse_pool.h"
 
 namespace detops::cpu {

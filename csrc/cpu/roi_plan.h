@@ -54,7 +54,8 @@ Plan make_plan(const char* op, const A* rois, int64_t columns, int64_t count, in
 template <typename A>
 Plan make_plan(const char* op, const A* rois, int64_t count, int64_t images) {
   return make_plan(
-      op, rois, 5, count, images, 1, [](const A*) { return 0; }, [](const A* roi) { return roi[2]; });
+      op, rois, 5, count, images, 1, [](const A*) { return 0; },
+      [](const A* roi) { return roi[2]; });
 }
 
 template <typename T>

@@ -13,31 +13,38 @@ from pathlib import Path
 import torch
 from torch.utils.benchmark import Timer
 
-from . import box_iou, deform_conv2d, demo_ops, nms, roi_align
+from . import (
+    box_iou,
+    box_iou_loss,
+    deform_conv2d,
+    demo_ops,
+    focal_loss,
+    masks,
+    ms_deform_attn,
+    nms,
+    roi_align,
+    roi_align_rotated,
+    roi_pool,
+    rotated,
+    soft_nms,
+)
 from .case import Call, Case
 
-MODULES = (nms, roi_align, box_iou, deform_conv2d, demo_ops)
-from . import box_iou, box_iou_loss, demo_ops, masks, nms, roi_align
-from .case import Call, Case
-
-MODULES = (nms, roi_align, box_iou, box_iou_loss, masks, demo_ops)
-from . import box_iou, demo_ops, focal_loss, ms_deform_attn, nms, roi_align
-from .case import Call, Case
-
-MODULES = (nms, roi_align, box_iou, ms_deform_attn, focal_loss, demo_ops)
-from . import box_iou, demo_ops, nms, roi_align, rotated, soft_nms
-from .case import Call, Case
-
-MODULES = (nms, soft_nms, rotated, roi_align, box_iou, demo_ops)
-from . import box_iou, demo_ops, nms, roi_align, roi_align_rotated
-from .case import Call, Case
-
-MODULES = (nms, roi_align, roi_align_rotated, box_iou, demo_ops)
-from . import box_iou, demo_ops, nms, roi_align, roi_pool
-from .case import Call, Case
-
-MODULES = (nms, roi_align, roi_pool, box_iou, demo_ops)
-MODULES = (nms, roi_align, box_iou, soft_nms, rotated, demo_ops)
+MODULES = (
+    nms,
+    soft_nms,
+    rotated,
+    roi_align,
+    roi_align_rotated,
+    roi_pool,
+    deform_conv2d,
+    ms_deform_attn,
+    box_iou,
+    box_iou_loss,
+    focal_loss,
+    masks,
+    demo_ops,
+)
 LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
 WARM_UP_SECONDS = 0.15
 COPIED = 1 << 26  # floats, far beyond any cache

@@ -17,8 +17,8 @@ from .box_iou_loss import (
 from .box_iou_rotated import box_iou_rotated
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
 from .deform_conv2d import DeformConv2d, deform_conv2d
-from .focal_loss import sigmoid_focal_loss
 from .deform_psroi_pooling import DeformPSRoIPooling, deform_psroi_pooling
+from .focal_loss import sigmoid_focal_loss
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .masks_to_boxes import masks_to_boxes
@@ -28,15 +28,14 @@ from .mlp import MLP, mlp
 from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms
+from .nms_rotated import batched_nms_rotated, nms_rotated
 from .paste_masks_in_image import paste_masks_in_image
 from .ps_roi_align import PSRoIAlign, ps_roi_align
 from .ps_roi_pool import PSRoIPool, ps_roi_pool
 from .roi_align import RoIAlign, roi_align
-from .roi_pool import RoIPool, roi_pool
-from .nms_rotated import batched_nms_rotated, nms_rotated
-from .roi_align import RoIAlign, roi_align
-from .soft_nms import soft_nms
 from .roi_align_rotated import RoIAlignRotated, roi_align_rotated
+from .roi_pool import RoIPool, roi_pool
+from .soft_nms import soft_nms
 
 __all__ = [
     "Axpy",
@@ -51,8 +50,8 @@ __all__ = [
     "PSRoIAlign",
     "PSRoIPool",
     "RoIAlign",
-    "RoIPool",
     "RoIAlignRotated",
+    "RoIPool",
     "axpy",
     "batched_nms",
     "batched_nms_rotated",
@@ -82,21 +81,15 @@ __all__ = [
     "ms_deform_attn",
     "multiscale_roi_align",
     "nms",
+    "nms_rotated",
     "paste_masks_in_image",
-    "register_tensor_methods",
-    "remove_small_boxes",
-    "roi_align",
-    "sigmoid_focal_loss",
     "ps_roi_align",
     "ps_roi_pool",
     "register_tensor_methods",
     "remove_small_boxes",
     "roi_align",
-    "roi_pool",
-    "nms_rotated",
-    "register_tensor_methods",
-    "remove_small_boxes",
-    "roi_align",
-    "soft_nms",
     "roi_align_rotated",
+    "roi_pool",
+    "sigmoid_focal_loss",
+    "soft_nms",
 ]
