@@ -61,14 +61,6 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def poison():
-    """Fresh tensors hold NaN, so that what a kernel forgets to write shows."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_equals_torchvision(device, layout, way, two_threads, poison):

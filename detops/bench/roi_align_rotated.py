@@ -30,7 +30,9 @@ def plain_roi_align_rotated(x: Tensor, rois: Tensor, size: int, scale: float, ra
     at_x = across * cos + down * sin + centre_x * scale
     at_y = down * cos - across * sin + centre_y * scale
     grid = torch.stack([at_x * (2 / width) - 1, at_y * (2 / height) - 1], 3).flatten(0, 1)
+    inside = (at_x >= -0.5) & (at_x <= width + 0.5) & (at_y >= -0.5) & (at_y <= height + 0.5)
     samples = F.grid_sample(x, grid[None], padding_mode="border", align_corners=False)
+    samples = samples * inside.flatten(0, 1)
     samples = samples.view(-1, len(rois), size, ratio, size, ratio)
     return samples.mean((3, 5)).transpose(0, 1)
 
@@ -51,10 +53,13 @@ def _rotated(x: Tensor, rois: Tensor, names: dict[str, Any], plain: bool) -> Ite
     form = torch.channels_last if names["layout"] == "channels_last" else torch.contiguous_format
     grad = torch.randn(COUNT, CHANNELS, SIZE, SIZE, device=x.device).contiguous(memory_format=form)
     leaf = x.detach().requires_grad_()
-    their_backward = None
+    their_backward: Call | None = None
     if plain:
         pooled = plain_roi_align_rotated(leaf, rois, SIZE, SCALE, 2)
-        their_backward = _gradient(pooled, [leaf], grad)
+
+        def their_backward() -> Tensor:
+            return torch.autograd.grad(pooled, leaf, grad, retain_graph=True)[0]
+
     yield Case(
         "roi_align_rotated forward",
         ours=lambda: ops.roi_align_rotated(x, rois, SIZE, SCALE, 2),

@@ -45,6 +45,7 @@ MODULES = (
     masks,
     demo_ops,
 )
+MODULES = (nms, roi_align, box_iou, demo_ops, roi_align_rotated)
 LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
 WARM_UP_SECONDS = 0.15
 COPIED = 1 << 26  # floats, far beyond any cache
