@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 from . import box_iou, demo_ops, nms, roi_align, roi_pool
 from .case import Call, Case
 
-MODULES = (nms, roi_align, roi_pool, box_iou, demo_ops)
+MODULES = (nms, roi_align, box_iou, roi_pool, demo_ops)
 LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
 WARM_UP_SECONDS = 0.15
 COPIED = 1 << 26  # floats, far beyond any cache
