@@ -105,21 +105,21 @@ template <typename T>
 void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int64_t n,
              int64_t pixels, accumulate_t<T>* sums, int64_t pixel_stride, int64_t channel_stride) {
   const int64_t bins = grad.height * grad.width;
-  const int64_t bin_step = grad.channels_last ? grad.channels : 1;
-  const int64_t channel_step = grad.channels_last ? 1 : bins;
-  const auto add = [&](int64_t bin, int64_t j) {
-    const int64_t from = (c + j) * channel_step + bin * bin_step, pixel = argmax[from];
-    // The indices are an argument, which may hold anything.
-    if (pixel < 0 || pixel >= pixels) return;
-    sums[pixel * pixel_stride + j * channel_stride] += math::to_float(grad.data[from]);
+  const auto add = [&](int64_t from, accumulate_t<T>* channel) {
+    // The indices are an argument, which may hold anything; a negative one is a large unsigned one.
+    const auto pixel = static_cast<uint32_t>(argmax[from]);
+    if (pixel >= pixels) return;
+    channel[pixel * pixel_stride] += math::to_float(grad.data[from]);
   };
   if (grad.channels_last) {
     for (int64_t bin = 0; bin < bins; ++bin) {
-      for (int64_t j = 0; j < n; ++j) add(bin, j);
+      const int64_t from = bin * grad.channels + c;
+      for (int64_t j = 0; j < n; ++j) add(from + j, sums + j * channel_stride);
     }
   } else {
     for (int64_t j = 0; j < n; ++j) {
-      for (int64_t bin = 0; bin < bins; ++bin) add(bin, j);
+      const int64_t from = (c + j) * bins;
+      for (int64_t bin = 0; bin < bins; ++bin) add(from + bin, sums + j * channel_stride);
     }
   }
 }

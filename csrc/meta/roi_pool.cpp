@@ -5,15 +5,21 @@
 #include "checks.h"
 
 namespace detops::meta {
+namespace {
+
+void check_indexable(const char* op, const c10::SymInt& height, const c10::SymInt& width) {
+  TORCH_SYM_CHECK((height * width).sym_le(INT32_MAX), "detops.", op, ": a map must have at most ",
+                  INT32_MAX, " pixels, got ", height, " x ", width);
+}
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& rois,
                                             double spatial_scale, c10::SymInt pooled_height,
                                             c10::SymInt pooled_width) {
   const char* op = "roi_pool";
   check_map(op, "input", input);
-  const c10::SymInt height = input.sym_size(2), width = input.sym_size(3);
-  TORCH_SYM_CHECK((height * width).sym_le(INT32_MAX), "detops.", op, ": input must have at most ",
-                  INT32_MAX, " pixels, got ", input.sym_sizes());
+  check_indexable(op, input.sym_size(2), input.sym_size(3));
   check_rois(op, rois, input, "input");
   check_pooling(op, pooled_height, pooled_width, 0);
   check_scale(op, spatial_scale);
@@ -42,6 +48,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   }
   check_scale(op, spatial_scale);
   check_map_size(op, batch_size, channels, height, width);
+  check_indexable(op, height, width);
   return empty_map(input, batch_size, channels, height, width);
 }
 

@@ -81,6 +81,9 @@ void roi_pool_forward(const RoIPoolTile<T>& t) {
     for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) {
       pool_bin<4, true>(t, bin, rows, cols, c, kWidth);
     }
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) {
+      pool_bin<2, true>(t, bin, rows, cols, c, kWidth);
+    }
     for (; c + kWidth <= t.channels; c += kWidth) {
       pool_bin<1, true>(t, bin, rows, cols, c, kWidth);
     }
