@@ -11,6 +11,11 @@ CUDA = pytest.param(
 )
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers_every_run():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(params=["cpu", CUDA])
 def device(request):
     return request.param
