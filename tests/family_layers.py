@@ -50,64 +50,68 @@ class SigmoidFocalLoss(torch.autograd.Function):
 
 
 class DeformConv(torch.autograd.Function):
+    """Version 1: everything by position, sizes along x before those along y."""
+
     @staticmethod
-    def forward(ctx, input, offset, weight, stride=1, padding=0, dilation=1, groups=1, parts=1):
-        ctx.save_for_backward(input, offset, weight)
-        # Width before height, twice each; how many images the column buffer would have to hold.
-        twice = [n for n in (stride, padding, dilation) for _ in range(2)]
-        ctx.numbers = (weight.size(3), weight.size(2), *twice, groups, parts)
-        ctx.buffers = [input.new_empty(0), input.new_empty(0)]
-        span = [dilation * (k - 1) + 1 for k in weight.shape[2:]]
-        size = [
-            (n + 2 * padding - s) // stride + 1 for n, s in zip(input.shape[2:], span, strict=True)
-        ]
-        output = input.new_empty(input.size(0), weight.size(0), *size)
-        step = min(64, input.size(0))
-        _C.deform_conv_forward(input, weight, offset, output, *ctx.buffers, *ctx.numbers, step)
+    def forward(ctx, x, offset, weight, stride, pad, dilation, groups, offset_groups):
+        ctx.save_for_backward(x, offset, weight)
+        height, width = weight.shape[2:]
+        ctx.window = (width, height, *stride[::-1], *pad[::-1], *dilation[::-1])
+        ctx.groups = (groups, offset_groups)
+        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
+        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
+        done = _C.deform_conv_forward(
+            x, weight, offset, output, *ctx.buffers, *ctx.window, *ctx.groups, 64
+        )
+        assert done == 1
         return output
 
     @staticmethod
     def backward(ctx, grad):
-        input, offset, weight = ctx.saved_tensors
+        x, offset, weight = ctx.saved_tensors
         columns, ones = ctx.buffers
-        step = min(64, input.size(0))
-        to_input, to_offset, to_weight = map(torch.zeros_like, (input, offset, weight))
-        _C.deform_conv_backward_input(
-            input, offset, grad, to_input, to_offset, weight, columns, *ctx.numbers, step
+        to_x, to_offset = torch.zeros_like(x), torch.zeros_like(offset)
+        done = _C.deform_conv_backward_input(
+            x, offset, grad, to_x, to_offset, weight, columns, *ctx.window, *ctx.groups, 64
         )
-        _C.deform_conv_backward_parameters(
-            input, offset, grad, to_weight, columns, ones, *ctx.numbers, 1, step
+        assert done == 1
+        to_weight = torch.zeros_like(weight)
+        done = _C.deform_conv_backward_parameters(
+            x, offset, grad, to_weight, columns, ones, *ctx.window, *ctx.groups, 1, 64
         )
-        return to_input, to_offset, to_weight, None, None, None, None, None
+        assert done == 1
+        return to_x, to_offset, to_weight, *[None] * 5
 
 
 class ModulatedDeformConv(torch.autograd.Function):
+    """Version 2: sizes along y before those along x, one stride, padding and dilation for both."""
+
     @staticmethod
-    def forward(ctx, input, offset, mask, weight, bias, stride=1, padding=0, dilation=1, parts=1):
+    def forward(ctx, x, offset, mask, weight, bias, stride, pad, dilation, groups, offset_groups):
         ctx.with_bias = bias is not None
-        bias = input.new_empty(1) if bias is None else bias
-        ctx.save_for_backward(input, offset, mask, weight, bias)
-        twice = [n for n in (stride, padding, dilation) for _ in range(2)]
-        ctx.numbers = (*weight.shape[2:], *twice, 1, parts, ctx.with_bias)
-        ctx.buffers = [input.new_empty(0), input.new_empty(0)]
-        output = input.new_empty(input.size(0), weight.size(0), *offset.shape[2:])
+        bias = bias if ctx.with_bias else x.new_empty(1)
+        ctx.save_for_backward(x, offset, mask, weight, bias)
+        ctx.window = (*weight.shape[2:], stride, stride, pad, pad, dilation, dilation)
+        ctx.rest = (groups, offset_groups, ctx.with_bias)
+        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
+        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
         ones, columns = ctx.buffers
         _C.modulated_deform_conv_forward(
-            input, weight, bias, ones, offset, mask, output, columns, *ctx.numbers
+            x, weight, bias, ones, offset, mask, output, columns, *ctx.window, *ctx.rest
         )
         return output
 
     @staticmethod
     def backward(ctx, grad):
-        input, offset, mask, weight, bias = ctx.saved_tensors
+        x, offset, mask, weight, bias = ctx.saved_tensors
         ones, columns = ctx.buffers
-        grads = [torch.zeros_like(t) for t in (input, weight, bias, offset, mask)]
+        to = {name: torch.zeros_like(t) for name, t in zip("xomwb", ctx.saved_tensors, strict=True)}
         _C.modulated_deform_conv_backward(
-            input, weight, bias, ones, offset, mask, columns, *grads, grad, *ctx.numbers
-        )
-        to_input, to_weight, to_bias, to_offset, to_mask = grads
-        to_bias = to_bias if ctx.with_bias else None
-        return to_input, to_offset, to_mask, to_weight, to_bias, None, None, None, None
+            x, weight, bias, ones, offset, mask, columns,
+            to["x"], to["w"], to["b"], to["o"], to["m"], grad, *ctx.window, *ctx.rest,
+        )  # fmt: skip
+        to_bias = to["b"] if ctx.with_bias else None
+        return to["x"], to["o"], to["m"], to["w"], to_bias, *[None] * 5
 
 
 class DeformRoIPooling(torch.autograd.Function):

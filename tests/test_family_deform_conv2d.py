@@ -3,74 +3,9 @@
 import pytest
 import torch
 import torchvision
-from torch.autograd import Function
+from family_layers import DeformConv, ModulatedDeformConv
 
 from detops import _C
-
-
-class DeformConv(Function):
-    """Version 1: everything by position, sizes along x before those along y."""
-
-    @staticmethod
-    def forward(ctx, x, offset, weight, stride, pad, dilation, groups, offset_groups):
-        ctx.save_for_backward(x, offset, weight)
-        height, width = weight.shape[2:]
-        ctx.window = (width, height, *stride[::-1], *pad[::-1], *dilation[::-1])
-        ctx.groups = (groups, offset_groups)
-        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
-        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
-        done = _C.deform_conv_forward(
-            x, weight, offset, output, *ctx.buffers, *ctx.window, *ctx.groups, 64
-        )
-        assert done == 1
-        return output
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, offset, weight = ctx.saved_tensors
-        columns, ones = ctx.buffers
-        to_x, to_offset = torch.zeros_like(x), torch.zeros_like(offset)
-        done = _C.deform_conv_backward_input(
-            x, offset, grad, to_x, to_offset, weight, columns, *ctx.window, *ctx.groups, 64
-        )
-        assert done == 1
-        to_weight = torch.zeros_like(weight)
-        done = _C.deform_conv_backward_parameters(
-            x, offset, grad, to_weight, columns, ones, *ctx.window, *ctx.groups, 1, 64
-        )
-        assert done == 1
-        return to_x, to_offset, to_weight, *[None] * 5
-
-
-class ModulatedDeformConv(Function):
-    """Version 2: sizes along y before those along x, one stride, padding and dilation for both."""
-
-    @staticmethod
-    def forward(ctx, x, offset, mask, weight, bias, stride, pad, dilation, groups, offset_groups):
-        ctx.with_bias = bias is not None
-        bias = bias if ctx.with_bias else x.new_empty(1)
-        ctx.save_for_backward(x, offset, mask, weight, bias)
-        ctx.window = (*weight.shape[2:], stride, stride, pad, pad, dilation, dilation)
-        ctx.rest = (groups, offset_groups, ctx.with_bias)
-        output = x.new_empty(x.size(0), weight.size(0), *offset.shape[2:])
-        ctx.buffers = [x.new_empty(0), x.new_empty(0)]
-        ones, columns = ctx.buffers
-        _C.modulated_deform_conv_forward(
-            x, weight, bias, ones, offset, mask, output, columns, *ctx.window, *ctx.rest
-        )
-        return output
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, offset, mask, weight, bias = ctx.saved_tensors
-        ones, columns = ctx.buffers
-        to = {name: torch.zeros_like(t) for name, t in zip("xomwb", ctx.saved_tensors, strict=True)}
-        _C.modulated_deform_conv_backward(
-            x, weight, bias, ones, offset, mask, columns,
-            to["x"], to["w"], to["b"], to["o"], to["m"], grad, *ctx.window, *ctx.rest,
-        )  # fmt: skip
-        to_bias = to["b"] if ctx.with_bias else None
-        return to["x"], to["o"], to["m"], to["w"], to_bias, *[None] * 5
 
 
 def random(generator, device, *shape):

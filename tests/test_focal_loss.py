@@ -3,6 +3,7 @@ import math
 import pytest
 import reference
 import torch
+from family_layers import SigmoidFocalLoss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
@@ -302,24 +303,6 @@ def test_vmap_and_func_grad(reduction):
     torch.testing.assert_close(torch.vmap(gradient)(x, t), expected)
 
 
-class FamilyLoss(torch.autograd.Function):
-    """How a detector of the family calls the functions: by position, targets as classes."""
-
-    @staticmethod
-    def forward(ctx, logits, targets, gamma, alpha):
-        ctx.save_for_backward(logits, targets)
-        ctx.arguments = (logits.shape[1], gamma, alpha)
-        return _C.sigmoid_focalloss_forward(logits, targets, *ctx.arguments)
-
-    @staticmethod
-    def backward(ctx, d_losses):
-        logits, targets = ctx.saved_tensors
-        d_logits = _C.sigmoid_focalloss_backward(
-            logits, targets, d_losses.contiguous(), *ctx.arguments
-        )
-        return d_logits, None, None, None
-
-
 @pytest.mark.parametrize("integer", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_family(device, integer, dtype):
@@ -333,7 +316,7 @@ def test_family(device, integer, dtype):
         return torchvision_focal_loss(x, dense, 0.3, 1.5) * counted
 
     def ours(x):
-        return FamilyLoss.apply(x, targets, 1.5, 0.3)
+        return SigmoidFocalLoss.apply(x, targets, 1.5, 0.3)
 
     tolerance = 1e-5 if dtype == torch.float32 else 4e-3
     for a, b in zip(with_gradient(ours, logits), with_gradient(theirs, logits), strict=True):

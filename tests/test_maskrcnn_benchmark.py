@@ -66,8 +66,8 @@ def heads(p, images, rois, targets, theirs):
         aligned = tv.roi_align(x, rois, 3, 0.5, 2)
         pooled = tv.roi_pool(x, rois, 3, 0.5)
     else:
-        x = DeformConv.apply(images, offset, p["first"], 1, 1)
-        x = ModulatedDeformConv.apply(x.relu(), offset, mask, p["second"], p["bias"], 1, 1)
+        x = DeformConv.apply(images, offset, p["first"], (1, 1), (1, 1), (1, 1), 1, 1)
+        x = ModulatedDeformConv.apply(x.relu(), offset, mask, p["second"], p["bias"], 1, 1, 1, 1, 1)
         aligned = RoIAlign.apply(x, rois, 3, 0.5, 2)
         pooled = RoIPool.apply(x, rois, 3, 0.5)
     # torchvision has no deformable pooling: the same in both, so that the whole can be compared.
