@@ -124,7 +124,7 @@ struct Tasks {
   }
 };
 
-// Copies of a task's planes, [kRoIChannels bins, groups, H * W]: of a channels_last map, or of one
+// Copies of a task's planes, [bins, groups, H * W]: of a channels_last map, or of one
 // whose numbers are too short to be summed in place.
 template <typename T>
 class PlaneCopies {
@@ -134,21 +134,21 @@ class PlaneCopies {
   void reserve(const Task& task, int64_t pixels) {
     pixels_ = pixels;
     groups_ = task.groups;
-    planes_.reserve(kRoIChannels * task.groups * pixels);
+    planes_.reserve(task.bins * task.groups * pixels);
   }
 
   A* plane(int64_t bin, int64_t group) {
     return planes_.data() + (bin * groups_ + group) * pixels_;
   }
 
-  // Whole blocks of channels, even where fewer bins are wanted: parts of a vector cost more.
   void load(const Planes<const T>& map, const Task& task, int64_t bins) {
     for (int64_t g = 0; g < task.groups; ++g) {
       const int64_t c = (task.group + g) * bins + task.bin;
+      // More than are wanted: parts of a vector cost more to load.
       const int64_t n = std::min(kRoIChannels, map.channels - c);
       for_each_part([&](int64_t first, int64_t count, A* lanes) {
         load_lanes(map, c, n, 0, first, count, lanes);
-        roi_align_kernels<A>().lanes_to_planes(lanes, groups_ * pixels_, kRoIChannels, count,
+        roi_align_kernels<A>().lanes_to_planes(lanes, groups_ * pixels_, task.bins, count,
                                                plane(0, g) + first);
       });
     }

@@ -37,19 +37,38 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
   }
 }
 
+template <typename T>
+DETOPS_INLINE void store_one(T* p, accumulate_t<T> x) {
+  math::from_float(x, *p);
+}
+
+DETOPS_INLINE void store_one(int32_t* p, int32_t x) { *p = x; }
+
 // The reverse.
 template <typename T>
 void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
                      T* planes) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
+  // So few channels or positions, such as the last of 7 x 7 bins, cost less one by one.
+  constexpr int64_t kFew = kWidth > 4 ? 2 : 1;
   for (int64_t c = 0; c < channels; c += kWidth) {
     for (int64_t i = 0; i < count; i += kWidth) {
+      const int64_t some = channels - c < kWidth ? channels - c : kWidth;
+      const int64_t rest = count - i < kWidth ? count - i : kWidth;
+      if (some <= kFew || rest <= kFew) {
+        for (int64_t j = 0; j < some; ++j) {
+          for (int64_t k = i; k < i + rest; ++k) {
+            store_one(planes + (c + j) * stride + k, lanes[k * kRoIChannels + c + j]);
+          }
+        }
+        continue;
+      }
       const int64_t at = square_begin(i, kWidth, count);
       const A* from = lanes + at * kRoIChannels + c;
       T* to = planes + c * stride + at;
       Vector<A> v[kWidth] = {};
-      if (c + kWidth <= channels && at + kWidth <= count) {
+      if (some == kWidth && at + kWidth <= count) {
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * kRoIChannels);
         transpose<A>(v);
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * stride, v[j]);
@@ -57,7 +76,7 @@ void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t chann
         const int64_t n = count - at < kWidth ? count - at : kWidth;
         for (int64_t j = 0; j < n; ++j) v[j] = load(from + j * kRoIChannels);
         transpose<A>(v);
-        for (int64_t j = 0; j < kWidth && c + j < channels; ++j) {
+        for (int64_t j = 0; j < some; ++j) {
           if (n < kWidth) {
             store_part(to + j * stride, v[j], n);
           } else {
