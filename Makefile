@@ -65,7 +65,7 @@ sanitize: $(VENV)/.dependencies
 cross-check: $(VENV)/.dependencies
 	mkdir -p build/cross
 	for file in csrc/cpu/*.cpp csrc/cpu/kernels/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
-	$(CROSS_CXX) -O2 -static tests/cross/kernels.cpp csrc/cpu/kernels/*.cpp -o build/cross/kernels
+	$(CROSS_CXX) -O2 -static tests/cross/*.cpp csrc/cpu/kernels/*.cpp -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt
