@@ -45,8 +45,6 @@ MODULES = (
     masks,
     demo_ops,
 )
-MODULES = (nms, roi_align, box_iou, demo_ops, roi_align_rotated)
-MODULES = (nms, roi_align, box_iou, roi_pool, demo_ops)
 LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
 WARM_UP_SECONDS = 0.15
 COPIED = 1 << 26  # floats, far beyond any cache
