@@ -89,7 +89,7 @@ def test_command(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["soup"], "no benchmark of soup; there are those of nms, roi_align, box_iou"),
+        (["soup"], "no benchmark of soup; there are those of nms, soft_nms"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--readme", "{tmp}/empty.md"], "no <!-- benchmarks: begin -->"),
     ],
