@@ -118,6 +118,11 @@ inline Tensor wide(const Tensor& t, at::ScalarType features) {
   return as_type(t, compute_type(features)).contiguous();
 }
 
+// Undefined where there is none.
+inline Tensor wide(const std::optional<Tensor>& t, at::ScalarType features) {
+  return t ? wide(*t, features) : Tensor();
+}
+
 inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 
 inline bool is_channels_last(const Tensor& t) {

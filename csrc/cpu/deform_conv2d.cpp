@@ -108,13 +108,12 @@ Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const at::ScalarType type = compute_type(input.scalar_type());
-  const auto wide = [type](const std::optional<Tensor>& t) {
-    return t ? as_type(*t, type).contiguous() : Tensor();
-  };
+  const auto widened = [type](const auto& t) { return wide(t, type); };
   Tensor sums =
       output.scalar_type() == type ? output : at::empty_like(output, output.options().dtype(type));
   with_element_type(input.scalar_type(), [&](auto element) {
-    forward<decltype(element)>(g, maps, wide(offset), wide(mask), wide(weight), wide(bias), sums);
+    forward<decltype(element)>(g, maps, widened(offset), widened(mask), widened(weight),
+                               widened(bias), sums);
   });
   if (!sums.is_same(output)) output.copy_(sums);
   return output;

@@ -266,10 +266,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
   expect_writes(to_input);
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const at::ScalarType type = compute_type(input.scalar_type());
-  const auto wide = [type](const Tensor& t) { return as_type(t, type).contiguous(); };
   const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
-                  input.contiguous(input.suggest_memory_format()), wide(offset),
-                  mask ? wide(*mask) : Tensor(), wide(weight)};
+                  input.contiguous(input.suggest_memory_format()), wide(offset, type),
+                  wide(mask, type), wide(weight, type)};
   // Itself, unless of another dtype; then it is copied at the end.
   const auto sums_for = [type](const Tensor& t, bool is_wanted) {
     return !is_wanted                ? Tensor()

@@ -228,7 +228,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
   expect_writes(output);
   const Tensor maps = in_layout_for(input, group_size);
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = offset ? wide(*offset, input.scalar_type()) : Tensor();
+  const Tensor wide_offset = wide(offset, input.scalar_type());
   const math::DeformPSRoIPooling pooling{pooled_height,   pooled_width,  part_size,
                                          sample_per_part, spatial_scale, trans_std};
   with_element_type(input.scalar_type(), [&](auto element) {
@@ -261,7 +261,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
   expect_writes(grad_maps);
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = offset ? wide(*offset, input.scalar_type()) : Tensor();
+  const Tensor wide_offset = wide(offset, input.scalar_type());
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,
                                          sample_per_part, spatial_scale, trans_std};

@@ -32,8 +32,8 @@ class Attention {
         queries(locations.size(1)),
         samples(locations.size(3) * locations.size(4)),
         value_(value.contiguous()),
-        locations_(as_type(locations, compute_type(value.scalar_type())).contiguous()),
-        weights_(as_type(weights, compute_type(value.scalar_type())).contiguous()),
+        locations_(wide(locations, value.scalar_type())),
+        weights_(wide(weights, value.scalar_type())),
         row_(padded(samples)),
         levels_(3 * row_),
         zeros_(channels) {

@@ -280,7 +280,7 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   expect_writes(output);
   const at::ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  const Tensor wide_rois = wide(rois, type);
   with_element_type(
       type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
   return output;
@@ -291,7 +291,7 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
   expect_writes(maps);
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  const Tensor wide_rois = wide(rois, type);
   with_element_type(
       type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
   return maps;

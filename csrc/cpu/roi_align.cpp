@@ -190,7 +190,7 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   std::vector<Tensor> maps;
   for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
   const at::ScalarType type = inputs[0].scalar_type();
-  const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  const Tensor wide_rois = wide(rois, type);
   with_element_type(
       type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
   return output;
@@ -200,7 +200,7 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
                                  std::vector<Tensor> maps) {
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(type)).contiguous();
+  const Tensor wide_rois = wide(rois, type);
   for (const Tensor& map : maps) expect_writes(map);
   if (grad.size(1) > 0) {
     with_element_type(

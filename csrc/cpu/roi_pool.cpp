@@ -188,7 +188,7 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
   expect_writes(argmax);
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(input.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, input.scalar_type());
   with_element_type(input.scalar_type(), [&, &output = output, &argmax = argmax](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
@@ -215,7 +215,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   expect_writes(maps);
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
-  const Tensor wide_rois = rois.to(compute_type(grad.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
   with_element_type(grad.scalar_type(), [&](auto element) {
     backward<decltype(element)>(pooled, wide_rois, index, maps);
   });

@@ -18,7 +18,7 @@ struct DeformSampling {
   const A* count;   // [K, classes, ph, pw]
   int64_t classes, images, height, width;
 
-  __device__ int64_t image(int64_t k) const { return image_of(rois[5 * k], images); }
+  __device__ int64_t image(int64_t k) const { return image_of(rois + 5 * k, images); }
 
   __device__ const A* offset_of(int64_t k, int64_t of_class) const {
     const int64_t part = pooling.part_size * pooling.part_size;
@@ -184,7 +184,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
   if (output.numel() == 0) return {output, count};
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = offset ? wide(*offset, input.scalar_type()) : Tensor();
+  const Tensor wide_offset = wide(offset, input.scalar_type());
   const math::DeformPSRoIPooling pooling{pooled_height,   pooled_width,  part_size,
                                          sample_per_part, spatial_scale, trans_std};
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -215,7 +215,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
   const Tensor maps = input.contiguous(grad_input.suggest_memory_format());
   const Tensor pooled = grad.contiguous(grad_input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = offset ? wide(*offset, input.scalar_type()) : Tensor();
+  const Tensor wide_offset = wide(offset, input.scalar_type());
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,
                                          sample_per_part, spatial_scale, trans_std};

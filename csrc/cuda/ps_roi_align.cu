@@ -143,7 +143,7 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   if (output.numel() == 0) return output;
   if (input.numel() == 0) return output.zero_();  // no image that a batch index could name
   const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(input.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.ps_roi_align", [&] {
         using A = at::opmath_type<scalar_t>;
@@ -160,7 +160,7 @@ template <template <typename> class Rule>
 Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Tensor maps) {
   if (maps.numel() == 0) return maps;
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(grad.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
   const Tiles tiles = tiles_of(maps.size(0), maps.size(1), maps.size(2), maps.size(3));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.ps_roi_align_backward", [&] {

@@ -4,10 +4,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "launch.cuh"
-#include "strides.cuh"
 
 // What the RoI ops share.
 namespace detops::cuda {
+
+// Strides, in elements, of [N, C, H, W] in either layout.
+struct Strides {
+  int64_t n, c, h, w;
+};
+
+__host__ __device__ inline Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
+  return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
+}
 
 // An element of [N, C, H, W] by its number in memory.
 struct Position {
@@ -25,7 +33,7 @@ __device__ inline Position position_of(int64_t i, bool channels_last, int64_t ch
   return at;
 }
 
-// -1 for a batch index out of range, which pools to zeros.
+// The image that a row of boxes names; -1 for a batch index out of range, which pools to zeros.
 template <typename A>
 __device__ int64_t image_of(const A* roi, int64_t images) {
   const bool valid = roi[0] >= 0 && roi[0] < A(images);

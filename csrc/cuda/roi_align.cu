@@ -201,7 +201,7 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   const auto format = inputs[0].suggest_memory_format();
   std::vector<Tensor> maps;
   for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
-  const Tensor wide_rois = rois.to(compute_type(output.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, output.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "detops.roi_align", [&] {
         roi_align_forward_kernel<scalar_t>
@@ -217,7 +217,7 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
                                  std::vector<Tensor> maps) {
   if (maps[0].size(0) * maps[0].size(1) == 0) return maps;
   const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(grad.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_backward", [&] {
         const auto params = make_params<scalar_t>(pooling, maps, wide_rois);

@@ -17,7 +17,7 @@ struct RotatedSampling {
   int64_t images, pooled_height, pooled_width, sampling_ratio, height, width;
   int64_t classes = 1;
 
-  __device__ int64_t image(int64_t k) const { return image_of(rois[6 * k], images); }
+  __device__ int64_t image(int64_t k) const { return image_of(rois + 6 * k, images); }
 
   __device__ math::RotatedRoI<A> roi(int64_t k) const {
     return math::rotated_roi(rois + 6 * k + 1, scale, pooled_height, pooled_width, sampling_ratio);

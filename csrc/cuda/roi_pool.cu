@@ -142,7 +142,7 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
     return result;
   }
   const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = rois.to(compute_type(input.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.roi_pool", [&] {
         using A = at::opmath_type<scalar_t>;
@@ -166,7 +166,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   if (maps.numel() == 0) return maps;
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
-  const Tensor wide_rois = rois.to(compute_type(grad.scalar_type())).contiguous();
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
   const Tiles tiles = tiles_of(batch_size, channels, height, width);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_pool_backward", [&] {

@@ -4,8 +4,7 @@
 #include <ATen/OpMathType.h>
 
 #include "../math/bilinear.h"
-#include "launch.cuh"
-#include "strides.cuh"
+#include "roi.cuh"
 
 // Kernels of the ops that pool a bin of a RoI as a mean of bilinear samples, each sample anywhere
 // on the map. A sampling says where; it has
@@ -44,23 +43,15 @@ __global__ void sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampl
   const Strides s = p.map_strides();
   const auto reach = math::reach_of_map(p.height, p.width);
   DETOPS_FOR_EACH(i, p.rois * p.channels * p.pooled_height * p.pooled_width) {
-    int64_t rest = i, c, ph, pw;
-    if (p.pooled_channels_last) {
-      c = rest % p.channels, rest /= p.channels;
-      pw = rest % p.pooled_width, rest /= p.pooled_width;
-      ph = rest % p.pooled_height, rest /= p.pooled_height;
-    } else {
-      pw = rest % p.pooled_width, rest /= p.pooled_width;
-      ph = rest % p.pooled_height, rest /= p.pooled_height;
-      c = rest % p.channels, rest /= p.channels;
-    }
-    const int64_t image = sampling.image(rest);
+    const Position at =
+        position_of(i, p.pooled_channels_last, p.channels, p.pooled_height, p.pooled_width);
+    const int64_t image = sampling.image(at.n);
     A sum = 0, factor = 0;
     if (image >= 0) {
-      const T* map = maps + image * s.n + p.source(c, ph, pw) * s.c;
-      const int64_t of_class = c / (p.channels / sampling.classes);
+      const T* map = maps + image * s.n + p.source(at.c, at.h, at.w) * s.c;
+      const int64_t of_class = at.c / (p.channels / sampling.classes);
       factor = sampling.visit_bin(
-          rest, of_class, ph, pw, reach, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+          at.n, of_class, at.h, at.w, reach, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
             math::visit_corners(y, x, [&](int64_t row, int64_t col, A weight) {
               sum += weight * static_cast<A>(map[row * s.h + col * s.w]);
             });
@@ -70,36 +61,28 @@ __global__ void sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampl
   }
 }
 
-// Owner-computes, as in roi_align.cu: a block owns a tile of one map and a few channels of one
-// class and group, and adds the RoIs that reach the tile in their order. No atomics, so the same
-// bits every run.
-constexpr int kSparseTile = 8;          // pixels a side
-constexpr int kSparseChannelLanes = 4;  // threads per pixel
-constexpr int kSparseChannelsPerThread = 8;
-constexpr int kSparseChannelTile = kSparseChannelLanes * kSparseChannelsPerThread;
-constexpr int kSparsePixels = kSparseTile * kSparseTile;
+// Owner-computes, see roi.cuh; the channels of a block are of one class and group.
+constexpr int kPixels = kTile * kTile;
 constexpr int kSparseBins = 64;  // whose weights are held at a time
-static_assert(kSparsePixels * kSparseChannelLanes == kThreads, "a thread per pixel and lane");
 
 template <typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
     sparse_pool_backward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* grad, T* maps,
                                 int64_t tiles_high, int64_t tiles_wide) {
   using A = typename Sampling::A;
-  __shared__ A weights[kSparseBins][kSparsePixels + 1];  // padded: no two bins in one bank
-  __shared__ bool reached[kThreads];
+  __shared__ A weights[kSparseBins][kPixels + 1];  // padded: no two bins in one bank
   const int self = static_cast<int>(threadIdx.x);
-  const int pixel = self % kSparsePixels, lane = self / kSparsePixels;
+  const int pixel = self % kPixels, lane = self / kPixels;
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t blocks = (per_class + kSparseChannelTile - 1) / kSparseChannelTile;
+  const int64_t blocks = (per_class + kChannelTile - 1) / kChannelTile;
   int64_t rest = blockIdx.x;
-  const int64_t tile_x = rest % tiles_wide * kSparseTile;
+  const int64_t tile_x = rest % tiles_wide * kTile;
   rest /= tiles_wide;
-  const int64_t tile_y = rest % tiles_high * kSparseTile;
+  const int64_t tile_y = rest % tiles_high * kTile;
   rest /= tiles_high;
   const int64_t image = rest % p.images;
   rest /= p.images;
-  const int64_t first_channel = rest % blocks * kSparseChannelTile + lane;  // of the class
+  const int64_t first_channel = rest % blocks * kChannelTile + lane;  // of the class
   rest /= blocks;
   const int64_t gw = rest % p.groups, gh = rest / p.groups % p.groups;
   const int64_t of_class = rest / (p.groups * p.groups);
@@ -111,62 +94,57 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t high = ((gh + 1) * p.pooled_height + p.groups - 1) / p.groups - top;
   const int64_t wide = ((gw + 1) * p.pooled_width + p.groups - 1) / p.groups - left;
   // What samples outside the map give belongs to pixels on its border.
-  const math::Rectangle reach{double(tile_y - 1), double(tile_y + kSparseTile), double(tile_x - 1),
-                              double(tile_x + kSparseTile)};
+  const math::Rectangle reach{double(tile_y - 1), double(tile_y + kTile), double(tile_x - 1),
+                              double(tile_x + kTile)};
 
-  A sum[kSparseChannelsPerThread] = {};
-  for (int64_t base = 0; base < p.rois; base += kThreads) {
-    __syncthreads();
-    const int64_t mine = base + self;
-    reached[self] =
-        mine < p.rois && sampling.image(mine) == image && sampling.meets(mine, of_class, reach);
-    __syncthreads();
-    for (int64_t k = base; k < base + kThreads && k < p.rois; ++k) {
-      if (!reached[k - base]) continue;
-      for (int64_t first = 0; first < high * wide; first += kSparseBins) {
-        __syncthreads();
-        if (self < kSparseBins) {
-          A* weight = weights[self];
-          for (int i = 0; i < kSparsePixels; ++i) weight[i] = 0;
-          const int64_t bin = first + self;
-          if (bin < high * wide) {
-            const A factor = sampling.visit_bin(
-                k, of_class, top + bin / wide, left + bin % wide, reach,
-                [&](const math::Taps<A>& y, const math::Taps<A>& x) {
-                  math::visit_corners(y, x, [&](int64_t row, int64_t col, A w) {
-                    const int64_t ty = row - tile_y, tx = col - tile_x;
-                    if (ty >= 0 && ty < kSparseTile && tx >= 0 && tx < kSparseTile) {
-                      weight[ty * kSparseTile + tx] += w;
-                    }
-                  });
-                });
-            for (int i = 0; i < kSparsePixels; ++i) {
-              if (weight[i] != 0) weight[i] *= factor;
-            }
-          }
-        }
-        __syncthreads();
-        const int64_t bins = min(int64_t(kSparseBins), high * wide - first);
-        for (int64_t b = 0; b < bins; ++b) {
-          const A weight = weights[b][pixel];
-          if (weight == 0) continue;
-          const int64_t ph = top + (first + b) / wide, pw = left + (first + b) % wide;
-          const T* g = grad + k * gs.n + of_class * per_class * gs.c + ph * gs.h + pw * gs.w;
-          for (int j = 0; j < kSparseChannelsPerThread; ++j) {
-            const int64_t c = first_channel + j * kSparseChannelLanes;
-            if (c < per_class) sum[j] += weight * static_cast<A>(g[c * gs.c]);
+  A sum[kChannelsPerThread] = {};
+  const auto reached = [&](int64_t k) {
+    return sampling.image(k) == image && sampling.meets(k, of_class, reach);
+  };
+  visit_reaching(p.rois, reached, [&](int64_t k) {
+    for (int64_t first = 0; first < high * wide; first += kSparseBins) {
+      __syncthreads();
+      if (self < kSparseBins) {
+        A* weight = weights[self];
+        for (int i = 0; i < kPixels; ++i) weight[i] = 0;
+        const int64_t bin = first + self;
+        if (bin < high * wide) {
+          const A factor =
+              sampling.visit_bin(k, of_class, top + bin / wide, left + bin % wide, reach,
+                                 [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+                                   math::visit_corners(y, x, [&](int64_t row, int64_t col, A w) {
+                                     const int64_t ty = row - tile_y, tx = col - tile_x;
+                                     if (ty >= 0 && ty < kTile && tx >= 0 && tx < kTile) {
+                                       weight[ty * kTile + tx] += w;
+                                     }
+                                   });
+                                 });
+          for (int i = 0; i < kPixels; ++i) {
+            if (weight[i] != 0) weight[i] *= factor;
           }
         }
       }
+      __syncthreads();
+      const int64_t bins = min(int64_t(kSparseBins), high * wide - first);
+      for (int64_t b = 0; b < bins; ++b) {
+        const A weight = weights[b][pixel];
+        if (weight == 0) continue;
+        const int64_t ph = top + (first + b) / wide, pw = left + (first + b) % wide;
+        const T* g = grad + k * gs.n + of_class * per_class * gs.c + ph * gs.h + pw * gs.w;
+        for (int j = 0; j < kChannelsPerThread; ++j) {
+          const int64_t c = first_channel + j * kChannelLanes;
+          if (c < per_class) sum[j] += weight * static_cast<A>(g[c * gs.c]);
+        }
+      }
     }
-  }
+  });
 
-  const int64_t y = tile_y + pixel / kSparseTile, x = tile_x + pixel % kSparseTile;
+  const int64_t y = tile_y + pixel / kTile, x = tile_x + pixel % kTile;
   if (y >= p.height || x >= p.width) return;
   const Strides s = p.map_strides();
   T* out = maps + image * s.n + y * s.h + x * s.w;
-  for (int j = 0; j < kSparseChannelsPerThread; ++j) {
-    const int64_t c = first_channel + j * kSparseChannelLanes;
+  for (int j = 0; j < kChannelsPerThread; ++j) {
+    const int64_t c = first_channel + j * kChannelLanes;
     if (c >= per_class) continue;
     const int64_t source = ((of_class * per_class + c) * p.groups + gh) * p.groups + gw;
     out[source * s.c] = static_cast<T>(sum[j]);
@@ -185,10 +163,10 @@ void sparse_pool_forward(const SparsePoolParams<T>& p, const Sampling& sampling,
 template <typename T, typename Sampling>
 void sparse_pool_backward(const SparsePoolParams<T>& p, const Sampling& sampling,
                           const Tensor& grad, Tensor& maps) {
-  const int64_t high = (p.height + kSparseTile - 1) / kSparseTile;
-  const int64_t wide = (p.width + kSparseTile - 1) / kSparseTile;
+  const int64_t high = (p.height + kTile - 1) / kTile;
+  const int64_t wide = (p.width + kTile - 1) / kTile;
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t blocks = (per_class + kSparseChannelTile - 1) / kSparseChannelTile;
+  const int64_t blocks = (per_class + kChannelTile - 1) / kChannelTile;
   const int64_t grid = sampling.classes * p.groups * p.groups * blocks * p.images * high * wide;
   TORCH_CHECK(grid <= INT32_MAX, "detops: a gradient of ", maps.sizes(), " is too large");
   sparse_pool_backward_kernel<T>
@@ -205,16 +183,6 @@ SparsePoolParams<T> sparse_pool_params(const Tensor& pooled, const Tensor& maps,
           maps.size(3),           groups,
           pooled.size(2),         pooled.size(3),
           is_channels_last(maps), is_channels_last(pooled)};
-}
-
-// The image that a row of boxes names, or -1.
-template <typename A>
-__device__ int64_t image_of(A index, int64_t images) {
-  const bool valid = index >= 0 && index < A(images);
-#ifdef DETOPS_DEBUG
-  CUDA_KERNEL_ASSERT(valid && "detops: a batch index is out of range");
-#endif
-  return valid ? static_cast<int64_t>(index) : -1;
 }
 
 }  // namespace detops::cuda

@@ -1,87 +1,9 @@
 """RoIAlign of rotated boxes."""
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
-from .. import _C
-from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
-
-
-class RoIAlignRotatedFunction(torch.autograd.Function):
-    """Linear in ``input``; no gradient reaches the boxes."""
-
-    @staticmethod
-    def forward(input: Tensor, boxes: Tensor, pooling: tuple[float, int, int, int]) -> Tensor:
-        """See :func:`roi_align_rotated`."""
-        return _C.roi_align_rotated_forward(input, boxes, *pooling)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the boxes and what the backward pass needs to know of the input."""
-        input, boxes, ctx.pooling = inputs
-        ctx.save_for_backward(boxes)
-        ctx.size = tuple(input.shape)
-        ctx.format = memory_format(input)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """The transpose of the forward pass."""
-        (boxes,) = ctx.saved_tensors
-        grad = grad.contiguous(memory_format=ctx.format)
-        map = RoIAlignRotatedBackwardFunction.apply(grad, boxes, ctx.pooling, ctx.size)
-        return map, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: tuple
-    ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
-        batch = info.batch_size
-        folded = fold(input, in_dims[0], batch)
-        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
-        return unfold(RoIAlignRotatedFunction.apply(folded, boxes, pooling), batch), 0
-
-
-class RoIAlignRotatedBackwardFunction(torch.autograd.Function):
-    """The transpose of :class:`RoIAlignRotatedFunction`: its own derivative is the forward pass."""
-
-    @staticmethod
-    def forward(
-        grad: Tensor,
-        boxes: Tensor,
-        pooling: tuple[float, int, int, int],
-        size: tuple[int, int, int, int],
-    ) -> Tensor:
-        """Spreads ``grad`` over a map of the given size."""
-        scale, height, width, sampling_ratio = pooling
-        return _C.roi_align_rotated_backward(
-            grad, boxes, scale, height, width, *size, sampling_ratio
-        )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """Keeps the boxes."""
-        _, boxes, ctx.pooling, _ = inputs
-        ctx.save_for_backward(boxes)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """Double backward: the forward pass on the gradient."""
-        (boxes,) = ctx.saved_tensors
-        return RoIAlignRotatedFunction.apply(grad, boxes, ctx.pooling), None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, pooling: tuple, size: tuple
-    ) -> tuple[Tensor, int]:
-        """One call over the folded images."""
-        batch, images = info.batch_size, size[0]
-        boxes = fold_boxes(boxes, in_dims[1], batch, images)
-        grad = fold(grad, in_dims[0], batch)
-        size = (batch * images, *size[1:])
-        return unfold(RoIAlignRotatedBackwardFunction.apply(grad, boxes, pooling, size), batch), 0
+from ._linear_pooling import LinearPoolingFunction
+from ._shared import as_pair, as_rois
 
 
 def roi_align_rotated(
@@ -120,7 +42,9 @@ def roi_align_rotated(
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio)
-    return RoIAlignRotatedFunction.apply(input, as_rois(boxes, columns=5), pooling)
+    rois = as_rois(boxes, columns=5)
+    pooled: Tensor = LinearPoolingFunction.apply(input, rois, "roi_align_rotated", pooling)
+    return pooled
 
 
 class RoIAlignRotated(nn.Module):
