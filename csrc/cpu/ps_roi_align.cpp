@@ -1,109 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/Parallel.h>
 
-#include "../math/roi_pool.h"
 #include "../ops.h"
 #include "element_type.h"
-#include "kernels/ps_roi_align.h"
 #include "memory.h"
+#include "ps_roi_rules.h"
 #include "roi_plan.h"
 
-// "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads channel
-// (c * pooled_height + ph) * pooled_width + pw of the map alone. PSRoIAlign and PSRoIPool differ in
-// their rules of an axis only; both ops are here.
 namespace detops::cpu {
 namespace {
-
-struct Pooling {
-  const char* op;
-  double scale;
-  int64_t pooled_height, pooled_width, sampling_ratio;
-  bool align;
-
-  int64_t bins() const { return pooled_height * pooled_width; }
-};
-
-// See PSTaps.
-template <typename A>
-class TapStorage {
- public:
-  PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
-
-  // Bin p of all axes on a map `size` long; taps of `lanes` positions.
-  template <typename Axis>
-  void build(const std::vector<Axis>& axes, int64_t p, int64_t size, int64_t lanes) {
-    begin_.assign(1, 0);
-    begin_.reserve(axes.size() + 1);
-    for (const Axis& axis : axes) {
-      math::visit_taps(axis, p, size,
-                       [&](int64_t index, A weight) { add(index, weight, lanes, size); });
-      begin_.push_back(static_cast<int64_t>(index_.size()));
-    }
-  }
-
- private:
-  // Positions advance steadily, so that one seen before is in one of the last two taps.
-  void add(int64_t index, A weight, int64_t lanes, int64_t size) {
-    const int64_t end = static_cast<int64_t>(index_.size());
-    for (int64_t i = end - 1; i >= std::max(end - 2, begin_.back()); --i) {
-      const int64_t lane = index - index_[i];
-      if (lane >= 0 && lane < lanes) {
-        weight_[i * lanes + lane] += weight;
-        return;
-      }
-    }
-    const int64_t first = std::min(index, std::max<int64_t>(0, size - lanes));
-    index_.push_back(static_cast<int32_t>(first));
-    weight_.resize(weight_.size() + lanes, A(0));
-    weight_[end * lanes + index - first] = weight;
-  }
-
-  std::vector<int64_t> begin_;
-  std::vector<int32_t> index_;
-  std::vector<A> weight_;
-};
-
-// The rules of all RoIs of a run, bin by bin.
-template <typename A>
-class Rules {
- public:
-  Rules(const Pooling& pooling, const A* rois, const uint32_t* order, int64_t count, int64_t height,
-        int64_t width, int64_t lanes)
-      : rows_(pooling.pooled_height), cols_(pooling.pooled_width) {
-    const A scale = static_cast<A>(pooling.scale);
-    const auto build = [&](const auto& axis_of) {
-      using Axis = decltype(axis_of(A(), A(), int64_t()));
-      const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
-      std::vector<Axis> rows(count), cols(count);
-      at::parallel_for(0, count, 1024, [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          const A* roi = rois + 5 * int64_t(order[i]);
-          rows[i] = axis_of(roi[2], roi[4], ph);
-          cols[i] = axis_of(roi[1], roi[3], pw);
-        }
-      });
-      at::parallel_for(0, ph + pw, 1, [&](int64_t p, int64_t end) {
-        for (; p < std::min(end, ph); ++p) rows_[p].build(rows, p, height, 1);
-        for (; p < end; ++p) cols_[p - ph].build(cols, p - ph, width, lanes);
-      });
-    };
-    if (pooling.align) {
-      build([&](A low, A high, int64_t pooled) {
-        return math::roi_axis(low, high, scale, true, pooled, pooling.sampling_ratio);
-      });
-    } else {
-      build([&](A low, A high, int64_t pooled) {
-        return math::pool_axis(low, high, scale, 0, pooled);
-      });
-    }
-  }
-
-  PSTaps<A> rows(int64_t ph) const { return rows_[ph].view(); }
-  PSTaps<A> cols(int64_t pw) const { return cols_[pw].view(); }
-
- private:
-  std::vector<TapStorage<A>> rows_, cols_;
-};
 
 // A task is a block of neighbouring bins of up to kPSPlanes channels.
 struct Task {
@@ -180,7 +85,7 @@ class PlaneCopies {
 };
 
 template <typename T>
-void forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
+void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
   using A = accumulate_t<T>;
   const auto& kernel = ps_roi_align_kernels<T>();
   const bool channels_last = is_channels_last(input);
@@ -195,7 +100,7 @@ void forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Te
     const auto map = planes_of<const T>(input, run.image, channels_last);
     const int64_t pixels = map.height * map.width;
     const uint32_t* order = plan.order.data() + run.begin;
-    const Rules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
+    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
     const int64_t work = groups * bins * (count + (channels_last ? pixels : 0));
     at::parallel_for(
         0, tasks.size(), tasks_per_thread(tasks.size(), work), [&](int64_t i, int64_t end) {
@@ -225,14 +130,14 @@ void forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Te
   }
 }
 
-// Threads own planes: no two write the same element, and each element adds its RoIs in the order of
-// the plan, so the bits do not depend on the number of threads.
+// Threads own planes, or rows: no two write the same element, and each element adds its RoIs in the
+// order of the plan, so the bits do not depend on the number of threads.
 template <typename T>
-void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
+void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor& rois,
+                     Tensor& maps) {
   using A = accumulate_t<T>;
+  constexpr bool kInPlace = std::is_same_v<T, A>;
   const auto& kernel = ps_roi_align_kernels<T>();
-  const bool channels_last = is_channels_last(maps);
-  const bool in_place = !channels_last && std::is_same_v<T, A>;
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = make_plan(pooling.op, roi, rois.size(0), maps.size(0));
   const int64_t groups = grad.size(1), bins = pooling.bins();
@@ -240,42 +145,77 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Te
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   for (const Run& run : plan.runs) {
     const int64_t count = run.end - run.begin;
-    const auto map = planes_of<T>(maps, run.image, channels_last);
+    const auto map = planes_of<T>(maps, run.image, false);
     const int64_t pixels = map.height * map.width;
     const uint32_t* order = plan.order.data() + run.begin;
-    const Rules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
+    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
     const int64_t work = groups * bins * (count + pixels);
+    at::parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), work),
+                     [&](int64_t i, int64_t end) {
+                       PlaneCopies<T> copies;
+                       for (; i < end; ++i) {
+                         const Task task = tasks[i];
+                         if (!kInPlace) copies.reserve(task, pixels);
+                         for (int64_t b = 0; b < task.bins; ++b) {
+                           const int64_t bin = task.bin + b;
+                           A* planes = copies.plane(b, 0);
+                           int64_t stride = pixels;
+                           if constexpr (kInPlace) {
+                             planes = map.at(task.group * bins + bin, 0, 0), stride = bins * pixels;
+                           }
+                           for (int64_t g = 0; g < task.groups; ++g) {
+                             std::fill_n(planes + g * stride, pixels, A(0));
+                           }
+                           kernel.backward({rules.rows(bin / pooling.pooled_width),
+                                            rules.cols(bin % pooling.pooled_width), order, count,
+                                            planes, task.groups, stride, map.width,
+                                            pooled + task.group * bins + bin, groups * bins, bins});
+                         }
+                         if (!kInPlace) copies.store(map, task, bins);
+                       }
+                     });
+  }
+}
+
+// Row by row of a channels_last map: sums grow in lanes, [column, bin, kPSLanes], which are
+// transposed to the row's channels.
+template <typename T>
+void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
+  using A = accumulate_t<T>;
+  const auto& kernel = ps_roi_rows_kernels<T>();
+  const A* roi = rois.const_data_ptr<A>();
+  const Plan plan = make_plan(pooling.op, roi, rois.size(0), maps.size(0));
+  const int64_t groups = grad.size(1), bins = pooling.bins();
+  const int64_t blocks = (groups + kPSLanes - 1) / kPSLanes;
+  const T* pooled = static_cast<const T*>(grad.const_data_ptr());
+  for (const Run& run : plan.runs) {
+    const int64_t count = run.end - run.begin;
+    const auto map = planes_of<T>(maps, run.image, true);
+    const uint32_t* order = plan.order.data() + run.begin;
+    const PSRowRules<A> rules(pooling, roi, order, count, map.height, map.width);
+    const int64_t work = groups * bins * (count + map.height * map.width);
     at::parallel_for(
-        0, tasks.size(), tasks_per_thread(tasks.size(), work), [&](int64_t i, int64_t end) {
-          PlaneCopies<T> copies;
-          for (; i < end; ++i) {
-            const Task task = tasks[i];
-            if (!in_place) copies.reserve(task, pixels);
-            for (int64_t b = 0; b < task.bins; ++b) {
-              const int64_t bin = task.bin + b;
-              A* planes = copies.plane(b, 0);
-              int64_t stride = pixels;
-              if constexpr (std::is_same_v<T, A>) {
-                if (in_place)
-                  planes = map.at(task.group * bins + bin, 0, 0), stride = bins * pixels;
-              }
-              for (int64_t g = 0; g < task.groups; ++g) {
-                std::fill_n(planes + g * stride, pixels, A(0));
-              }
-              const T* from =
-                  pooled + (channels_last ? bin * groups + task.group : task.group * bins + bin);
-              kernel.backward({rules.rows(bin / pooling.pooled_width),
-                               rules.cols(bin % pooling.pooled_width), order, count, planes,
-                               task.groups, stride, map.width, from, groups * bins,
-                               channels_last ? 1 : bins});
+        0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
+          Buffer<A> sums(map.width * bins * kPSLanes);
+          for (; y < end; ++y) {
+            if (rules.count(y) == 0) {
+              clear_positions(map, 0, map.channels, y * map.width, (y + 1) * map.width);
+              continue;
             }
-            if (!in_place) copies.store(map, task, bins);
+            for (int64_t block = 0; block < blocks; ++block) {
+              const int64_t group = groups * block / blocks;
+              const int64_t n = groups * (block + 1) / blocks - group;
+              kernel.backward({rules.begin(y), rules.count(y), rules.cols(), order,
+                               pooling.pooled_width, bins, pooled + group, groups, n, map.width,
+                               sums.data(), map.at(group * bins, y, 0)});
+            }
           }
         });
   }
 }
 
-Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Tensor output) {
+Tensor run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
+                   Tensor output) {
   if (output.numel() == 0) return output;
   expect_writes(output);
   const at::ScalarType type = input.scalar_type();
@@ -286,14 +226,17 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   return output;
 }
 
-Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Tensor maps) {
+Tensor run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor maps) {
   if (maps.numel() == 0) return maps;
   expect_writes(maps);
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, type);
-  with_element_type(
-      type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
+  with_element_type(type, [&](auto element) {
+    const auto run = is_channels_last(maps) ? backward_rows<decltype(element)>
+                                            : backward_planes<decltype(element)>;
+    run(pooling, pooled, wide_rois, maps);
+  });
   return maps;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "../../csrc/cpu/kernels/ps_roi_align.h"
+#include "../../csrc/cpu/kernels/ps_roi_rows.h"
 #include "../../csrc/cpu/kernels/roi_pool.h"
 #include "check.h"
 
@@ -76,6 +77,51 @@ void check_ps_roi_align(int64_t planes, int64_t width) {
   check(same, "ps_roi_align");
 }
 
+// A row of a channels_last map that the second row of two RoIs' bins reads.
+template <typename T>
+void check_ps_roi_rows(int64_t channels) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kHigh = 3, kWide = 7, kBins = kHigh * kWide, kWidth = 9;
+  const int64_t n = std::min(channels, kPSLanes);
+  std::vector<T> pooled(2 * kBins * channels), row(kWidth * kBins * channels, T{});
+  for (size_t i = 0; i < pooled.size(); ++i) math::from_float(A(i % 13), pooled[i]);
+  const PSReach<A> reaches[] = {{0, 1, A(0.5)}, {1, 1, A(0.25)}};
+  std::vector<int64_t> begin;
+  std::vector<int32_t> index;
+  std::vector<A> weight, sums(kWidth * kBins * kPSLanes), expected(row.size(), A(0));
+  const uint32_t order[] = {1, 0};
+  for (int roi = 0; roi < 2; ++roi) {
+    for (int64_t pw = 0; pw < kWide; ++pw) {
+      begin.push_back(index.size());
+      for (int64_t x = pw; x < pw + 2; ++x) {
+        index.push_back(x);
+        weight.push_back(A(x - pw + 1));
+        for (int64_t c = 0; c < n; ++c) {
+          const int64_t bin = kWide + pw;
+          const A g = math::to_float(pooled[(order[roi] * kBins + bin) * channels + c]);
+          expected[(x * channels + c) * kBins + bin] += reaches[roi].weight * weight.back() * g;
+        }
+      }
+    }
+  }
+  begin.push_back(index.size());
+  ps_roi_rows_kernels<T>().backward({reaches,
+                                     2,
+                                     {begin.data(), index.data(), weight.data()},
+                                     order,
+                                     kWide,
+                                     kBins,
+                                     pooled.data(),
+                                     channels,
+                                     n,
+                                     kWidth,
+                                     sums.data(),
+                                     row.data()});
+  bool same = true;
+  for (size_t i = 0; i < row.size(); ++i) same &= math::to_float(row[i]) == expected[i];
+  check(same, "ps_roi_rows");
+}
+
 }  // namespace
 
 void check_pooling() {
@@ -84,6 +130,12 @@ void check_pooling() {
     check_roi_pool<double>(channels);
     check_roi_pool<Half>(channels);
     check_roi_pool<BFloat16>(channels);
+  }
+  for (const int64_t channels : {1, 4, 10, 16, 21}) {
+    check_ps_roi_rows<float>(channels);
+    check_ps_roi_rows<double>(channels);
+    check_ps_roi_rows<Half>(channels);
+    check_ps_roi_rows<BFloat16>(channels);
   }
   for (const int64_t planes : {1, 2, 3, 4}) {
     for (const int64_t width : {1, 3, 20}) {

@@ -21,17 +21,17 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
       const T* from = planes + c * stride + at;
       A* to = lanes + at * kRoIChannels + c;
       Vector<A> v[kWidth] = {};
-      if (c + kWidth <= channels && at + kWidth <= count) {
-        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * stride);
+      const int64_t some = channels - c;
+      if (at + kWidth <= count) {
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          if (j < some) v[j] = load(from + j * stride);
+        }
         transpose<A>(v);
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * kRoIChannels, v[j]);
       } else {
-        const int64_t n = count - at < kWidth ? count - at : kWidth;
-        for (int64_t j = 0; j < kWidth && c + j < channels; ++j) {
-          v[j] = n < kWidth ? load_part(from + j * stride, n) : load(from + j * stride);
-        }
+        for (int64_t j = 0; j < kWidth && j < some; ++j) v[j] = load_part(from + j * stride, count);
         transpose<A>(v);
-        for (int64_t j = 0; j < n; ++j) store(to + j * kRoIChannels, v[j]);
+        for (int64_t j = 0; j < count; ++j) store(to + j * kRoIChannels, v[j]);
       }
     }
   }
@@ -44,8 +44,8 @@ DETOPS_INLINE void store_one(T* p, accumulate_t<T> x) {
 
 DETOPS_INLINE void store_one(int32_t* p, int32_t x) { *p = x; }
 
-// The reverse.
-template <typename T>
+// The reverse; positions are kApart numbers apart.
+template <typename T, int64_t kApart = kRoIChannels>
 void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
                      T* planes) {
   using A = accumulate_t<T>;
@@ -59,30 +59,25 @@ void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t chann
       if (some <= kFew || rest <= kFew) {
         for (int64_t j = 0; j < some; ++j) {
           for (int64_t k = i; k < i + rest; ++k) {
-            store_one(planes + (c + j) * stride + k, lanes[k * kRoIChannels + c + j]);
+            store_one(planes + (c + j) * stride + k, lanes[k * kApart + c + j]);
           }
         }
         continue;
       }
       const int64_t at = square_begin(i, kWidth, count);
-      const A* from = lanes + at * kRoIChannels + c;
+      const A* from = lanes + at * kApart + c;
       T* to = planes + c * stride + at;
       Vector<A> v[kWidth] = {};
-      if (some == kWidth && at + kWidth <= count) {
-        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * kRoIChannels);
+      if (at + kWidth <= count) {
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * kApart);
         transpose<A>(v);
-        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * stride, v[j]);
-      } else {
-        const int64_t n = count - at < kWidth ? count - at : kWidth;
-        for (int64_t j = 0; j < n; ++j) v[j] = load(from + j * kRoIChannels);
-        transpose<A>(v);
-        for (int64_t j = 0; j < some; ++j) {
-          if (n < kWidth) {
-            store_part(to + j * stride, v[j], n);
-          } else {
-            store(to + j * stride, v[j]);
-          }
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          if (j < some) store(to + j * stride, v[j]);
         }
+      } else {
+        for (int64_t j = 0; j < rest; ++j) v[j] = load(from + j * kApart);
+        transpose<A>(v);
+        for (int64_t j = 0; j < some; ++j) store_part(to + j * stride, v[j], rest);
       }
     }
   }

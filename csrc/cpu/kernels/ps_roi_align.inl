@@ -33,27 +33,26 @@ DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t) {
   }
 }
 
-template <int kPlanes, bool kNarrow, typename A, typename T>
-DETOPS_INLINE void spread_planes(const PSTile<A, const T>& t) {
+// By value: what is stored through a vector could be a member of the tile.
+template <bool kNarrow, typename A, typename T>
+DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
   for (int64_t i = 0; i < t.rois; ++i) {
     const T* grad = t.pooled + t.order[i] * t.roi_stride;
+    const int64_t row = t.rows.begin[i], last_row = t.rows.begin[i + 1];
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
-      Vector<A> spread[kPlanes];
-      for (int j = 0; j < kPlanes; ++j) {
+      A* plane = t.planes + t.cols.index[k];
+      for (int64_t j = 0; j < t.n; ++j, plane += t.plane_stride) {
         const A g = math::to_float(grad[j * t.channel_stride]);
-        spread[j] = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
-      }
-      for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
-        A* p = t.planes + t.rows.index[r] * t.width + t.cols.index[k];
-        for (int j = 0; j < kPlanes; ++j) {
-          A* to = p + j * t.plane_stride;
+        const Vector<A> spread = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
+        for (int64_t r = row; r < last_row; ++r) {
+          A* p = plane + t.rows.index[r] * t.width;
           const Vector<A> sum =
-              fused(splat<A>(t.rows.weight[r]), spread[j], load_columns<kNarrow>(to, t.width));
+              fused(splat<A>(t.rows.weight[r]), spread, load_columns<kNarrow>(p, t.width));
           if constexpr (kNarrow) {
-            store_part(to, sum, t.width);
+            store_part(p, sum, t.width);
           } else {
-            store(to, sum);
+            store(p, sum);
           }
         }
       }
@@ -81,24 +80,10 @@ void ps_roi_align_forward(const PSTile<const P, T>& t) {
   ps_forward<false>(t);
 }
 
-template <bool kNarrow, typename A, typename T>
-DETOPS_INLINE void ps_backward(const PSTile<A, const T>& t) {
-  switch (t.n) {
-    case 1:
-      return spread_planes<1, kNarrow>(t);
-    case 2:
-      return spread_planes<2, kNarrow>(t);
-    case 3:
-      return spread_planes<3, kNarrow>(t);
-    default:
-      return spread_planes<kPSPlanes, kNarrow>(t);
-  }
-}
-
 template <typename A, typename T>
 void ps_roi_align_backward(const PSTile<A, const T>& t) {
-  if (t.width < kLanes<A>) return ps_backward<true>(t);
-  ps_backward<false>(t);
+  if (t.width < kLanes<A>) return spread_planes<true>(t);
+  spread_planes<false>(t);
 }
 
 template <typename T>

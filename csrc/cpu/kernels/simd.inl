@@ -107,6 +107,41 @@ DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
+// A masked access, which neither touches the rest nor passes through memory.
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+DETOPS_INLINE Vector<float> load_part(const float* p, int64_t n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+DETOPS_INLINE Vector<double> load_part(const double* p, int64_t n) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+}
+DETOPS_INLINE void store_part(float* p, Vector<float> v, int64_t n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+DETOPS_INLINE void store_part(double* p, Vector<double> v, int64_t n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+}
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+DETOPS_INLINE __m256i first_floats(int64_t n) {
+  return (__m256i)(Vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7} < static_cast<int32_t>(n));
+}
+DETOPS_INLINE __m256i first_doubles(int64_t n) {
+  return (__m256i)(Vector<int64_t>{0, 1, 2, 3} < n);
+}
+DETOPS_INLINE Vector<float> load_part(const float* p, int64_t n) {
+  return _mm256_maskload_ps(p, first_floats(n));
+}
+DETOPS_INLINE Vector<double> load_part(const double* p, int64_t n) {
+  return _mm256_maskload_pd(p, first_doubles(n));
+}
+DETOPS_INLINE void store_part(float* p, Vector<float> v, int64_t n) {
+  _mm256_maskstore_ps(p, first_floats(n), v);
+}
+DETOPS_INLINE void store_part(double* p, Vector<double> v, int64_t n) {
+  _mm256_maskstore_pd(p, first_doubles(n), v);
+}
+#endif
+
 // The first n elements, or all lanes where there are as many.
 template <typename T>
 DETOPS_INLINE Vector<accumulate_t<T>> load_first(const T* p, int64_t n) {
