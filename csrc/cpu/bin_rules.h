@@ -21,24 +21,6 @@ struct Share {
   int64_t bins() const { return high * wide; }
 };
 
-// The rows and columns of a map that are read; [first, last).
-struct Window {
-  int64_t first_row = INT32_MAX, last_row = 0, first_col = INT32_MAX, last_col = 0;
-
-  bool empty() const { return first_row >= last_row; }
-  int64_t area() const { return (last_row - first_row) * (last_col - first_col); }
-
-  void include(int64_t top, int64_t bottom, int64_t left, int64_t right) {
-    first_row = std::min(first_row, top);
-    last_row = std::max(last_row, bottom + 1);
-    first_col = std::min(first_col, left);
-    last_col = std::max(last_col, right + 1);
-  }
-  void include(const Window& w) {
-    include(w.first_row, w.last_row - 1, w.first_col, w.last_col - 1);
-  }
-};
-
 // One axis of a bin whose samples lie on rows and columns: a few neighbours on the map.
 template <typename A>
 struct AxisTaps {
@@ -86,7 +68,7 @@ class BinRuleTable {
   template <typename Sampling>
   void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t width) {
     width_ = width;
-    entries_.push_back({begin_.size(), position_.size(), share.bins(), {}});
+    entries_.push_back({begin_.size(), position_.size(), share.bins(), Reads::none()});
     begin_.push_back(0);
     auto bins = sampling.bins_of(roi);
     for (int64_t ph = share.top; ph < share.top + share.high; ++ph) {
@@ -98,7 +80,7 @@ class BinRuleTable {
   }
 
   void add_sample(const math::Taps<A>& y, const math::Taps<A>& x) {
-    bounds_.include(y.low, y.high, x.low, x.high);
+    bounds_.include({y.low, y.high + 1, {x.low, x.high + 1}});
     if (collected_ + 4 > taps_.size()) taps_.resize(2 * collected_ + 64);
     Tap* tap = taps_.data() + collected_;
     const int32_t top = static_cast<int32_t>(y.low), bottom = static_cast<int32_t>(y.high);
@@ -114,25 +96,24 @@ class BinRuleTable {
   // small map of their own, unless they are so far apart that it would be a large one.
   void end_bin(A factor) {
     if (collected_ == 0) return;
-    const Window b = bounds_;
+    const Reads b = bounds_;
     const Tap* end = taps_.data() + collected_;
-    entries_.back().window.include(b);
-    bounds_ = {};
+    entries_.back().reads.include(b);
+    bounds_ = Reads::none();
     if (b.area() > 4 * int64_t(collected_)) {
       Emitter emit(*this, collected_);
       for (const Tap* tap = taps_.data(); tap != end; ++tap) {
         emit(tap->row * width_ + tap->col, tap->weight * factor);
       }
     } else {
-      const int64_t wide = b.last_col - b.first_col;
       sums_.assign(b.area(), A(0));
       for (const Tap* tap = taps_.data(); tap != end; ++tap) {
-        sums_[(tap->row - b.first_row) * wide + tap->col - b.first_col] += tap->weight;
+        sums_[(tap->row - b.first) * b.width() + tap->col - b.columns.begin] += tap->weight;
       }
       Emitter emit(*this, b.area());
       const A* sum = sums_.data();
-      for (int64_t row = b.first_row; row < b.last_row; ++row) {
-        for (int64_t col = b.first_col; col < b.last_col; ++col) {
+      for (int64_t row = b.first; row < b.last; ++row) {
+        for (int64_t col = b.columns.begin; col < b.columns.end; ++col) {
           emit(row * width_ + col, *sum++ * factor);
         }
       }
@@ -144,9 +125,7 @@ class BinRuleTable {
     if (rows.index.empty() || cols.index.empty()) return;
     const auto [top, bottom] = std::minmax_element(rows.index.begin(), rows.index.end());
     const auto [left, right] = std::minmax_element(cols.index.begin(), cols.index.end());
-    Window window;
-    window.include(*top, *bottom, *left, *right);
-    entries_.back().window.include(window);
+    entries_.back().reads.include({*top, *bottom + 1, {*left, *right + 1}});
     Emitter emit(*this, rows.index.size() * cols.index.size());
     for (size_t r = 0; r < rows.index.size(); ++r) {
       const A weight = rows.weight[r] * factor;
@@ -160,13 +139,13 @@ class BinRuleTable {
     const Entry& e = entries_[i];
     return {begin_.data() + e.begin, position_.data() + e.taps, weight_.data() + e.taps, e.bins};
   }
-  const Window& window(size_t i) const { return entries_[i].window; }
+  const Reads& reads(size_t i) const { return entries_[i].reads; }
 
  private:
   struct Entry {
     size_t begin, taps;
     int64_t bins;
-    Window window;
+    Reads reads;
   };
   struct Tap {
     int32_t row, col;
@@ -203,7 +182,7 @@ class BinRuleTable {
   // Of the bin that is being added.
   std::vector<Tap> taps_;
   size_t collected_ = 0;
-  Window bounds_;
+  Reads bounds_ = Reads::none();
   std::vector<A> sums_;
 };
 
@@ -213,12 +192,10 @@ template <typename A>
 class BinRules {
  public:
   int64_t begin = 0, size = 0;
-  Columns columns;
-  int64_t positions = 0;  // read, RoI by RoI
-  int64_t rows = 0;       // read by any of them
+  Footprint footprint;
 
   BinRule<A> rule(int64_t i) const { return tables_[i / kChunk].rule(i % kChunk); }
-  const Window& window(int64_t i) const { return tables_[i / kChunk].window(i % kChunk); }
+  const Reads& reads(int64_t i) const { return tables_[i / kChunk].reads(i % kChunk); }
 
   // As many RoIs as have some kTaps taps together; sampling.taps(roi) is a guess of their number.
   template <typename Sampling>
@@ -240,28 +217,13 @@ class BinRules {
         }
       }
     });
-    measure(height, width);
+    footprint = Footprint(height, width);
+    for (int64_t i = 0; i < size; ++i) footprint.add(reads(i));
   }
 
  private:
   static constexpr int64_t kChunk = 16;
   static constexpr double kTaps = 1 << 21;
-
-  void measure(int64_t height, int64_t width) {
-    columns = {width, 0};
-    positions = 0;
-    std::vector<char> read(height, 0);
-    for (int64_t i = 0; i < size; ++i) {
-      const Window& w = window(i);
-      if (w.empty()) continue;
-      columns.begin = std::min(columns.begin, w.first_col);
-      columns.end = std::max(columns.end, w.last_col);
-      positions += w.area();
-      std::fill(read.begin() + w.first_row, read.begin() + w.last_row, 1);
-    }
-    columns.begin = std::min(columns.begin, columns.end);
-    rows = std::count(read.begin(), read.end(), 1);
-  }
 
   std::vector<BinRuleTable<A>> tables_;
 };

@@ -104,7 +104,7 @@ void forward_lanes(const Batch<accumulate_t<T>>& batch, const uint32_t* order,
     };
   };
   pool_from_lanes(
-      map, batch.footprint, batch.size, batch.size * channels * bins,
+      map, {0, map.channels}, batch.footprint, batch.size, batch.size * channels * bins,
       [&](int64_t i) { return batch.reads(i); }, make_pool);
 }
 

@@ -77,7 +77,18 @@ struct Reads {
   int64_t first, last;
   Columns columns;
 
+  static Reads none() { return {INT32_MAX, 0, {INT32_MAX, 0}}; }
+
   bool empty() const { return first >= last || columns.begin >= columns.end; }
+  int64_t width() const { return columns.end - columns.begin; }
+  int64_t area() const { return (last - first) * width(); }
+
+  void include(const Reads& r) {
+    first = std::min(first, r.first);
+    last = std::max(last, r.last);
+    columns.begin = std::min(columns.begin, r.columns.begin);
+    columns.end = std::max(columns.end, r.columns.end);
+  }
 };
 
 // What many do.
@@ -87,12 +98,11 @@ class Footprint {
   Footprint(int64_t height, int64_t width) : columns_{width, 0}, read_(height, 0) {}
 
   void add(const Reads& reads) {
-    const int64_t width = reads.columns.end - reads.columns.begin;
-    widest_ = std::max(widest_, width);
+    widest_ = std::max(widest_, reads.width());
     if (reads.empty()) return;
     columns_.begin = std::min(columns_.begin, reads.columns.begin);
     columns_.end = std::max(columns_.end, reads.columns.end);
-    positions_ += (reads.last - reads.first) * width;
+    positions_ += reads.area();
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
@@ -112,33 +122,44 @@ class Footprint {
   std::vector<char> read_;
 };
 
+// Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,
+// so that positions mean the same there as on the map; columns that are not read stay empty.
+struct LaneSource {
+  int64_t channel, channels;
+  bool whole_rows = false;
+};
+
 // A block of channels at a time: the rows that RoIs read are brought into lanes, and RoI by RoI
 // pool(i, channel, channels, window) finds them there. What many RoIs read is brought in once, and
 // they find it in a near cache. make_pool() gives each thread a pool of its own.
 template <typename T, typename ReadsOf, typename MakePool>
-void pool_from_lanes(const Planes<const T>& map, const Footprint& footprint, int64_t count,
-                     int64_t outputs, const ReadsOf& reads_of, const MakePool& make_pool) {
-  const int64_t blocks = blocks_of(map.channels);
+void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
+                     const Footprint& footprint, int64_t count, int64_t outputs,
+                     const ReadsOf& reads_of, const MakePool& make_pool) {
+  const int64_t blocks = blocks_of(source.channels);
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
   const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
   const bool sparse = footprint.sparse();
+  const auto columns_of = [&](const Columns& read) {
+    return source.whole_rows ? Columns{0, map.width} : read;
+  };
   const auto share = [&](int64_t task, int64_t last_task) {
     auto pool = make_pool();
     RoIWindow<accumulate_t<T>> window(map.height);
     for (; task < last_task; ++task) {
-      const int64_t c = task / parts * kRoIChannels, n = std::min(kRoIChannels, map.channels - c);
-      const int64_t part = task % parts;
-      window.restart(footprint.columns(), 0, 0);
+      const int64_t first = task / parts * kRoIChannels, part = task % parts;
+      const int64_t c = source.channel + first, n = std::min(kRoIChannels, source.channels - first);
+      window.restart(columns_of(footprint.columns()), 0, 0);
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const Reads reads = reads_of(i);
         if (!reads.empty()) {
-          if (sparse) {
-            window.restart(reads.columns, reads.first, reads.last);
-          } else if (!window.holds(reads.first, reads.last)) {
-            window.restart(footprint.columns(), reads.first, reads.last);
+          const Columns read = sparse ? reads.columns : footprint.columns();
+          if (sparse || !window.holds(reads.first, reads.last)) {
+            window.restart(columns_of(read), reads.first, reads.last);
           }
-          window.extend(reads.last, [&](int64_t y, auto* lanes) {
-            load_lanes(map, c, n, y, window.columns().begin, window.width(), lanes);
+          window.extend(reads.last, [&](int64_t y, auto* row) {
+            load_lanes(map, c, n, y, read.begin, read.end - read.begin,
+                       row + (read.begin - window.columns().begin) * kRoIChannels);
           });
         }
         pool(i, c, n, window);

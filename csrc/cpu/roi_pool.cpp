@@ -94,7 +94,7 @@ void forward_lanes(const Plan& plan, const BinRanges& ranges, const Tensor& inpu
       };
     };
     pool_from_lanes(
-        map, footprint, count, count * channels * ph * pw,
+        map, {0, map.channels}, footprint, count, count * channels * ph * pw,
         [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
   }
 }

@@ -37,50 +37,27 @@ void sparse_forward_direct(const BinRules<accumulate_t<T>>& rules, const uint32_
   });
 }
 
-// A block of channels at a time, in lanes; see forward_lanes in roi_align.cpp. Rows of the window
-// have all columns, so that positions mean the same there as on the map, but only columns that are
-// read are brought in.
 template <typename T, typename PooledOf>
 void sparse_forward_lanes(const BinRules<accumulate_t<T>>& rules, const uint32_t* order,
                           const Share& share, const Planes<const T>& map,
                           const PooledOf& pooled_of) {
   using A = accumulate_t<T>;
   const auto& kernel = sparse_pool_kernels<T>();
-  const int64_t blocks = blocks_of(share.channels);
-  // Where there are fewer blocks than threads, threads share the RoIs of a block.
-  const int64_t parts = (at::get_num_threads() + blocks - 1) / blocks;
-  const int64_t grain =
-      tasks_per_thread(blocks * parts, rules.size * share.channels * share.bins());
-  // RoIs that are few and far between bring in their own columns only.
-  const bool apart = rules.positions < rules.rows * (rules.columns.end - rules.columns.begin);
-  at::parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
-    Buffer<A> lanes(share.bins() * kRoIChannels);
-    RoIWindow<A> window(map.height);
-    for (; task < last_task; ++task) {
-      const int64_t first = task / parts * kRoIChannels, part = task % parts;
-      const int64_t c = share.channel + first, n = std::min(kRoIChannels, share.channels - first);
-      window.restart({0, map.width}, 0, 0);
-      for (int64_t i = rules.size * part / parts; i < rules.size * (part + 1) / parts; ++i) {
-        const Window& reads = rules.window(i);
-        if (!reads.empty()) {
-          if (apart || !window.holds(reads.first_row, reads.last_row)) {
-            window.restart({0, map.width}, reads.first_row, reads.last_row);
-          }
-          const Columns columns = apart ? Columns{reads.first_col, reads.last_col} : rules.columns;
-          window.extend(reads.last_row, [&](int64_t y, A* row) {
-            load_lanes(map, c, n, y, columns.begin, columns.end - columns.begin,
-                       row + columns.begin * kRoIChannels);
-          });
-        }
-        kernel.forward_lanes({rules.rule(i), window.data(), window.first() * map.width},
-                             lanes.data());
-        const Planes<T> pooled = pooled_of(order[rules.begin + i]);
-        visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
-          store_lanes(lanes.data() + bin * kRoIChannels, pooled, c, n, row, col, bins);
-        });
-      }
-    }
-  });
+  const auto make_pool = [&] {
+    return [&, lanes = Buffer<A>(share.bins() * kRoIChannels)](int64_t i, int64_t c, int64_t n,
+                                                               RoIWindow<A>& window) mutable {
+      kernel.forward_lanes({rules.rule(i), window.data(), window.first() * map.width},
+                           lanes.data());
+      const Planes<T> pooled = pooled_of(order[rules.begin + i]);
+      visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
+        store_lanes(lanes.data() + bin * kRoIChannels, pooled, c, n, row, col, bins);
+      });
+    };
+  };
+  pool_from_lanes(
+      map, {share.channel, share.channels, true}, rules.footprint, rules.size,
+      rules.size * share.channels * share.bins(), [&](int64_t i) { return rules.reads(i); },
+      make_pool);
 }
 
 // map_of(image) and pooled_of(roi) give planes of which channel c of the output reads and writes
@@ -96,7 +73,8 @@ void sparse_forward(const Sampling& sampling, const Plan& plan, const Share& sha
       rules.build(sampling, order, run, begin, share, map.height, map.width);
       // Straight from the map as long as a RoI's part of it stays in a near cache.
       constexpr int64_t kNear = 1 << 20;
-      const int64_t window = rules.positions / rules.size * share.channels * int64_t(sizeof(T));
+      const int64_t window =
+          rules.footprint.positions() / rules.size * share.channels * int64_t(sizeof(T));
       const bool direct = map.channels_last && pooled_of(order[begin]).channels_last;
       if (direct && window < kNear) {
         sparse_forward_direct<T>(rules, order, share, map, pooled_of);
@@ -133,13 +111,13 @@ void sparse_backward(const Sampling& sampling, const Plan& plan, const Share& sh
               const int64_t n = std::min(kRoIChannels, share.channels - first);
               GradientRows<T> rows(map, c, n, written_before, {0, map.width});
               for (int64_t i = 0; i < rules.size; ++i) {
-                const Window& reads = rules.window(i);
+                const Reads& reads = rules.reads(i);
                 if (reads.empty()) continue;
                 const Planes<const T> pooled = pooled_of(plan.order[rules.begin + i]);
                 visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
                   load_lanes(pooled, c, n, row, col, bins, lanes.data() + bin * kRoIChannels);
                 });
-                RoIWindow<A>& window = rows.reach(reads.first_row, reads.last_row);
+                RoIWindow<A>& window = rows.reach(reads.first, reads.last);
                 kernel.backward_lanes({rules.rule(i), window.data(), window.first() * map.width},
                                       lanes.data());
               }

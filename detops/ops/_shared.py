@@ -3,7 +3,16 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class PoolingModule(nn.Module):
+    """A pooling whose attributes are its arguments."""
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        arguments = (a for a in vars(self).items() if a[0] != "training" and a[0][0] != "_")
+        return ", ".join(f"{name}={value}" for name, value in arguments)
 
 
 def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4) -> Tensor:

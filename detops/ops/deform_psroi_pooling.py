@@ -3,10 +3,10 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _C
-from ._shared import as_pair, as_rois, fold, fold_boxes, unfold
+from ._shared import PoolingModule, as_pair, as_rois, fold, fold_boxes, unfold
 
 
 class _Pooling(NamedTuple):
@@ -126,7 +126,7 @@ def deform_psroi_pooling(
     return output
 
 
-class DeformPSRoIPooling(nn.Module):
+class DeformPSRoIPooling(PoolingModule):
     """See :func:`deform_psroi_pooling`."""
 
     def __init__(
@@ -166,13 +166,4 @@ class DeformPSRoIPooling(nn.Module):
             self.sample_per_part,
             self.trans_std,
             self.no_trans,
-        )
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return (
-            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
-            f"output_channels={self.output_channels}, group_size={self.group_size}, "
-            f"part_size={self.part_size}, sample_per_part={self.sample_per_part}, "
-            f"trans_std={self.trans_std}, no_trans={self.no_trans}"
         )

@@ -1,9 +1,9 @@
 """Position-sensitive RoIAlign."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
-from ._shared import as_pair, as_rois
+from ._shared import PoolingModule, as_pair, as_rois
 
 
 def ps_roi_align(
@@ -42,7 +42,7 @@ def ps_roi_align(
     return pooled
 
 
-class PSRoIAlign(nn.Module):
+class PSRoIAlign(PoolingModule):
     """See :func:`ps_roi_align`."""
 
     def __init__(
@@ -56,10 +56,3 @@ class PSRoIAlign(nn.Module):
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
         """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
         return ps_roi_align(input, rois, self.output_size, self.spatial_scale, self.sampling_ratio)
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return (
-            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
-            f"sampling_ratio={self.sampling_ratio}"
-        )

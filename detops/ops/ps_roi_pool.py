@@ -1,9 +1,9 @@
 """Position-sensitive RoI pooling."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
-from ._shared import as_pair, as_rois
+from ._shared import PoolingModule, as_pair, as_rois
 
 
 def ps_roi_pool(
@@ -42,7 +42,7 @@ def ps_roi_pool(
     return pooled
 
 
-class PSRoIPool(nn.Module):
+class PSRoIPool(PoolingModule):
     """See :func:`ps_roi_pool`."""
 
     def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
@@ -53,7 +53,3 @@ class PSRoIPool(nn.Module):
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
         """``[N, C * height * width, H, W]`` and boxes to ``[K, C, height, width]``."""
         return ps_roi_pool(input, rois, self.output_size, self.spatial_scale)
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return f"output_size={self.output_size}, spatial_scale={self.spatial_scale}"

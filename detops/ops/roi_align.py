@@ -1,9 +1,9 @@
 """RoIAlign."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
-from ._shared import as_pair, as_rois
+from ._shared import PoolingModule, as_pair, as_rois
 
 
 def roi_align(
@@ -43,7 +43,7 @@ def roi_align(
     return pooled
 
 
-class RoIAlign(nn.Module):
+class RoIAlign(PoolingModule):
     """See :func:`roi_align`."""
 
     def __init__(
@@ -68,11 +68,4 @@ class RoIAlign(nn.Module):
             self.spatial_scale,
             self.sampling_ratio,
             self.aligned,
-        )
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return (
-            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
-            f"sampling_ratio={self.sampling_ratio}, aligned={self.aligned}"
         )

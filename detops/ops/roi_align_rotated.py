@@ -1,9 +1,9 @@
 """RoIAlign of rotated boxes."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
-from ._shared import as_pair, as_rois
+from ._shared import PoolingModule, as_pair, as_rois
 
 
 def roi_align_rotated(
@@ -47,7 +47,7 @@ def roi_align_rotated(
     return pooled
 
 
-class RoIAlignRotated(nn.Module):
+class RoIAlignRotated(PoolingModule):
     """See :func:`roi_align_rotated`."""
 
     def __init__(
@@ -62,11 +62,4 @@ class RoIAlignRotated(nn.Module):
         """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_align_rotated(
             input, rois, self.output_size, self.spatial_scale, self.sampling_ratio
-        )
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return (
-            f"output_size={self.output_size}, spatial_scale={self.spatial_scale}, "
-            f"sampling_ratio={self.sampling_ratio}"
         )

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _C
-from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+from ._shared import PoolingModule, as_pair, as_rois, fold, fold_boxes, memory_format, unfold
 
 
 class RoIPoolFunction(torch.autograd.Function):
@@ -136,7 +136,7 @@ def roi_pool(
     return output
 
 
-class RoIPool(nn.Module):
+class RoIPool(PoolingModule):
     """See :func:`roi_pool`."""
 
     def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
@@ -147,7 +147,3 @@ class RoIPool(nn.Module):
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
         """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
         return roi_pool(input, rois, self.output_size, self.spatial_scale)
-
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return f"output_size={self.output_size}, spatial_scale={self.spatial_scale}"
