@@ -1,0 +1,44 @@
+"""The region proposal network."""
+
+from typing import Any
+
+from ...config import ConfigError
+from ...ops import BoxCoder
+from ..backbone.fpn import FPN
+from ..balanced_sampler import BalancedSampler
+from ..matcher import Matcher
+from ..registry import RPN_HEADS
+from ..rpn import RPN, AnchorGenerator
+
+
+def build_rpn(cfg: Any, fpn: FPN) -> RPN:
+    """Anchors, head and selection of the region proposal network."""
+    rpn = cfg.MODEL.RPN
+    sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
+    if len(sizes) != fpn.levels or len(rpn.ANCHOR_STRIDE) != fpn.levels:
+        raise ConfigError(
+            f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
+            f"({fpn.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
+        )
+    anchors = AnchorGenerator(
+        sizes, list(rpn.ASPECT_RATIOS), list(rpn.ANCHOR_STRIDE), rpn.STRADDLE_THRESH
+    )
+    counts = set(anchors.num_anchors())
+    if len(counts) > 1:
+        raise ConfigError(
+            "MODEL.RPN.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
+            f"a head, got {sizes}"
+        )
+    return RPN(
+        anchor_generator=anchors,
+        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, counts.pop()),
+        matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
+        sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
+        box_coder=BoxCoder(),
+        pre_nms_top_n=(rpn.PRE_NMS_TOP_N_TRAIN, rpn.PRE_NMS_TOP_N_TEST),
+        post_nms_top_n=(rpn.POST_NMS_TOP_N_TRAIN, rpn.POST_NMS_TOP_N_TEST),
+        fpn_post_nms_top_n=(rpn.FPN_POST_NMS_TOP_N_TRAIN, rpn.FPN_POST_NMS_TOP_N_TEST),
+        fpn_post_nms_per_batch=rpn.FPN_POST_NMS_PER_BATCH,
+        nms_thresh=rpn.NMS_THRESH,
+        min_size=rpn.MIN_SIZE,
+    )
