@@ -9,9 +9,8 @@ from torch import nn
 
 from ...config import ConfigError
 from ..generalized_rcnn import GeneralizedRCNN
-from ..registry import BACKBONES
 from ..roi_heads import RoIHeads
-from . import backbone as _  # registers the bodies
+from .backbone import build_backbone
 from .box import build_box_head
 from .rpn import build_rpn
 
@@ -34,7 +33,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
     if not cfg.MODEL.RPN.USE_FPN or not cfg.MODEL.ROI_HEADS.USE_FPN:
         raise ConfigError("MODEL.RPN.USE_FPN, MODEL.ROI_HEADS.USE_FPN: expected True, got False")
     try:
-        backbone = BACKBONES[cfg.MODEL.BACKBONE.CONV_BODY](cfg)
+        backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
             rpn=build_rpn(cfg, backbone.fpn),

@@ -13,6 +13,11 @@ from ..backbone.resnet import STAGES, BasicBlock, Block, Bottleneck, ResNet, Ste
 from ..registry import BACKBONES
 
 
+def build_backbone(cfg: Any) -> nn.Module:
+    """The body, and the pyramid if there is one, that MODEL.BACKBONE.CONV_BODY names."""
+    return BACKBONES[cfg.MODEL.BACKBONE.CONV_BODY](cfg)
+
+
 def build_norm(cfg: Any, kind: str) -> Norm:
     """The normalisation that a TRANS_FUNC or STEM_FUNC names by its ending."""
     if kind.endswith("WithFixedBatchNorm"):
