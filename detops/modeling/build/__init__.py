@@ -36,8 +36,8 @@ def build_detection_model(cfg: Any) -> nn.Module:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
-            rpn=build_rpn(cfg, backbone.fpn),
-            roi_heads=RoIHeads(box=build_box_head(cfg, backbone.fpn)),
+            rpn=build_rpn(cfg, backbone),
+            roi_heads=RoIHeads(box=build_box_head(cfg, backbone)),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,

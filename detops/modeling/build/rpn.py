@@ -4,21 +4,21 @@ from typing import Any
 
 from ...config import ConfigError
 from ...ops import BoxCoder
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
 from ..rpn import RPN, AnchorGenerator
 
 
-def build_rpn(cfg: Any, fpn: FPN) -> RPN:
+def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
     """Anchors, head and selection of the region proposal network."""
     rpn = cfg.MODEL.RPN
     sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
-    if len(sizes) != fpn.levels or len(rpn.ANCHOR_STRIDE) != fpn.levels:
+    if len(sizes) != backbone.levels or len(rpn.ANCHOR_STRIDE) != backbone.levels:
         raise ConfigError(
             f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
-            f"({fpn.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
+            f"({backbone.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
         )
     anchors = AnchorGenerator(
         sizes, list(rpn.ASPECT_RATIOS), list(rpn.ANCHOR_STRIDE), rpn.STRADDLE_THRESH
@@ -31,7 +31,7 @@ def build_rpn(cfg: Any, fpn: FPN) -> RPN:
         )
     return RPN(
         anchor_generator=anchors,
-        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, counts.pop()),
+        head=RPN_HEADS[rpn.RPN_HEAD](backbone.out_channels, counts.pop()),
         matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
         sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
         box_coder=BoxCoder(),
