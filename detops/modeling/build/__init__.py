@@ -27,17 +27,16 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
-    for key in ("RPN_ONLY", "MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
+    rpn_only = cfg.MODEL.RPN_ONLY
+    for key in ("MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
         if cfg.MODEL[key]:
             raise ConfigError(f"MODEL.{key}: not supported yet, expected False")
-    if not cfg.MODEL.RPN.USE_FPN or not cfg.MODEL.ROI_HEADS.USE_FPN:
-        raise ConfigError("MODEL.RPN.USE_FPN, MODEL.ROI_HEADS.USE_FPN: expected True, got False")
     try:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
             rpn=build_rpn(cfg, backbone),
-            roi_heads=RoIHeads(box=build_box_head(cfg, backbone)),
+            roi_heads=None if rpn_only else RoIHeads(box=build_box_head(cfg, backbone)),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,
@@ -46,7 +45,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
             min_size_test=cfg.INPUT.MIN_SIZE_TEST,
             max_size_test=cfg.INPUT.MAX_SIZE_TEST,
             size_divisibility=cfg.DATALOADER.SIZE_DIVISIBILITY,
-            num_classes=cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES,
+            num_classes=None if rpn_only else cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES,
         )
     except ConfigError:
         raise

@@ -14,7 +14,20 @@ from ..rpn import RPN, AnchorGenerator
 def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
     """Anchors, head and selection of the region proposal network."""
     rpn = cfg.MODEL.RPN
-    sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
+    if rpn.USE_FPN:
+        sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
+    elif backbone.levels > 1 or len(rpn.ANCHOR_STRIDE) != 1:
+        raise ConfigError(
+            f"MODEL.RPN.USE_FPN: expected True with {backbone.levels} levels and "
+            f"{len(rpn.ANCHOR_STRIDE)} MODEL.RPN.ANCHOR_STRIDE, got False"
+        )
+    elif not all(isinstance(s, (int, float)) for s in rpn.ANCHOR_SIZES):
+        raise ConfigError(
+            "MODEL.RPN.ANCHOR_SIZES: expected numbers where MODEL.RPN.USE_FPN is False, "
+            f"got {list(rpn.ANCHOR_SIZES)}"
+        )
+    else:
+        sizes = [tuple(rpn.ANCHOR_SIZES)]
     if len(sizes) != backbone.levels or len(rpn.ANCHOR_STRIDE) != backbone.levels:
         raise ConfigError(
             f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
@@ -41,4 +54,5 @@ def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
         fpn_post_nms_per_batch=rpn.FPN_POST_NMS_PER_BATCH,
         nms_thresh=rpn.NMS_THRESH,
         min_size=rpn.MIN_SIZE,
+        final=cfg.MODEL.RPN_ONLY,
     )
