@@ -20,7 +20,7 @@ class GeneralizedRCNN(nn.Module):
 
     Args:
         backbone: ``[N, 3, H, W]`` to levels, finest first.
-        rpn: levels to proposals and losses.
+        rpn: levels to proposals and losses; without ``roi_heads``, to detections and losses.
         roi_heads: levels and proposals to detections and losses.
         pixel_mean: taken from each channel.
         pixel_std: each channel is divided by it.
@@ -42,7 +42,7 @@ class GeneralizedRCNN(nn.Module):
         *,
         backbone: nn.Module,
         rpn: nn.Module,
-        roi_heads: nn.Module,
+        roi_heads: nn.Module | None,
         pixel_mean: Sequence[float],
         pixel_std: Sequence[float],
         to_bgr255: bool = False,
@@ -94,10 +94,12 @@ class GeneralizedRCNN(nn.Module):
             ]
         batch = to_image_list(resized, self.size_divisibility)
         features = self.backbone(batch.tensors)
-        proposals, rpn_losses = self.rpn(features, batch.sizes, targets)
-        found, box_losses = self.roi_heads(features, proposals, batch.sizes, targets)
+        found, losses = self.rpn(features, batch.sizes, targets)
+        if self.roi_heads is not None:
+            found, roi_losses = self.roi_heads(features, found, batch.sizes, targets)
+            losses |= roi_losses
         if self.training:
-            return rpn_losses | box_losses
+            return losses
         for detection, image, small in zip(found, images, resized, strict=True):
             boxes = _rescale(detection["boxes"], small, image)
             detection["boxes"] = clip_boxes_to_image(boxes, (image.shape[1], image.shape[2]))

@@ -1,5 +1,6 @@
-"""The region proposal network."""
+"""Anchors, and the region proposal network."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...config import ConfigError
@@ -11,27 +12,46 @@ from ..registry import RPN_HEADS
 from ..rpn import RPN, AnchorGenerator
 
 
-def build_rpn(cfg: Any, fpn: FPN) -> RPN:
-    """Anchors, head and selection of the region proposal network."""
-    rpn = cfg.MODEL.RPN
-    sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
-    if len(sizes) != fpn.levels or len(rpn.ANCHOR_STRIDE) != fpn.levels:
+def build_anchors(
+    cfg: Any, section: str, stride_key: str, levels: int, scales: Sequence[float] = (1.0,)
+) -> tuple[AnchorGenerator, int]:
+    """The anchors of MODEL.RPN or MODEL.RETINANET, and how many there are per position.
+
+    Args:
+        cfg: the config.
+        section: ``RPN`` or ``RETINANET``.
+        stride_key: what the section calls its strides.
+        levels: feature levels there are.
+        scales: each size stands for itself times each of these.
+    """
+    part, name = cfg.MODEL[section], f"MODEL.{section}"
+    listed = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in part.ANCHOR_SIZES]
+    sizes = [tuple(size * scale for size in level for scale in scales) for level in listed]
+    strides = list(part[stride_key])
+    if len(sizes) != levels or len(strides) != levels:
         raise ConfigError(
-            f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
-            f"({fpn.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
+            f"{name}.ANCHOR_SIZES, {name}.{stride_key}: expected one entry per level "
+            f"({levels}), got {len(sizes)} and {len(strides)}"
         )
     anchors = AnchorGenerator(
-        sizes, list(rpn.ASPECT_RATIOS), list(rpn.ANCHOR_STRIDE), rpn.STRADDLE_THRESH
+        sizes, list(part.ASPECT_RATIOS), strides, part.STRADDLE_THRESH, part.STRIDE_FROM_SIZE
     )
     counts = set(anchors.num_anchors())
     if len(counts) > 1:
         raise ConfigError(
-            "MODEL.RPN.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
-            f"a head, got {sizes}"
+            f"{name}.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
+            f"a head, got {listed}"
         )
+    return anchors, counts.pop()
+
+
+def build_rpn(cfg: Any, fpn: FPN) -> RPN:
+    """Anchors, head and selection of the region proposal network."""
+    rpn = cfg.MODEL.RPN
+    anchors, per_position = build_anchors(cfg, "RPN", "ANCHOR_STRIDE", fpn.levels)
     return RPN(
         anchor_generator=anchors,
-        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, counts.pop()),
+        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, per_position),
         matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
         sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
         box_coder=BoxCoder(),
