@@ -20,8 +20,9 @@ class GeneralizedRCNN(nn.Module):
 
     Args:
         backbone: ``[N, 3, H, W]`` to levels, finest first.
-        rpn: levels to proposals and losses; without ``roi_heads``, to detections and losses.
-        roi_heads: levels and proposals to detections and losses.
+        rpn: levels to proposals and losses.
+        roi_heads: levels and proposals to detections and losses; None: what ``rpn`` gives are the
+            detections.
         pixel_mean: taken from each channel.
         pixel_std: each channel is divided by it.
         to_bgr255: mean and deviation are meant for BGR in 0..255, not RGB in 0..1.
@@ -96,8 +97,8 @@ class GeneralizedRCNN(nn.Module):
         features = self.backbone(batch.tensors)
         found, losses = self.rpn(features, batch.sizes, targets)
         if self.roi_heads is not None:
-            found, roi_losses = self.roi_heads(features, found, batch.sizes, targets)
-            losses |= roi_losses
+            found, head_losses = self.roi_heads(features, found, batch.sizes, targets)
+            losses = losses | head_losses
         if self.training:
             return losses
         for detection, image, small in zip(found, images, resized, strict=True):

@@ -106,6 +106,7 @@ class ResNet(nn.Module):
         block: ``block(inputs, outputs, stride, stage)`` with stages counted from 0.
         depths: blocks per stage.
         stage_channels: outputs of the first stage, doubled at each.
+        first_output: the first stage, counted from 0, whose map is put out.
         freeze_at: how many of stem, layer1, layer2... keep their weights.
     """
 
@@ -117,12 +118,14 @@ class ResNet(nn.Module):
         block: Block,
         depths: Sequence[int],
         stage_channels: int,
-        freeze_at: int,
+        first_output: int = 0,
+        freeze_at: int = 0,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = []
-        self.out_channels = []
+        self.first_output = first_output
+        channels = []
         inputs = stem_channels
         for i, depth in enumerate(depths):
             outputs = stage_channels * 2**i
@@ -131,16 +134,18 @@ class ResNet(nn.Module):
             name = f"layer{i + 1}"
             self.add_module(name, nn.Sequential(*blocks))
             self.stages.append(name)
-            self.out_channels.append(outputs)
+            channels.append(outputs)
             inputs = outputs
-        for name in ["stem", *self.stages][:freeze_at]:
+        self.out_channels = channels[first_output:]
+        for name in ["stem", *self.stages][: max(0, freeze_at)]:
             getattr(self, name).requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """``[N, 3, H, W]`` to one map per stage, finest first."""
+        """``[N, 3, H, W]`` to one map per stage from ``first_output`` on, finest first."""
         x = self.stem(x)
         maps = []
-        for name in self.stages:
+        for i, name in enumerate(self.stages):
             x = getattr(self, name)(x)
-            maps.append(x)
+            if i >= self.first_output:
+                maps.append(x)
         return maps

@@ -39,8 +39,8 @@ def build_detection_model(cfg: Any) -> nn.Module:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
-            rpn=(build_retinanet if retinanet else build_rpn)(cfg, backbone.fpn),
-            roi_heads=None if retinanet else RoIHeads(box=build_box_head(cfg, backbone.fpn)),
+            rpn=(build_retinanet if retinanet else build_rpn)(cfg, backbone),
+            roi_heads=None if retinanet else RoIHeads(box=build_box_head(cfg, backbone)),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...config import ConfigError
 from ...ops import BoxCoder
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..poolers import Pooler
@@ -12,16 +12,16 @@ from ..registry import ROI_BOX_FEATURE_EXTRACTORS, ROI_BOX_PREDICTOR
 from ..roi_heads.box import BoxHead
 
 
-def build_box_head(cfg: Any, fpn: FPN) -> BoxHead:
+def build_box_head(cfg: Any, backbone: Backbone) -> BoxHead:
     """Pooler, feature extractor and predictor of the box head."""
     heads, box = cfg.MODEL.ROI_HEADS, cfg.MODEL.ROI_BOX_HEAD
-    if len(box.POOLER_SCALES) > fpn.levels:
+    if len(box.POOLER_SCALES) > backbone.levels:
         raise ConfigError(
-            f"MODEL.ROI_BOX_HEAD.POOLER_SCALES: expected at most {fpn.levels}, one per level, "
+            f"MODEL.ROI_BOX_HEAD.POOLER_SCALES: expected at most {backbone.levels}, one per level, "
             f"got {len(box.POOLER_SCALES)}"
         )
     extractor = ROI_BOX_FEATURE_EXTRACTORS[box.FEATURE_EXTRACTOR](
-        in_channels=fpn.out_channels,
+        in_channels=backbone.out_channels,
         pooler=Pooler(
             box.POOLER_RESOLUTION,
             list(box.POOLER_SCALES),

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...config import ConfigError
 from ...ops import BoxCoder
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..matcher import Matcher
 from ..rpn.retinanet import RetinaNet, RetinaNetHead
 from ..rpn.retinanet.inference import RetinaNetPostProcessor
@@ -12,7 +12,7 @@ from ..rpn.retinanet.loss import RetinaNetLoss
 from .rpn import build_anchors
 
 
-def build_retinanet(cfg: Any, fpn: FPN) -> RetinaNet:
+def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
     """Anchors, head, loss and post-processor as MODEL.RETINANET describes them."""
     retina = cfg.MODEL.RETINANET
     if retina.SCALES_PER_OCTAVE < 1 or retina.OCTAVE <= 0:
@@ -24,13 +24,13 @@ def build_retinanet(cfg: Any, fpn: FPN) -> RetinaNet:
         retina.OCTAVE ** (i / retina.SCALES_PER_OCTAVE) for i in range(retina.SCALES_PER_OCTAVE)
     ]
     anchors, per_position = build_anchors(
-        cfg, "RETINANET", "ANCHOR_STRIDES", fpn.levels, scales
+        cfg, "RETINANET", "ANCHOR_STRIDES", backbone.levels, scales
     )
     box_coder = BoxCoder(tuple(retina.BBOX_REG_WEIGHTS))
     return RetinaNet(
         anchor_generator=anchors,
         head=RetinaNetHead(
-            in_channels=fpn.out_channels,
+            in_channels=backbone.out_channels,
             num_anchors=per_position,
             num_classes=retina.NUM_CLASSES - 1,
             num_convs=retina.NUM_CONVS,

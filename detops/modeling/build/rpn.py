@@ -5,7 +5,7 @@ from typing import Any
 
 from ...config import ConfigError
 from ...ops import BoxCoder
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
@@ -45,13 +45,13 @@ def build_anchors(
     return anchors, counts.pop()
 
 
-def build_rpn(cfg: Any, fpn: FPN) -> RPN:
+def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
     """Anchors, head and selection of the region proposal network."""
     rpn = cfg.MODEL.RPN
-    anchors, per_position = build_anchors(cfg, "RPN", "ANCHOR_STRIDE", fpn.levels)
+    anchors, per_position = build_anchors(cfg, "RPN", "ANCHOR_STRIDE", backbone.levels)
     return RPN(
         anchor_generator=anchors,
-        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, per_position),
+        head=RPN_HEADS[rpn.RPN_HEAD](backbone.out_channels, per_position),
         matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
         sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
         box_coder=BoxCoder(),
