@@ -70,7 +70,8 @@ def read_file(path: str | Path) -> Any:
     """What torch.save has written, onto the CPU, without running any code in it.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or holds more than tensors and plain values.
+        CheckpointError: the file is missing or damaged, or holds more than tensors and plain
+            values.
     """
     path = Path(path)
     if not path.is_file():

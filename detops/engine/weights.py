@@ -237,9 +237,9 @@ def _fit_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module)
     for place in [place for place in found if place.startswith(ANCHORS)]:
         theirs, ours = found[place], expected[place]
         if theirs.shape == ours.shape:
-            stride = model.get_submodule("rpn.anchor_generator").strides[
-                int(place.removeprefix(ANCHORS))
-            ]
+            # mypy: an nn.Module's attributes may be anything.
+            strides: Any = model.get_submodule("rpn.anchor_generator").strides
+            stride = strides[int(place.removeprefix(ANCHORS))]
             if ((theirs[:, :2] + theirs[:, 2:]) - (stride - 1)).abs().max() < 1e-2:
                 theirs = theirs + theirs.new_tensor([0, 0, 1, 1])
             found[place] = theirs
