@@ -151,7 +151,7 @@ def test_proposals_equal_a_slow_loop():
     deltas[0][0, 5] = float("nan")
     sizes = [(80, 90), (60, 100)]
     select = ProposalSelector(detops.BoxCoder(), 30, 8, 12, False, 0.5, 3)
-    for i, found in enumerate(select(logits, deltas, anchors, sizes)):
+    for i, (found, found_scores) in enumerate(select(logits, deltas, anchors, sizes)):
         boxes, scores = [], []
         for a, s, d in zip(anchors, logits, deltas, strict=True):
             top = torch.sort(s[i], descending=True).indices[:30]
@@ -163,8 +163,13 @@ def test_proposals_equal_a_slow_loop():
             scores.append(s[keep])
         order = torch.cat(scores).argsort(descending=True)[:12]
         torch.testing.assert_close(found, torch.cat(boxes)[order])
+        assert torch.equal(found_scores, torch.cat(scores)[order])
     per_batch = ProposalSelector(detops.BoxCoder(), 30, 8, 12, True, 0.5, 3)
-    assert sum(len(b) for b in per_batch(logits, deltas, anchors, sizes)) == 12
+    assert sum(len(b) for b, _ in per_batch(logits, deltas, anchors, sizes)) == 12
+    # One level: the count over all levels is not asked for.
+    few = ProposalSelector(detops.BoxCoder(), 30, 8, 2, True, 0.5, 3)
+    one = few(logits[:1], deltas[:1], anchors[:1], sizes)
+    assert [len(b) for b, _ in one] == [8, 8]
 
 
 def test_detections_equal_a_slow_loop():

@@ -295,7 +295,7 @@ def test_targets_are_needed_and_labels_are_checked():
         (["MODEL.RETINANET.ANCHOR_STRIDES", (8, 16)],
          "MODEL.RETINANET.ANCHOR_SIZES, MODEL.RETINANET.ANCHOR_STRIDES: .*5.*, got 5 and 2"),
         (["MODEL.RETINANET.FG_IOU_THRESHOLD", 0.3], "expected 0 <= low <= high"),
-        (["MODEL.MASK_ON", True], "MODEL.MASK_ON"),
+        (["MODEL.MASK_ON", True], "MODEL.MASK_ON.*expected False"),
         (["MODEL.BACKBONE.CONV_BODY", "R-18-FPN", "MODEL.FPN.EXTRA_LEVEL", False],
          r"expected one entry per level .4., got 5 and 5"),
     ],

@@ -30,17 +30,18 @@ def build_detection_model(cfg: Any) -> nn.Module:
         )
     retinanet = cfg.MODEL.RETINANET_ON
     # A RetinaNet's config has RPN_ONLY set as well.
-    for key in ("MASK_ON", "KEYPOINT_ON", *(() if retinanet else ("RPN_ONLY",))):
+    rpn_only = cfg.MODEL.RPN_ONLY and not retinanet
+    for key in ("MASK_ON", "KEYPOINT_ON"):
         if cfg.MODEL[key]:
             raise ConfigError(f"MODEL.{key}: not supported yet, expected False")
-    if not cfg.MODEL.RPN.USE_FPN or not cfg.MODEL.ROI_HEADS.USE_FPN:
-        raise ConfigError("MODEL.RPN.USE_FPN, MODEL.ROI_HEADS.USE_FPN: expected True, got False")
     try:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
             rpn=(build_retinanet if retinanet else build_rpn)(cfg, backbone),
-            roi_heads=None if retinanet else RoIHeads(box=build_box_head(cfg, backbone)),
+            roi_heads=None
+            if retinanet or rpn_only
+            else RoIHeads(box=build_box_head(cfg, backbone)),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,
@@ -49,7 +50,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
             min_size_test=cfg.INPUT.MIN_SIZE_TEST,
             max_size_test=cfg.INPUT.MAX_SIZE_TEST,
             size_divisibility=cfg.DATALOADER.SIZE_DIVISIBILITY,
-            num_classes=num_classes(cfg)[1],
+            num_classes=None if rpn_only else num_classes(cfg)[1],
         )
     except ConfigError:
         raise

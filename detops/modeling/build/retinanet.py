@@ -9,12 +9,15 @@ from ..matcher import Matcher
 from ..rpn.retinanet import RetinaNet, RetinaNetHead
 from ..rpn.retinanet.inference import RetinaNetPostProcessor
 from ..rpn.retinanet.loss import RetinaNetLoss
-from .rpn import build_anchors
+from .anchors import build_anchors, sizes_per_level
 
 
 def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
     """Anchors, head, loss and post-processor as MODEL.RETINANET describes them."""
     retina = cfg.MODEL.RETINANET
+    for key in ("MASK_ON", "KEYPOINT_ON"):
+        if cfg.MODEL[key]:
+            raise ConfigError(f"MODEL.{key}: expected False with MODEL.RETINANET_ON, got True")
     if retina.SCALES_PER_OCTAVE < 1 or retina.OCTAVE <= 0:
         raise ConfigError(
             "MODEL.RETINANET.SCALES_PER_OCTAVE, MODEL.RETINANET.OCTAVE: expected at least 1 and "
@@ -23,8 +26,12 @@ def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
     scales = [
         retina.OCTAVE ** (i / retina.SCALES_PER_OCTAVE) for i in range(retina.SCALES_PER_OCTAVE)
     ]
+    sizes = [
+        tuple(size * scale for size in level for scale in scales)
+        for level in sizes_per_level(retina.ANCHOR_SIZES)
+    ]
     anchors, per_position = build_anchors(
-        cfg, "RETINANET", "ANCHOR_STRIDES", backbone.levels, scales
+        cfg, "RETINANET", "ANCHOR_STRIDES", sizes, backbone.levels
     )
     box_coder = BoxCoder(tuple(retina.BBOX_REG_WEIGHTS))
     return RetinaNet(
