@@ -12,9 +12,10 @@ from ..generalized_rcnn import GeneralizedRCNN
 from ..roi_heads import RoIHeads
 from .backbone import build_backbone
 from .box import build_box_head
+from .retinanet import build_retinanet
 from .rpn import build_rpn
 
-__all__ = ["build_detection_model"]
+__all__ = ["build_detection_model", "num_classes"]
 
 
 def build_detection_model(cfg: Any) -> nn.Module:
@@ -27,16 +28,20 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
-    rpn_only = cfg.MODEL.RPN_ONLY
-    for key in ("MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
+    retinanet = cfg.MODEL.RETINANET_ON
+    # A RetinaNet's config has RPN_ONLY set as well.
+    rpn_only = cfg.MODEL.RPN_ONLY and not retinanet
+    for key in ("MASK_ON", "KEYPOINT_ON"):
         if cfg.MODEL[key]:
             raise ConfigError(f"MODEL.{key}: not supported yet, expected False")
     try:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
-            rpn=build_rpn(cfg, backbone),
-            roi_heads=None if rpn_only else RoIHeads(box=build_box_head(cfg, backbone)),
+            rpn=(build_retinanet if retinanet else build_rpn)(cfg, backbone),
+            roi_heads=None
+            if retinanet or rpn_only
+            else RoIHeads(box=build_box_head(cfg, backbone)),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,
@@ -45,9 +50,15 @@ def build_detection_model(cfg: Any) -> nn.Module:
             min_size_test=cfg.INPUT.MIN_SIZE_TEST,
             max_size_test=cfg.INPUT.MAX_SIZE_TEST,
             size_divisibility=cfg.DATALOADER.SIZE_DIVISIBILITY,
-            num_classes=None if rpn_only else cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES,
+            num_classes=None if rpn_only else num_classes(cfg)[1],
         )
     except ConfigError:
         raise
     except ValueError as error:  # a part refused its arguments
         raise ConfigError(str(error)) from error
+
+
+def num_classes(cfg: Any) -> tuple[str, int]:
+    """The key that counts the classes, background included, and its value."""
+    section = "RETINANET" if cfg.MODEL.RETINANET_ON else "ROI_BOX_HEAD"
+    return f"MODEL.{section}.NUM_CLASSES", cfg.MODEL[section].NUM_CLASSES

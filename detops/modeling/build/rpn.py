@@ -8,14 +8,15 @@ from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
-from ..rpn import RPN, AnchorGenerator
+from ..rpn import RPN
+from .anchors import build_anchors, sizes_per_level
 
 
 def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
     """Anchors, head and selection of the region proposal network."""
     rpn = cfg.MODEL.RPN
     if rpn.USE_FPN:
-        sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
+        sizes = sizes_per_level(rpn.ANCHOR_SIZES)
     elif backbone.levels > 1 or len(rpn.ANCHOR_STRIDE) != 1:
         raise ConfigError(
             f"MODEL.RPN.USE_FPN: expected True with {backbone.levels} levels and "
@@ -28,23 +29,10 @@ def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
         )
     else:
         sizes = [tuple(rpn.ANCHOR_SIZES)]
-    if len(sizes) != backbone.levels or len(rpn.ANCHOR_STRIDE) != backbone.levels:
-        raise ConfigError(
-            f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
-            f"({backbone.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
-        )
-    anchors = AnchorGenerator(
-        sizes, list(rpn.ASPECT_RATIOS), list(rpn.ANCHOR_STRIDE), rpn.STRADDLE_THRESH
-    )
-    counts = set(anchors.num_anchors())
-    if len(counts) > 1:
-        raise ConfigError(
-            "MODEL.RPN.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
-            f"a head, got {sizes}"
-        )
+    anchors, per_position = build_anchors(cfg, "RPN", "ANCHOR_STRIDE", sizes, backbone.levels)
     return RPN(
         anchor_generator=anchors,
-        head=RPN_HEADS[rpn.RPN_HEAD](backbone.out_channels, counts.pop()),
+        head=RPN_HEADS[rpn.RPN_HEAD](backbone.out_channels, per_position),
         matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
         sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
         box_coder=BoxCoder(),
