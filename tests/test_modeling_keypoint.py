@@ -122,11 +122,12 @@ def random_boxes(least, most, count=12):
 
 def test_keypoints_are_torchvisions():
     for least, most in ((14, 15), (14, 60), (100, 200)):
-        maps, boxes = peaks(12, 5, 14), random_boxes(least, most)
+        # In float64, in which no two pixels are equal but for rounding.
+        maps, boxes = peaks(12, 5, 14).double(), random_boxes(least, most).double()
         theirs, scores = torchvision_heads.heatmaps_to_keypoints(maps, boxes)
         ours, our_scores = heatmaps_to_keypoints(maps, boxes)
-        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
-        torch.testing.assert_close(our_scores, scores, atol=1e-4, rtol=0)
+        torch.testing.assert_close(ours.float(), theirs, atol=1e-3, rtol=0)
+        torch.testing.assert_close(our_scores.float(), scores, atol=1e-4, rtol=0)
 
 
 def test_keypoints_equal_a_slow_loop():
@@ -202,23 +203,6 @@ def test_no_detections():
     found, losses = head().eval()([torch.rand(1, 4, 8, 8)] * 2, [{"boxes": torch.zeros(0, 4)}])
     assert found[0]["keypoints"].shape == (0, 5, 3) and losses == {}
     assert found[0]["keypoints_scores"].shape == (0, 5)
-
-
-def test_names_and_shapes():
-    with torch.device("meta"):
-        model = build_detection_model(load_config("configs/keypoint_rcnn_R_50_FPN_1x.yaml"))
-    start = "roi_heads.keypoint."
-    state = {n: tuple(t.shape) for n, t in model.state_dict().items() if n.startswith(start)}
-    expected = {
-        start + "predictor.kps_score_lowres.weight": (512, 17, 4, 4),
-        start + "predictor.kps_score_lowres.bias": (17,),
-    }
-    for i in range(1, 9):
-        inputs = 256 if i == 1 else 512
-        expected[f"{start}feature_extractor.conv_fcn{i}.weight"] = (512, inputs, 3, 3)
-        expected[f"{start}feature_extractor.conv_fcn{i}.bias"] = (512,)
-    assert state == expected
-    assert model.roi_heads.box.predictor.cls_score.weight.shape == (2, 1024)
 
 
 def test_training_and_inference():

@@ -113,8 +113,8 @@ def test_a_cell_is_the_share_that_is_covered():
 
 def test_loss_and_gradients_equal_a_slow_loop():
     """With logits of every class, of which one counts."""
-    targets = [{"masks": torch.rand(2, 21, 23) > 0.5}, {"masks": torch.rand(1, 30, 17) > 0.5}]
-    sizes = [(42, 46), (15, 34)]  # the second has another aspect in the batch
+    targets = [{"masks": torch.rand(2, 21, 23) > 0.5}, {"masks": torch.rand(1, 30, 19) > 0.5}]
+    sizes = [(42, 46), (15, 38)]  # the second has another aspect in the batch
     scales = [torch.tensor([2.0, 2, 2, 2]), torch.tensor([2, 0.5, 2, 0.5])]
     boxes = [BOXES[:2], BOXES[2:3]]
     truth, labels = [[1, 0], [0]], [[2, 1], [3]]
@@ -207,8 +207,9 @@ def test_probabilities_are_those_of_the_label():
 
 
 def test_pasted_masks_are_torchvisions():
-    corner = torch.rand(60, 2) * 100 - 15
-    boxes = torch.cat([corner, corner + 0.5 + torch.rand(60, 2) ** 3 * 90], 1)
+    corner = torch.rand(60, 2) * 90 - 15
+    far = corner + 0.5 + torch.rand(60, 2) ** 3 * 90
+    boxes = torch.cat([corner, far.clamp(min=2)], 1)  # torchvision fails outside the image
     masks = torch.rand(60, 1, 28, 28)
     theirs = torchvision_heads.paste_masks_in_image(masks, boxes, (80, 97))
     clear = (theirs - 0.5).abs() > 1e-5
@@ -226,25 +227,6 @@ def test_a_crop_pasted_is_the_mask():
     pasted = paste_masks(crop, box, (90, 110), 0.5)[0]
     for other, least in ((exact, 0.99), (pasted, 0.96)):
         assert (mask & other).sum() / (mask | other).sum() > least
-
-
-def test_names_and_shapes():
-    with torch.device("meta"):
-        model = build_detection_model(load_config("configs/mask_rcnn_R_50_FPN_1x.yaml"))
-    state = {n: tuple(t.shape) for n, t in model.state_dict().items() if "mask" in n}
-    mask = "roi_heads.mask."
-    expected = {
-        mask + "predictor.conv5_mask.weight": (256, 256, 2, 2),
-        mask + "predictor.conv5_mask.bias": (256,),
-        mask + "predictor.mask_fcn_logits.weight": (81, 256, 1, 1),
-        mask + "predictor.mask_fcn_logits.bias": (81,),
-    }
-    for i in range(1, 5):
-        expected[f"{mask}feature_extractor.mask_fcn{i}.weight"] = (256, 256, 3, 3)
-        expected[f"{mask}feature_extractor.mask_fcn{i}.bias"] = (256,)
-    assert state == expected
-    names = set(head(norm).feature_extractor.state_dict())
-    assert names == {f"mask_fcn{i}.{n}" for i in (1, 2) for n in ("0.weight", "1.weight", "1.bias")}
 
 
 def test_training_and_inference():
@@ -328,7 +310,7 @@ def test_bad_targets(change, message):
         (["FEATURE_EXTRACTOR", "x"], "unknown MODEL.ROI_MASK_HEAD.FEATURE_EXTRACTOR 'x'"),
         (["RESOLUTION", 14], "MODEL.ROI_MASK_HEAD.RESOLUTION: expected 28 .maps of 14, times 2"),
         (["CONV_LAYERS", []], "MODEL.ROI_MASK_HEAD.CONV_LAYERS: expected at least one"),
-        (["POOLER_SCALES", (1.0,) * 5], "MODEL.ROI_MASK_HEAD.POOLER_SCALES: expected at most 3"),
+        (["POOLER_SCALES", (1.0,) * 5], "MODEL.ROI_MASK_HEAD.POOLER_SCALES: expected 1 to 3"),
         (["SHARE_BOX_FEATURE_EXTRACTOR", True],
          "ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR: expected False, for FPN2MLP"),
     ],

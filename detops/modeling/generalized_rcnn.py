@@ -20,7 +20,8 @@ class GeneralizedRCNN(nn.Module):
     Args:
         backbone: ``[N, 3, H, W]`` to levels, finest first.
         rpn: levels to proposals and losses.
-        roi_heads: levels and proposals to detections and losses.
+        roi_heads: levels and proposals to detections and losses; None: what ``rpn`` gives are the
+            detections.
         pixel_mean: taken from each channel.
         pixel_std: each channel is divided by it.
         to_bgr255: mean and deviation are meant for BGR in 0..255, not RGB in 0..1.
@@ -44,7 +45,7 @@ class GeneralizedRCNN(nn.Module):
         *,
         backbone: nn.Module,
         rpn: nn.Module,
-        roi_heads: nn.Module,
+        roi_heads: nn.Module | None,
         pixel_mean: Sequence[float],
         pixel_std: Sequence[float],
         to_bgr255: bool = False,
@@ -106,10 +107,12 @@ class GeneralizedRCNN(nn.Module):
             ]
         batch = to_image_list(resized, self.size_divisibility)
         features = self.backbone(batch.tensors)
-        proposals, rpn_losses = self.rpn(features, batch.sizes, targets)
-        found, box_losses = self.roi_heads(features, proposals, batch.sizes, targets)
+        found, losses = self.rpn(features, batch.sizes, targets)
+        if self.roi_heads is not None:
+            found, head_losses = self.roi_heads(features, found, batch.sizes, targets)
+            losses = losses | head_losses
         if self.training:
-            return rpn_losses | box_losses
+            return losses
         return [
             to_image(detection, small, image, self.mask_threshold)
             for detection, image, small in zip(found, images, resized, strict=True)

@@ -2,30 +2,36 @@
 
 from typing import Any
 
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..registry import ROI_KEYPOINT_FEATURE_EXTRACTORS, ROI_KEYPOINT_PREDICTOR
 from ..roi_heads.box import BoxHead
-from ..roi_heads.keypoint import KeypointHead
+from ..roi_heads.keypoint import KeypointHead, KeypointRCNNFeatureExtractor
 from .pooler import build_pooler
 from .shared import check_resolution, shared_extractor
 
+SECTION = "ROI_KEYPOINT_HEAD"
 
-def build_keypoint_head(cfg: Any, fpn: FPN, box: BoxHead) -> KeypointHead:
-    """Pooler, feature extractor and predictor of the keypoint head."""
-    section = "ROI_KEYPOINT_HEAD"
-    keypoint = cfg.MODEL[section]
+
+@ROI_KEYPOINT_FEATURE_EXTRACTORS.register("KeypointRCNNFeatureExtractor")
+def _convolutions(cfg: Any, backbone: Backbone) -> KeypointRCNNFeatureExtractor:
+    return KeypointRCNNFeatureExtractor(
+        in_channels=backbone.out_channels,
+        pooler=build_pooler(cfg, backbone, SECTION),
+        layers=list(cfg.MODEL.ROI_KEYPOINT_HEAD.CONV_LAYERS),
+    )
+
+
+def build_keypoint_head(cfg: Any, backbone: Backbone, box: BoxHead) -> KeypointHead:
+    """Feature extractor, which may be the box head's, and predictor of the keypoint head."""
+    keypoint = cfg.MODEL.ROI_KEYPOINT_HEAD
     if keypoint.SHARE_BOX_FEATURE_EXTRACTOR:
-        extractor = shared_extractor(cfg, section, box)
+        extractor = shared_extractor(cfg, SECTION, box)
     else:
-        extractor = ROI_KEYPOINT_FEATURE_EXTRACTORS[keypoint.FEATURE_EXTRACTOR](
-            in_channels=fpn.out_channels,
-            pooler=build_pooler(cfg, section, fpn),
-            layers=list(keypoint.CONV_LAYERS),
-        )
+        extractor = ROI_KEYPOINT_FEATURE_EXTRACTORS[keypoint.FEATURE_EXTRACTOR](cfg, backbone)
     predictor = ROI_KEYPOINT_PREDICTOR[keypoint.PREDICTOR](
         extractor.out_channels, keypoint.NUM_CLASSES
     )
-    check_resolution(cfg, section, extractor, predictor)
+    check_resolution(cfg, SECTION, extractor, predictor)
     return KeypointHead(
         feature_extractor=extractor,
         predictor=predictor,

@@ -3,16 +3,16 @@
 from typing import Any
 
 from ...config import ConfigError
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..poolers import Pooler
 
 
-def build_pooler(cfg: Any, section: str, fpn: FPN) -> Pooler:
-    """The pooler that ``MODEL.<section>`` describes."""
+def build_pooler(cfg: Any, backbone: Backbone, section: str) -> Pooler:
+    """The pooler of the head that is described by a section of MODEL, such as ROI_BOX_HEAD."""
     head, box = cfg.MODEL[section], cfg.MODEL.ROI_BOX_HEAD
-    if len(head.POOLER_SCALES) > fpn.levels:
+    if not 1 <= len(head.POOLER_SCALES) <= backbone.levels:
         raise ConfigError(
-            f"MODEL.{section}.POOLER_SCALES: expected at most {fpn.levels}, one per level, "
+            f"MODEL.{section}.POOLER_SCALES: expected 1 to {backbone.levels}, one per level, "
             f"got {len(head.POOLER_SCALES)}"
         )
     return Pooler(

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..roi_heads import RoIHeads
 from .box import build_box_head
 from .keypoint import build_keypoint_head
 from .mask import build_mask_head
 
 
-def build_roi_heads(cfg: Any, fpn: FPN) -> RoIHeads:
+def build_roi_heads(cfg: Any, backbone: Backbone) -> RoIHeads:
     """The box head, and those that MODEL.MASK_ON and MODEL.KEYPOINT_ON ask for."""
-    box = build_box_head(cfg, fpn)
+    box = build_box_head(cfg, backbone)
     return RoIHeads(
         box=box,
-        mask=build_mask_head(cfg, fpn, box) if cfg.MODEL.MASK_ON else None,
-        keypoint=build_keypoint_head(cfg, fpn, box) if cfg.MODEL.KEYPOINT_ON else None,
+        mask=build_mask_head(cfg, backbone, box) if cfg.MODEL.MASK_ON else None,
+        keypoint=build_keypoint_head(cfg, backbone, box) if cfg.MODEL.KEYPOINT_ON else None,
     )

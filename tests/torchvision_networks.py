@@ -1,0 +1,76 @@
+"""torchvision's detectors with random weights that find hundreds of objects."""
+
+import torch
+from torch import nn
+from torchvision.models import detection
+
+SIZES = {"min_size": 160, "max_size": 256}
+CONFIGS = {
+    "fasterrcnn": "torchvision_faster_rcnn_R_50_FPN",
+    "maskrcnn": "torchvision_mask_rcnn_R_50_FPN",
+    "keypointrcnn": "torchvision_keypoint_rcnn_R_50_FPN",
+    "retinanet": "torchvision_retinanet_R_50_FPN",
+}
+
+
+def build(kind, **options):
+    """An untrained network of torchvision, for inference."""
+    torch.manual_seed(0)
+    make = getattr(detection, f"{kind}_resnet50_fpn")
+    return make(weights=None, weights_backbone=None, **(SIZES | options)).eval()
+
+
+def images():
+    """Noise, of several grains, so that no two places are alike."""
+    generator = torch.Generator().manual_seed(1)
+    result = []
+    for height, width in ((133, 187), (211, 148)):
+        image = torch.zeros(1, 3, height, width)
+        for grain in (1, 4, 16, 40):
+            size = (height // grain + 1, width // grain + 1)
+            noise = torch.rand(1, 3, *size, generator=generator)
+            image += nn.functional.interpolate(noise, (height, width), mode="bilinear") / 4
+        result.append(image[0])
+    return result
+
+
+@torch.no_grad()
+def liven(net, pictures):
+    """Gives batch norms the statistics of the pictures, and predictors outputs of some size."""
+    generator = torch.Generator().manual_seed(2)
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None
+        norm.weight.uniform_(0.5, 1.5, generator=generator)
+        norm.bias.normal_(0, 0.2, generator=generator)
+        norm.train()
+    net.backbone(net.transform(pictures)[0].tensors)
+    for norm in norms:
+        norm.eval()
+    spread = {
+        "rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3,
+        "roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0,
+        "roi_heads.mask_predictor.mask_fcn_logits": 3.0,
+        "roi_heads.keypoint_predictor.kps_score_lowres": 3.0,
+        "head.classification_head.cls_logits": 1.5, "head.regression_head.bbox_reg": 0.3,
+    }  # fmt: skip
+    outputs = {}
+
+    def note(layer, _, output):
+        outputs.setdefault(layer, []).append(output.flatten())
+
+    for name, wanted in spread.items():
+        if name.rpartition(".")[0] not in dict(net.named_modules()):
+            continue
+        layer = net.get_submodule(name)
+        with layer.register_forward_hook(note):
+            net(pictures)
+        deviation = torch.cat(outputs[layer]).std()
+        layer.weight *= wanted / deviation
+        nn.init.normal_(layer.bias, std=0.1, generator=generator)
+    if hasattr(net, "head"):
+        logits = net.head.classification_head.cls_logits
+        logits.bias -= 4
+        # No object is of class 0.
+        logits.bias[:: net.head.classification_head.num_classes] = -30
+    return net
