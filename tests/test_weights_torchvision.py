@@ -94,8 +94,7 @@ def test_names_of_older_versions(case):
 def test_a_class_0_that_is_used():
     """Whoever counts classes from 0 in torchvision's RetinaNet has one more here."""
     pictures = networks.images()
-    net = networks.liven(networks.build("retinanet", num_classes=6), pictures)
-    net.head.classification_head.cls_logits.bias.data.fill_(-4)
+    net = networks.liven(networks.build("retinanet", num_classes=6), pictures, class_0=True)
     model = ours("retinanet", "MODEL.RETINANET.NUM_CLASSES", 7)
     load_weights_into(model, net.state_dict(), complete=True)
     with torch.no_grad():

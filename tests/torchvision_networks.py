@@ -45,8 +45,11 @@ SPREAD = (
 
 
 @torch.no_grad()
-def liven(net, pictures):
-    """Gives batch norms the statistics of the pictures, and predictors outputs of some spread."""
+def liven(net, pictures, class_0=False):
+    """Gives batch norms the statistics of the pictures, and predictors outputs of some spread.
+
+    RetinaNet finds objects of class 0 only if asked to.
+    """
     generator = torch.Generator().manual_seed(2)
     norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
     for name, norm in norms.items():
@@ -61,25 +64,31 @@ def liven(net, pictures):
         norm.eval()
     net.backbone.forward = lambda batch: features
     for layers in SPREAD:
-        outputs = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
+        noted = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
         hooks = [
             net.get_submodule(name).register_forward_hook(
-                lambda layer, inputs, output, found=found: found.append(output.flatten())
+                lambda layer, inputs, output, found=found: found.append(
+                    output.movedim(1, -1).flatten(0, -2)
+                )
             )
-            for name, found in outputs.items()
+            for name, found in noted.items()
         ]
-        if outputs:
+        if noted:
             net(pictures)
         for hook in hooks:
             hook.remove()
-        for name, found in outputs.items():
+        for name, found in noted.items():
             layer = net.get_submodule(name)
-            layer.weight *= layers[name] / torch.cat(found).std()
-            nn.init.normal_(layer.bias, std=0.1, generator=generator)
+            outputs = torch.cat(found)
+            mean = outputs.mean(dim=0)
+            scale = layers[name] / (outputs - mean).std()
+            layer.weight *= scale
+            # No channel above the others everywhere.
+            layer.bias.sub_(mean).mul_(scale)
     del net.backbone.forward
     if hasattr(net, "head"):
         logits = net.head.classification_head.cls_logits
         logits.bias -= 4
-        # No object is of class 0.
-        logits.bias[:: net.head.classification_head.num_classes] = -30
+        if not class_0:
+            logits.bias[:: net.head.classification_head.num_classes] = -30
     return net
