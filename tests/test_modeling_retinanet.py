@@ -27,7 +27,9 @@ SMALL = [
     "MODEL.GROUP_NORM.NUM_GROUPS", 8, "MODEL.BACKBONE.FREEZE_CONV_BODY_AT", 0,
     "MODEL.RESNETS.STEM_OUT_CHANNELS", 16, "MODEL.RESNETS.RES2_OUT_CHANNELS", 16,
     "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 16, "MODEL.RETINANET.NUM_CLASSES", 3,
-    "MODEL.RETINANET.NUM_CONVS", 2, "MODEL.RETINANET.ANCHOR_SIZES", (16, 24, 32, 48, 64),
+    "MODEL.RETINANET.NUM_CONVS", 1, "MODEL.RETINANET.ANCHOR_SIZES", (16, 24, 48),
+    "MODEL.RETINANET.ANCHOR_STRIDES", (8, 16, 32), "MODEL.RESNETS.NUM_STAGES", 2,
+    "MODEL.RETINANET.SCALES_PER_OCTAVE", 2,
     "INPUT.MIN_SIZE_TRAIN", (64, 80), "INPUT.MIN_SIZE_TEST", 64, "INPUT.MAX_SIZE_TRAIN", 96,
 ]  # fmt: skip
 
@@ -61,9 +63,11 @@ def test_names_and_shapes():
 
 
 def test_anchors_at_every_scale_of_an_octave():
-    model = small_detector(["MODEL.RETINANET.ANCHOR_SIZES", (32, 64, 128, 256, 512)])
-    sizes = [[s * 2 ** (i / 3) for i in range(3)] for s in (32, 64, 128, 256, 512)]
-    expected = AnchorGenerator(sizes, (0.5, 1.0, 2.0), (8, 16, 32, 64, 128)).state_dict()
+    model = small_detector(
+        ["MODEL.RETINANET.ANCHOR_SIZES", (32, 64, 128), "MODEL.RETINANET.SCALES_PER_OCTAVE", 3]
+    )
+    sizes = [[s * 2 ** (i / 3) for i in range(3)] for s in (32, 64, 128)]
+    expected = AnchorGenerator(sizes, (0.5, 1.0, 2.0), (8, 16, 32)).state_dict()
     found = model.rpn.anchor_generator.state_dict()
     assert list(found) == list(expected)
     for name in expected:
@@ -127,7 +131,7 @@ def loss(**changes):
 def random_targets():
     generator = torch.Generator().manual_seed(4)
     targets = []
-    for count in (4, 0):
+    for count in (12, 0):
         corner = torch.rand(count, 2, generator=generator) * 40
         side = 10 + torch.rand(count, 2, generator=generator) * 30
         labels = torch.randint(1, 5, (count,), generator=generator)
@@ -237,23 +241,22 @@ def test_training_gives_losses_that_reach_every_parameter():
 
 def test_it_learns_and_detects():
     model = small_detector().train()
-    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
     totals = []
+    images, targets = example()
     for _ in range(40):
-        total = sum(model(*example()).values())
+        total = sum(model(images[:1], targets[:1]).values())
         optimizer.zero_grad()
         total.backward()
         optimizer.step()
         totals.append(total.item())
     assert sum(totals[-3:]) < 0.4 * sum(totals[:3])
-    images, targets = example()
     with torch.no_grad():
-        found = model.eval()(images)
-    for image, detection, target in zip(images, found, targets, strict=True):
-        assert (detection["scores"].diff() <= 0).all() and len(detection["scores"]) <= 100
-        assert (detection["boxes"][:, 2] <= image.shape[2]).all()
-        assert set(detection["labels"].tolist()) == {1}
-        assert (box_iou(target["boxes"], detection["boxes"]).amax(1) > 0.5).all()
+        (found,) = model.eval()(images[:1])
+    assert (found["scores"].diff() <= 0).all() and len(found["scores"]) <= 100
+    assert (found["boxes"][:, 2] <= images[0].shape[2]).all()
+    assert set(found["labels"].tolist()) == {1}
+    assert (box_iou(targets[0]["boxes"], found["boxes"]).amax(1) > 0.5).all()
 
 
 @pytest.mark.parametrize("size", [(3, 1, 1), (3, 5, 90), (3, 33, 2)])
@@ -293,11 +296,11 @@ def test_targets_are_needed_and_labels_are_checked():
         (["MODEL.RETINANET.PRIOR_PROB", 1.0], r"expected prior_prob in \(0, 1\), got 1.0"),
         (["MODEL.RETINANET.SCALES_PER_OCTAVE", 0], "RETINANET.SCALES_PER_OCTAVE.*got 0 and 2.0"),
         (["MODEL.RETINANET.ANCHOR_STRIDES", (8, 16)],
-         "MODEL.RETINANET.ANCHOR_SIZES, MODEL.RETINANET.ANCHOR_STRIDES: .*5.*, got 5 and 2"),
+         "MODEL.RETINANET.ANCHOR_SIZES, MODEL.RETINANET.ANCHOR_STRIDES: .*3.*, got 3 and 2"),
         (["MODEL.RETINANET.FG_IOU_THRESHOLD", 0.3], "expected 0 <= low <= high"),
         (["MODEL.MASK_ON", True], "MODEL.MASK_ON.*expected False"),
         (["MODEL.BACKBONE.CONV_BODY", "R-18-FPN", "MODEL.FPN.EXTRA_LEVEL", False],
-         r"expected one entry per level .4., got 5 and 5"),
+         r"expected one entry per level .2., got 3 and 3"),
     ],
 )  # fmt: skip
 def test_bad_configs(overrides, message):

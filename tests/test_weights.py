@@ -83,13 +83,15 @@ BODIES = {
 }
 
 
-def detector_on(body):
+def detector_on(body, overrides=()):
     name, block, channels, groups, width = BODIES[body]
     resnets = {
         "TRANS_FUNC": f"{block}WithFixedBatchNorm", "RES2_OUT_CHANNELS": channels,
         "NUM_GROUPS": groups, "WIDTH_PER_GROUP": width, "STRIDE_IN_1X1": False,
     }  # fmt: skip
-    overrides = [x for key, value in resnets.items() for x in (f"MODEL.RESNETS.{key}", value)]
+    overrides = list(overrides) + [
+        x for key, value in resnets.items() for x in (f"MODEL.RESNETS.{key}", value)
+    ]
     retinanet = ["MODEL.RETINANET_ON", name.endswith("RETINANET")]
     overrides += [*retinanet, "MODEL.BACKBONE.CONV_BODY", name]
     return build_detection_model(
@@ -200,7 +202,7 @@ def test_weights_of_another_network():
         ).state_dict()
     with pytest.raises(CheckpointError, match="nothing in it belongs to the model; it has feature"):
         load_weights_into(model, vgg)
-    shapes = r"stem.conv1.weight is \[64, 3, 7, 7\], the model's is \[32, 3, 7, 7\].*and \d+ more"
+    shapes = r"stem.conv1.weight is \[64, 3, 7, 7\], the model's is \[16, 3, 7, 7\].*and \d+ more"
     for state in (resnet, retinanet):
         with pytest.raises(CheckpointError, match=shapes):
             load_weights_into(model, state)
@@ -274,3 +276,30 @@ def test_training_starts_from_the_weights(tmp_path, capsys, small_config):
     assert cli.main([*command, *short, "--resume", "SOLVER.MAX_ITER", "2"]) == 0
     assert cli.main([*command[:4], str(tmp_path / "other"), *command[5:], *short]) == 2
     assert "family.pth: no such checkpoint file" in capsys.readouterr().err
+
+
+def test_deformable_stages_take_plain_weights():
+    deformable = ["MODEL.RESNETS.STAGE_WITH_DCN", (False, True, False, True)]
+    with torch.device("meta"):
+        model, plain = detector_on("resnet50", deformable), detector_on("resnet50")
+        resnet = torchvision.models.resnet50().state_dict()
+    state = weights(plain)
+    offsets = [key for key in model.state_dict() if ".offset." in key]
+    assert len(offsets) == 2 * (4 + 3)
+    report = load_weights_into(model, state)
+    assert report.unused == () and list(report.missing) == offsets
+    # Of the family's own network with deformable stages, every name is its own.
+    assert load_weights_into(model, weights(model), complete=True).missing == ()
+    report = load_weights_into(model, resnet)
+    assert report.unused == () and report.loaded == 53 * 5
+    assert {key for key in report.missing if key.startswith("backbone.body")} == set(offsets)
+
+
+def test_the_last_stage_of_a_resnet_may_be_a_head():
+    with torch.device("meta"):
+        model = build_detection_model(load_config())
+        state = torchvision.models.resnet50().state_dict()
+    report = load_weights_into(model, state)
+    assert report.unused == () and report.loaded == 53 * 5
+    assert "roi_heads.box.feature_extractor.head.layer4.2.conv3.weight" in model.state_dict()
+    assert all(key.startswith(("rpn.", "roi_heads.box.predictor.")) for key in report.missing)

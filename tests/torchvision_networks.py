@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torchvision.models import detection
 
-SIZES = {"min_size": 160, "max_size": 256}
+SIZES = {"min_size": 128, "max_size": 192}
 CONFIGS = {
     "fasterrcnn": "torchvision_faster_rcnn_R_50_FPN",
     "maskrcnn": "torchvision_mask_rcnn_R_50_FPN",
@@ -34,40 +34,49 @@ def images():
     return result
 
 
+# Wanted spread of the outputs of predictors, those of later stages last.
+SPREAD = (
+    {"rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3},
+    {"roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0},
+    {"roi_heads.mask_predictor.mask_fcn_logits": 3.0},
+    {"roi_heads.keypoint_predictor.kps_score_lowres": 3.0},
+    {"head.classification_head.cls_logits": 1.5, "head.regression_head.bbox_reg": 0.3},
+)
+
+
 @torch.no_grad()
 def liven(net, pictures):
-    """Gives batch norms the statistics of the pictures, and predictors outputs of some size."""
+    """Gives batch norms the statistics of the pictures, and predictors outputs of some spread."""
     generator = torch.Generator().manual_seed(2)
-    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
-    for norm in norms:
+    norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    for name, norm in norms.items():
         norm.momentum = None
-        norm.weight.uniform_(0.5, 1.5, generator=generator)
+        # Shortcuts that weigh more than what is added to them, as in a trained network: otherwise
+        # differences of rounding grow from block to block.
+        norm.weight.uniform_(0.5, 1.5, generator=generator).mul_(0.2 if "bn3" in name else 1)
         norm.bias.normal_(0, 0.2, generator=generator)
         norm.train()
-    net.backbone(net.transform(pictures)[0].tensors)
-    for norm in norms:
+    features = net.backbone(net.transform(pictures)[0].tensors)
+    for norm in norms.values():
         norm.eval()
-    spread = {
-        "rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3,
-        "roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0,
-        "roi_heads.mask_predictor.mask_fcn_logits": 3.0,
-        "roi_heads.keypoint_predictor.kps_score_lowres": 3.0,
-        "head.classification_head.cls_logits": 1.5, "head.regression_head.bbox_reg": 0.3,
-    }  # fmt: skip
-    outputs = {}
-
-    def note(layer, _, output):
-        outputs.setdefault(layer, []).append(output.flatten())
-
-    for name, wanted in spread.items():
-        if name.rpartition(".")[0] not in dict(net.named_modules()):
-            continue
-        layer = net.get_submodule(name)
-        with layer.register_forward_hook(note):
+    net.backbone.forward = lambda batch: features
+    for layers in SPREAD:
+        outputs = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
+        hooks = [
+            net.get_submodule(name).register_forward_hook(
+                lambda layer, inputs, output, found=found: found.append(output.flatten())
+            )
+            for name, found in outputs.items()
+        ]
+        if outputs:
             net(pictures)
-        deviation = torch.cat(outputs[layer]).std()
-        layer.weight *= wanted / deviation
-        nn.init.normal_(layer.bias, std=0.1, generator=generator)
+        for hook in hooks:
+            hook.remove()
+        for name, found in outputs.items():
+            layer = net.get_submodule(name)
+            layer.weight *= layers[name] / torch.cat(found).std()
+            nn.init.normal_(layer.bias, std=0.1, generator=generator)
+    del net.backbone.forward
     if hasattr(net, "head"):
         logits = net.head.classification_head.cls_logits
         logits.bias -= 4
