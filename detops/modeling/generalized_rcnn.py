@@ -1,6 +1,7 @@
 """Images in, detections or losses out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 from ..ops import clip_boxes_to_image
 from .image_list import to_image_list
 
-Target = dict[str, Tensor]
+Target = dict[str, Any]
 
 
 class GeneralizedRCNN(nn.Module):
@@ -74,7 +75,9 @@ class GeneralizedRCNN(nn.Module):
         Args:
             images: ``[3, h, w]``, RGB in 0..1, sizes may differ.
             targets: in training, per image ``boxes`` float ``[G, 4]`` in its pixels and ``labels``
-                int64 ``[G]`` from 1; G may be 0.
+                int64 ``[G]`` from 1; G may be 0. With a ``seed``, an int, the image's random
+                numbers (its size, the samples of the losses) follow from that alone; otherwise
+                they are those of torch's default generators.
 
         Returns:
             In training the losses by name; otherwise per image ``boxes`` ``[K, 4]`` in its pixels,
@@ -86,13 +89,20 @@ class GeneralizedRCNN(nn.Module):
         _check_images(images)
         if self.training:
             _check_targets(images, targets, self.num_classes)
-        resized = [self._prepare(image) for image in images]
+        if self.training and targets is not None:
+            targets = [_with_generator(target, images[0].device) for target in targets]
+            resized = [
+                self._prepare(image, target.get("generator"))
+                for image, target in zip(images, targets, strict=True)
+            ]
+        else:
+            resized = [self._prepare(image) for image in images]
         if self.training and targets is not None:
             targets = [
                 target | {"boxes": _rescale(target["boxes"], image, small)}
                 for target, image, small in zip(targets, images, resized, strict=True)
             ]
-        batch = to_image_list(resized, self.size_divisibility)
+        batch = to_image_list(resized, self.size_divisibility, across_processes=self.training)
         features = self.backbone(batch.tensors)
         proposals, rpn_losses = self.rpn(features, batch.sizes, targets)
         found, box_losses = self.roi_heads(features, proposals, batch.sizes, targets)
@@ -103,14 +113,13 @@ class GeneralizedRCNN(nn.Module):
             detection["boxes"] = clip_boxes_to_image(boxes, (image.shape[1], image.shape[2]))
         return found
 
-    def _prepare(self, image: Tensor) -> Tensor:
+    def _prepare(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Normalises and resizes."""
         if self.to_bgr255:
             image = image.flip(0) * 255
         image = (image - self.pixel_mean) / self.pixel_std
         if self.training:
-            choice = int(torch.randint(len(self.min_size_train), ()))
-            small, large = self.min_size_train[choice], self.max_size_train
+            small, large = _choose(self.min_size_train, generator), self.max_size_train
         else:
             small, large = self.min_size_test, self.max_size_test
         height, width = image.shape[1:]
@@ -121,6 +130,20 @@ class GeneralizedRCNN(nn.Module):
         if size == (height, width):
             return image
         return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+
+
+def _with_generator(target: Target, device: torch.device) -> Target:
+    """Adds the generator of the image's random numbers, if the target has a seed."""
+    if "seed" not in target:
+        return target
+    return target | {"generator": torch.Generator(device).manual_seed(target["seed"])}
+
+
+def _choose(sizes: Sequence[int], generator: torch.Generator | None) -> int:
+    if len(sizes) == 1:
+        return sizes[0]
+    device = None if generator is None else generator.device
+    return sizes[int(torch.randint(len(sizes), (), generator=generator, device=device))]
 
 
 def _rescale(boxes: Tensor, source: Tensor, target: Tensor) -> Tensor:
