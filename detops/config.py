@@ -101,7 +101,7 @@ def _coerce(default: Any, value: Any, where: str) -> Any:
         try:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            pass
+            value = _yaml_list(text) if wanted is list else value
     if wanted is list and isinstance(value, (list, tuple)):
         return [list(v) if isinstance(v, tuple) else v for v in value]
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
@@ -111,3 +111,12 @@ def _coerce(default: Any, value: Any, where: str) -> Any:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
     raise ConfigError(f"{where}: expected {expected}, got {type(value).__name__} {value!r}")
+
+
+def _yaml_list(text: str) -> Any:
+    """A list of words as one types it, `[a.json, b.json]`; other text as it is."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, list) else text

@@ -9,6 +9,8 @@ in the same order.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,8 +18,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
+
+PATIENCE = 600  # seconds that the first process waits for the others
 
 
 @contextmanager
@@ -44,11 +49,41 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
     if place.type == "cuda":
         place = _own_cuda_device(place)
         torch.cuda.set_device(place)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    store, rank, size = _fresh_store()
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield place
     finally:
         dist.destroy_process_group()
+
+
+def _fresh_store() -> tuple[dist.Store, int, int]:
+    """A part of the processes' common store that no earlier attempt has written to; rank, size.
+
+    torchrun keeps one store over all restarts, and processes of a new attempt that read addresses
+    which those of the last one left there fail to connect. It counts restarts, but each machine
+    for itself (https://github.com/pytorch/pytorch/issues/135712). So the first process chooses a
+    name, and every other shows by a random number that it is no leftover itself, gets the name
+    under that number, and confirms it.
+    """
+    store, rank, size = next(rendezvous("env://"))
+    name = mine = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"process {rank}", mine)
+        name = store.get(f"name for {mine}").decode()
+        store.set(f"{name} confirmed by {rank}", "")
+    missing, deadline = set(range(1, size)) if rank == 0 else set(), time.monotonic() + PATIENCE
+    while missing:
+        for other in tuple(missing):
+            if store.check([f"process {other}"]):
+                store.set(f"name for {store.get(f'process {other}').decode()}", name)
+            if store.check([f"{name} confirmed by {other}"]):
+                missing.remove(other)
+        if missing and time.monotonic() > deadline:
+            raise TimeoutError(f"processes {sorted(missing)} of {size} have not come")
+        time.sleep(0.02)
+    return dist.PrefixStore(name, store), rank, size
 
 
 def _own_cuda_device(wanted: torch.device) -> torch.device:
