@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -121,42 +120,38 @@ def branches_trainer(output):
     return Trainer(Branches(), Scenes(), cfg, "", ("a", "b"), output)
 
 
-def photographs(count):
-    """What evaluate() needs of a data set of so many images, in memory."""
-    truth = {
-        "images": [{"id": 9 - i, "width": 40, "height": 30} for i in range(count)],
-        "categories": [{"id": 3, "name": "a"}],
-        "annotations": [
-            {
-                "id": i + 1,
-                "image_id": 9 - i,
-                "category_id": 3,
-                "bbox": [2, 2, 8 + 3 * i, 10],
-                "area": 10 * (8 + 3 * i),
-                "iscrowd": 0,
-                "segmentation": [[2, 2, 10 + 3 * i, 2, 10 + 3 * i, 12, 2, 12]],
-            }
-            for i in range(count)
-        ],
-    }
-    return SimpleNamespace(
-        path="photographs",
-        names=("a",),
-        category_ids=(3,),
-        images=truth["images"],
-        image_path=lambda index: torch.full((3, 30, 40), index / 5),
-        ground_truth=lambda: truth,
-        __len__=lambda: count,
-    )
-
-
 class Photographs:
+    """What evaluate() needs of a data set of so many images, in memory."""
+
+    path, names, category_ids = "photographs", ("a",), (3,)
+
     def __init__(self, count):
-        self.__dict__.update(vars(photographs(count)))
-        self.count = count
+        self.images = [{"id": 9 - i, "width": 40, "height": 30} for i in range(count)]
 
     def __len__(self):
-        return self.count
+        return len(self.images)
+
+    def image_path(self, index):
+        return torch.full((3, 30, 40), index / 5)
+
+    def ground_truth(self):
+        annotations = []
+        for i, image in enumerate(self.images):
+            width = 8 + 3 * i
+            corners = [2, 2, 2 + width, 2, 2 + width, 12, 2, 12]
+            annotations.append(
+                {
+                    "id": i + 1,
+                    "image_id": image["id"],
+                    "category_id": 3,
+                    "bbox": [2, 2, width, 10],
+                    "area": 10 * width,
+                    "iscrowd": 0,
+                    "segmentation": [corners],
+                }
+            )
+        categories = [{"id": 3, "name": "a"}]
+        return {"images": self.images, "categories": categories, "annotations": annotations}
 
 
 def evaluations():

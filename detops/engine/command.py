@@ -80,6 +80,7 @@ def train(
         test_sets = _load(tests, images, skip_broken, messages) if tests else []
         names = train_sets[0].names
         _check_classes(cfg, train_sets[0])
+        _tell_few_proposals(cfg, messages)
         for dataset in train_sets:
             dataset.transform = TrainTransform(cfg)
         seed_all(seed)
@@ -222,6 +223,18 @@ def _check_classes(cfg: Any, dataset: CocoDetection) -> None:
         raise ConfigError(
             f"MODEL.ROI_BOX_HEAD.NUM_CLASSES: expected {expected} (background and "
             f"{expected - 1} categories of {dataset.path}), got {classes}"
+        )
+
+
+def _tell_few_proposals(cfg: Any, messages: Console) -> None:
+    """Warns of a limit meant for two images a process that is applied to the whole batch."""
+    rpn, images = cfg.MODEL.RPN, cfg.SOLVER.IMS_PER_BATCH
+    each, drawn = rpn.FPN_POST_NMS_TOP_N_TRAIN // images, cfg.MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE
+    if rpn.USE_FPN and rpn.FPN_POST_NMS_PER_BATCH and each < drawn:
+        messages.print(
+            f"MODEL.RPN.FPN_POST_NMS_TOP_N_TRAIN: {rpn.FPN_POST_NMS_TOP_N_TRAIN} proposals for the "
+            f"whole batch are {each} for each of {images} images, fewer than the {drawn} that "
+            "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE draws; 1000 for each image are usual"
         )
 
 
