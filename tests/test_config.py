@@ -96,7 +96,16 @@ def test_errors_name_key_and_file(tmp_path, text, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["[a.json, b/c.json]", "['a.json', 'b/c.json']", "('a.json','b/c.json')"]
+)
+def test_list_of_words_as_one_types_it(text):
+    assert list(load_config(None, ["DATASETS.TEST", text]).DATASETS.TEST) == ["a.json", "b/c.json"]
+
+
 def test_errors_of_overrides():
+    with pytest.raises(ConfigError, match="DATASETS.TEST: expected tuple, got str 'a.json, b'"):
+        load_config(None, ["DATASETS.TEST", "a.json, b"])
     with pytest.raises(ConfigError, match="overrides: unknown key MODEL.MASKON"):
         load_config(None, ["MODEL.MASKON", True])
     with pytest.raises(ConfigError, match="overrides: SOLVER.MAX_ITER: expected int, got str 'x'"):
