@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from .data import CocoDetection
+    from .data import DetectionDataset
 
 PACKAGE = Path(__file__).resolve().parent
 TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
+SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
 # Beside the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
@@ -47,10 +48,11 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
 ]
 Images = Annotated[
-    Path | None, typer.Option(help="Folder of the images, if not that of the JSON file.")
+    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
 ]
 SkipBroken = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave broken annotations out instead of stopping.")
+    bool,
+    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
 ]
 
 
@@ -84,7 +86,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the weights, the data's order, the crops.")] = 0,
     device: Device = None,
 ) -> None:
-    """Train a detector on data in COCO format.
+    """Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
     results.json, which holds the evaluation on DATASETS.TEST.
@@ -109,8 +111,9 @@ def train(
             "or another --output"
         )
     on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    datasets = load_datasets(cfg.DATASETS.TRAIN, images, on_error)
-    tests = load_datasets(cfg.DATASETS.TEST, images, on_error) if cfg.DATASETS.TEST else []
+    parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+    datasets = load_datasets(cfg.DATASETS.TRAIN, images, on_error, **parts)
+    tests = load_datasets(cfg.DATASETS.TEST, images, on_error, **parts) if cfg.DATASETS.TEST else []
     for dataset in datasets + tests:
         _tell_skipped(dataset)
     trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed)
@@ -149,7 +152,11 @@ def train(
 def evaluate_command(
     weights: Weights = DEFAULT_WEIGHTS,
     data: Annotated[
-        Path, typer.Option(help="COCO JSON file.", show_default="the tree crowns' val.json")
+        Path,
+        typer.Option(
+            help="JSON file or folder, or shapes:test; see detops.data.open_dataset.",
+            show_default="the tree crowns' val.json",
+        ),
     ] = TREE_CROWNS / "val.json",
     images: Images = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
@@ -160,24 +167,32 @@ def evaluate_command(
     skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
-    """Rate a detector on data in COCO format.
+    """Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     For example:
 
         detops eval
 
         detops eval --weights runs/trees/weights.pt --data my/val.json --output results.json
+
+        detops eval --weights runs/voc/weights.pt --data 'VOC2007?split=test&difficult=use'
     """
-    from .data import CocoDetection
+    from .data import load_datasets
     from .engine import Detector, evaluate
     from .engine.progress import counting_progress
 
-    dataset = CocoDetection(data, images, "skip" if skip_broken else "raise")
-    _tell_skipped(dataset)
     detector = Detector.from_checkpoint(weights, device)
+    on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
+    # Masks and keypoints are rated where both the detector and the data have them.
+    parts = {
+        "masks": None if getattr(detector.model, "with_masks", False) else False,
+        "keypoints": None if getattr(detector.model, "num_keypoints", 0) else False,
+    }
+    (dataset,) = load_datasets(str(data), images, on_error, **parts)
+    _tell_skipped(dataset)
     with counting_progress(err, "evaluating") as report:
         metrics = evaluate(detector, dataset, max_detections, report)
-    _print_metrics(metrics, data.name)
+    _print_metrics(metrics, dataset.path.name)
     if output is not None:
         _write_json(output, metrics)
 
@@ -188,7 +203,7 @@ def detect(
     weights: Weights = DEFAULT_WEIGHTS,
     output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the boxes to this file.")
+        Path | None, typer.Option("--json", help="Also write boxes and masks (RLE) to this file.")
     ] = None,
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
@@ -225,6 +240,7 @@ def detect(
                 found["scores"],
                 found["labels"],
                 found["names"] if several else None,
+                masks=found.get("masks"),
             )
             # Images of the same name from two folders must not overwrite one another.
             name = path.stem if path.stem not in used else f"{path.stem}_{number}"
@@ -237,10 +253,16 @@ def detect(
         _write_json(json_file, entries)
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     output: Annotated[Path, typer.Option(help="Picture to write.")] = Path("demo.png"),
-    weights: Weights = DEFAULT_WEIGHTS,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Find shapes and their masks instead.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint to detect with.", show_default="the one that is shipped"),
+    ] = None,
 ) -> None:
     """Find the trees in a photograph, and time the operators against torchvision's.
 
@@ -249,10 +271,15 @@ def demo(
         detops demo
 
         detops demo --output trees.png
-    """
-    from .demo import run
 
-    run(output, weights, out)
+        detops demo --masks --output shapes.png
+    """
+    from . import demo, demo_masks
+
+    if masks:
+        demo_masks.run(output, weights or SHAPES_WEIGHTS, out)
+    else:
+        demo.run(output, weights or DEFAULT_WEIGHTS, out)
 
 
 @app.command()
@@ -367,7 +394,7 @@ def _build_trainer(
     trainer: type,
     cfg: Any,
     text: str,
-    datasets: list[CocoDetection],
+    datasets: list[DetectionDataset],
     output: Path,
     device: str | None,
     seed: int,
@@ -387,14 +414,14 @@ def _build_trainer(
             f"{len(names)} categories of {datasets[0].path}), got {classes}"
         )
     for dataset in datasets:
-        dataset.transform = TrainTransform(cfg)
+        dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
     torch.manual_seed(seed)
     model = build_detection_model(cfg)
     place = default_device() if device is None else device
     return trainer(model, ConcatDataset(datasets), cfg, text, names, output, place, seed)
 
 
-def _tell_skipped(dataset: CocoDetection) -> None:
+def _tell_skipped(dataset: DetectionDataset) -> None:
     if dataset.skipped:
         counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
         err.print(f"{dataset.path}: skipped {counts}")
@@ -402,14 +429,20 @@ def _tell_skipped(dataset: CocoDetection) -> None:
 
 def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
     columns = (found["boxes"].tolist(), found["names"], found["scores"].tolist())
+    detections: list[dict[str, Any]] = [
+        {"box": box, "name": name, "score": score}
+        for box, name, score in zip(*columns, strict=True)
+    ]
+    if "masks" in found:
+        from .ops import masks_to_rle
+
+        for detection, mask in zip(detections, masks_to_rle(found["masks"][:, 0]), strict=True):
+            detection["mask"] = mask
     return {
         "image": str(path),
         "width": shape[2],
         "height": shape[1],
-        "detections": [
-            {"box": box, "name": name, "score": score}
-            for box, name, score in zip(*columns, strict=True)
-        ],
+        "detections": detections,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.coco import CocoDetection
+from ..data.detection import DetectionDataset
 from .detect import Detector
 
 STANDARD_LIMIT = 100
@@ -18,7 +18,7 @@ STANDARD_LIMIT = 100
 
 def evaluate(
     detector: Detector,
-    dataset: CocoDetection,
+    dataset: DetectionDataset,
     max_detections: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def evaluate(
         )
     detections: list[dict[str, Any]] = []
     for index, record in enumerate(dataset.images):
-        found = detector.detect(dataset.image_path(index))
+        found = detector.detect(dataset.image(index))
         detections += to_coco(found, record["id"], dataset.category_ids)
         if report is not None:
             report(index + 1, len(dataset))
