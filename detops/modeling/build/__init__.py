@@ -9,9 +9,8 @@ from torch import nn
 
 from ...config import ConfigError
 from ..generalized_rcnn import GeneralizedRCNN
-from ..roi_heads import RoIHeads
 from .backbone import build_backbone
-from .box import build_box_head
+from .roi_heads import build_roi_heads
 from .rpn import build_rpn
 
 __all__ = ["build_detection_model"]
@@ -27,7 +26,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
-    for key in ("RPN_ONLY", "MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
+    for key in ("RPN_ONLY", "RETINANET_ON"):
         if cfg.MODEL[key]:
             raise ConfigError(f"MODEL.{key}: not supported yet, expected False")
     if not cfg.MODEL.RPN.USE_FPN or not cfg.MODEL.ROI_HEADS.USE_FPN:
@@ -37,7 +36,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
         return GeneralizedRCNN(
             backbone=backbone,
             rpn=build_rpn(cfg, backbone.fpn),
-            roi_heads=RoIHeads(box=build_box_head(cfg, backbone.fpn)),
+            roi_heads=build_roi_heads(cfg, backbone.fpn),
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,
@@ -47,6 +46,9 @@ def build_detection_model(cfg: Any) -> nn.Module:
             max_size_test=cfg.INPUT.MAX_SIZE_TEST,
             size_divisibility=cfg.DATALOADER.SIZE_DIVISIBILITY,
             num_classes=cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES,
+            with_masks=cfg.MODEL.MASK_ON,
+            mask_threshold=cfg.MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS_THRESHOLD,
+            num_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_CLASSES if cfg.MODEL.KEYPOINT_ON else 0,
         )
     except ConfigError:
         raise

@@ -2,33 +2,21 @@
 
 from typing import Any
 
-from ...config import ConfigError
 from ...ops import BoxCoder
 from ..backbone.fpn import FPN
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
-from ..poolers import Pooler
 from ..registry import ROI_BOX_FEATURE_EXTRACTORS, ROI_BOX_PREDICTOR
 from ..roi_heads.box import BoxHead
+from .pooler import build_pooler
 
 
 def build_box_head(cfg: Any, fpn: FPN) -> BoxHead:
     """Pooler, feature extractor and predictor of the box head."""
     heads, box = cfg.MODEL.ROI_HEADS, cfg.MODEL.ROI_BOX_HEAD
-    if len(box.POOLER_SCALES) > fpn.levels:
-        raise ConfigError(
-            f"MODEL.ROI_BOX_HEAD.POOLER_SCALES: expected at most {fpn.levels}, one per level, "
-            f"got {len(box.POOLER_SCALES)}"
-        )
     extractor = ROI_BOX_FEATURE_EXTRACTORS[box.FEATURE_EXTRACTOR](
         in_channels=fpn.out_channels,
-        pooler=Pooler(
-            box.POOLER_RESOLUTION,
-            list(box.POOLER_SCALES),
-            box.POOLER_SAMPLING_RATIO,
-            box.POOLER_CANONICAL_SCALE,
-            box.POOLER_CANONICAL_LEVEL,
-        ),
+        pooler=build_pooler(cfg, "ROI_BOX_HEAD", fpn),
         hidden_features=box.MLP_HEAD_DIM,
     )
     agnostic = cfg.MODEL.CLS_AGNOSTIC_BBOX_REG
