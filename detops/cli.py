@@ -7,20 +7,14 @@ quick.
 
 from __future__ import annotations
 
-import json
-import statistics
+import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-
-if TYPE_CHECKING:
-    from .data import DetectionDataset
 
 PACKAGE = Path(__file__).resolve().parent
 TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
@@ -77,19 +71,32 @@ def train(
         Path, typer.Option(help="Config, a YAML file.", show_default="tree_crowns.yaml")
     ] = DEFAULT_CONFIG,
     output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the checkpoint in --output if there is one."),
+    ] = False,
     images: Images = None,
     skip_broken: SkipBroken = False,
     half: Annotated[
         bool, typer.Option("--half", help="Write weights.pt in float16, half the size.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the weights, the data's order, the crops.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Same seed, same bits; may be slower.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too.")
+    ] = False,
     device: Device = None,
 ) -> None:
     """Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
-    results.json, which holds the evaluation on DATASETS.TEST.
+    results.json, which holds the evaluation on DATASETS.TEST; that is done every
+    SOLVER.TEST_PERIOD steps, too.
+
+    Under torchrun several processes train together, on one machine or more. With --resume a
+    process that dies costs at most SOLVER.CHECKPOINT_PERIOD steps.
 
     For example:
 
@@ -98,54 +105,27 @@ def train(
         detops train --config configs/tree_crowns.yaml --output runs/trees --resume
 
         detops train --output runs/mine DATASETS.TRAIN '[my/train.json]' SOLVER.MAX_ITER 3000
+
+        torchrun --nproc-per-node 2 --max-restarts 3 -m detops train --output runs/trees --resume
     """
-    from .data import load_datasets
-    from .engine import Detector, Trainer, evaluate, save_weights
-    from .engine.progress import counting_progress, training_progress
+    from .engine.command import train as run_training
 
-    cfg, text = _load_config(config, overrides or [])
+    cfg = _load_config(config, overrides or [])
     output = output or _default_output(cfg, config)
-    if (output / "checkpoint.pt").exists() and not resume:
-        raise UsageError(
-            f"{output}/checkpoint.pt is there already: give --resume to go on from it, "
-            "or another --output"
-        )
-    on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
-    datasets = load_datasets(cfg.DATASETS.TRAIN, images, on_error, **parts)
-    tests = load_datasets(cfg.DATASETS.TEST, images, on_error, **parts) if cfg.DATASETS.TEST else []
-    for dataset in datasets + tests:
-        _tell_skipped(dataset)
-    trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed)
-    if resume:
-        trainer.resume()
-    began, done_before = time.perf_counter(), trainer.step
-    times = []
-    with training_progress(err, cfg.SOLVER.MAX_ITER, trainer.step) as report:
-
-        def note(record: dict[str, float]) -> None:
-            times.append(record["seconds"])
-            report(record)
-
-        trainer.run(note)
-    results: dict[str, Any] = {
-        "steps": trainer.step - done_before,
-        "seconds": round(time.perf_counter() - began, 1),
-        "seconds_per_step": round(statistics.median(times), 4) if times else None,
-        "evaluation": {},
-    }
-    weights = output / "weights.pt"
-    save_weights(weights, trainer.best_model.state_dict(), text, trainer.names, half)
-    # From the file, so that what is rated is what will be used, its precision included.
-    detector = Detector.from_checkpoint(weights, trainer.device)
-    for dataset in tests:
-        with counting_progress(err, f"evaluating {dataset.path.name}") as count:
-            metrics = evaluate(detector, dataset, report=count)
-        results["evaluation"][dataset.path.name] = metrics
-        _print_metrics(metrics, dataset.path.name)
-    _write_json(output / "results.json", results)
-    out.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s")
-    out.print(str(weights))
+    run_training(
+        cfg,
+        output,
+        out,
+        err,
+        images=images,
+        skip_broken=skip_broken,
+        resume=resume,
+        half=half,
+        seed=seed,
+        deterministic=deterministic,
+        tensorboard=tensorboard,
+        device=device,
+    )
 
 
 @app.command("eval")
@@ -169,6 +149,8 @@ def evaluate_command(
 ) -> None:
     """Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
+    Under torchrun several processes share the images.
+
     For example:
 
         detops eval
@@ -177,24 +159,9 @@ def evaluate_command(
 
         detops eval --weights runs/voc/weights.pt --data 'VOC2007?split=test&difficult=use'
     """
-    from .data import load_datasets
-    from .engine import Detector, evaluate
-    from .engine.progress import counting_progress
+    from .engine.command import rate
 
-    detector = Detector.from_checkpoint(weights, device)
-    on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    # Masks and keypoints are rated where both the detector and the data have them.
-    parts = {
-        "masks": None if getattr(detector.model, "with_masks", False) else False,
-        "keypoints": None if getattr(detector.model, "num_keypoints", 0) else False,
-    }
-    (dataset,) = load_datasets(str(data), images, on_error, **parts)
-    _tell_skipped(dataset)
-    with counting_progress(err, "evaluating") as report:
-        metrics = evaluate(detector, dataset, max_detections, report)
-    _print_metrics(metrics, dataset.path.name)
-    if output is not None:
-        _write_json(output, metrics)
+    rate(weights, data, out, err, images, output, max_detections, skip_broken, device)
 
 
 @app.command()
@@ -220,6 +187,7 @@ def detect(
     """
     from .data import load_image
     from .engine import Detector
+    from .engine.command import write_json
     from .engine.progress import counting_progress
     from .visualize import draw_detections
 
@@ -250,7 +218,7 @@ def detect(
             report(number, len(images))
             out.print(f"{path}: {len(found['scores'])} found, {output / name}.png")
     if json_file is not None:
-        _write_json(json_file, entries)
+        write_json(json_file, entries)
 
 
 @app.command("demo")
@@ -373,58 +341,23 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"detops: error: {' '.join(message.split())}", file=sys.stderr)
+    # Every process tells its error, since that may be its alone, but the main one's looks plain.
+    number = os.environ.get("RANK", "0")
+    who = "detops" if number == "0" else f"detops (process {number})"
+    print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 
-def _load_config(path: Path, overrides: list[str]) -> tuple[Any, str]:
-    from .config import dump_config, load_config
+def _load_config(path: Path, overrides: list[str]) -> Any:
+    from .config import load_config
 
     if not path.is_file():
         raise UsageError(f"{path}: no such config file")
-    cfg = load_config(path, overrides)
-    return cfg, dump_config(cfg)
+    return load_config(path, overrides)
 
 
 def _default_output(cfg: Any, config: Path) -> Path:
     return Path("runs") / config.stem if cfg.OUTPUT_DIR in ("", ".") else Path(cfg.OUTPUT_DIR)
-
-
-def _build_trainer(
-    trainer: type,
-    cfg: Any,
-    text: str,
-    datasets: list[DetectionDataset],
-    output: Path,
-    device: str | None,
-    seed: int,
-) -> Any:
-    import torch
-    from torch.utils.data import ConcatDataset
-
-    from .data.transforms import TrainTransform
-    from .engine.detect import default_device
-    from .modeling import build_detection_model
-
-    names = datasets[0].names
-    classes = cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES
-    if classes != len(names) + 1:
-        raise UsageError(
-            f"MODEL.ROI_BOX_HEAD.NUM_CLASSES: expected {len(names) + 1} (background and "
-            f"{len(names)} categories of {datasets[0].path}), got {classes}"
-        )
-    for dataset in datasets:
-        dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
-    torch.manual_seed(seed)
-    model = build_detection_model(cfg)
-    place = default_device() if device is None else device
-    return trainer(model, ConcatDataset(datasets), cfg, text, names, output, place, seed)
-
-
-def _tell_skipped(dataset: DetectionDataset) -> None:
-    if dataset.skipped:
-        counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
-        err.print(f"{dataset.path}: skipped {counts}")
 
 
 def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
@@ -444,21 +377,3 @@ def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dic
         "height": shape[1],
         "detections": detections,
     }
-
-
-def _print_metrics(metrics: dict[str, Any], title: str) -> None:
-    table = Table("detections counted per image", "AP", "AP50", "AP75", "AR", title=title)
-    rows = {row["max_detections"]: row for row in (metrics["standard"], metrics)}
-    for limit, row in rows.items():
-        values = (row[key] for key in ("AP", "AP50", "AP75", "AR"))
-        table.add_row(str(limit), *("-" if v is None else f"{v:.3f}" for v in values))
-    out.print(table)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

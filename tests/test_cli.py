@@ -121,6 +121,32 @@ def test_train_resume_detect_eval(capsys, tmp_path, config):
     )
 
 
+@pytest.fixture
+def ordinary_algorithms():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
+    files = []
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        run = tmp_path / name
+        train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
+        options = ["--deterministic", "--seed", seed, "SOLVER.ACCUMULATE", "2"]
+        changes = ["SOLVER.MAX_ITER", "2", "SOLVER.IMS_PER_BATCH", "2", "DATASETS.TEST", "[]"]
+        assert cli.main([*train, *options, *changes]) == 0, capsys.readouterr().err
+        files.append((run / "checkpoint.pt").read_bytes())
+    assert torch.are_deterministic_algorithms_enabled()
+    assert files[0] == files[1] != files[2]
+
+
+def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
+    train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
+    changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
+    assert cli.main([*train, "--device", "cpu", *changes]) == 0
+    assert "not there, training starts from step 0" in capsys.readouterr().err
+
+
 @needs_weights
 def test_shipped_detector(capsys, tmp_path):
     found, results = tmp_path / "found.json", tmp_path / "results.json"

@@ -3,6 +3,7 @@
 
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from detops.data import (
     load_datasets,
     load_image,
 )
+from detops.data.loader import SeededBatchSampler, orientations
 
 
 def coco(**changes):
@@ -317,9 +319,91 @@ def test_batches_depend_on_seed_and_position_only():
 
 
 def test_loading_leaves_random_numbers_alone():
-    before = torch.get_rng_state()
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     drawn()
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+class AllNoise(Noise):
+    """Random numbers from wherever augmentation may take them."""
+
+    def __getitem__(self, index):
+        numbers = [random.random(), np.random.rand(), float(torch.rand(()))]
+        return torch.tensor(numbers), {"labels": torch.tensor([index])}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_generator_is_seeded_for_each_image(workers):
+    loader = build_train_loader(AllNoise(), 5, 2, seed=3, workers=workers)
+    again = build_train_loader(AllNoise(), 5, 2, seed=3)
+    first, second = ([torch.stack(images) for images, _ in each] for each in (loader, again))
+    assert all(map(torch.equal, first, second))
+    values = torch.cat(first)
+    assert len(values.unique()) == values.numel()
+
+
+def sampled(**options):
+    """Indices of each batch."""
+    defaults = {"size": 7, "batch_size": 4, "start": 0, "stop": 12}
+    sampler = SeededBatchSampler(**(defaults | options))
+    return [[index for index, _ in batch] for batch in sampler]
+
+
+def test_every_image_once_in_an_epoch():
+    order = [index for batch in sampled() for index in batch]
+    epochs = [order[i : i + 7] for i in range(0, 42, 7)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+GROUPS = [0, 1, 1, 0, 1, 1, 1]
+
+
+def test_batches_of_one_group():
+    batches = sampled(groups=GROUPS, stop=70)
+    assert len(batches) == 70
+    assert all(len({GROUPS[index] for index in batch}) == 1 for batch in batches)
+    counts = torch.bincount(torch.tensor(batches).flatten(), minlength=7)
+    # 40 epochs, less what still waits for its batch to fill.
+    assert counts.min() >= 38 and counts.max() <= 42
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
+@pytest.mark.parametrize("start", [1, 5, 12, 13])
+def test_sampler_goes_on_anywhere(groups, start):
+    def pairs(**options):
+        return list(SeededBatchSampler(7, 4, stop=12, seed=5, groups=groups, **options))
+
+    assert pairs(start=start) == pairs(start=0)[start:]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_shares_make_up_the_pieces_of_the_batch(parts):
+    def pairs(**options):
+        return list(SeededBatchSampler(7, 12, 0, 5, seed=1, groups=GROUPS, parts=parts, **options))
+
+    size = 12 // parts
+    for whole, one, other in zip(pairs(), *(pairs(share=(i, 2)) for i in (0, 1)), strict=True):
+        for part in range(parts):
+            mine = [each[part * size // 2 : (part + 1) * size // 2] for each in (one, other)]
+            assert mine[0] + mine[1] == whole[part * size : (part + 1) * size]
+    seeds = [seed for batch in pairs() for _, seed in batch]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_batch_that_cannot_be_shared():
+    with pytest.raises(ValueError, match=r"IMS_PER_BATCH: .*processes \(2\).*ACCUMULATE \(2\)"):
+        sampled(batch_size=6, share=(0, 2), parts=2)
+
+
+def test_orientations(write):
+    data = coco(annotations=[])
+    data["images"].append({"id": 8, "file_name": "a.png", "width": 30, "height": 30})
+    lying = CocoDetection(write(data))
+    assert orientations(lying) == [1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([lying, lying])) == [1, 0, 1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([lying, Noise()])) is None
 
 
 def test_empty_data_set():

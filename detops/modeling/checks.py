@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-Target = dict[str, Tensor]
+Target = dict[str, Any]
 
 
 def check_images(images: Sequence[Tensor]) -> None:

@@ -56,7 +56,8 @@ class RPN(nn.Module):
         pre_nms_top_n: best anchors per level that are decoded.
         post_nms_top_n: best proposals per level that stay.
         fpn_post_nms_top_n: best proposals over all levels that stay.
-        fpn_post_nms_per_batch: in training, count that over the batch instead of per image.
+        fpn_post_nms_per_batch: in training, count that over the batch, with the images of all
+            processes, instead of per image.
         nms_thresh: IoU above which the worse of two proposals of one level falls.
         min_size: shortest side, in pixels, of a proposal.
     """

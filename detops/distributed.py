@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""Processes that train or evaluate together, as torchrun starts them.
+
+Everything here works in a process that runs alone too, and then does next to nothing. What talks
+to the other processes (all but `world_size`, `rank` and `is_main`) must be called by all of them,
+in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@contextmanager
+def processes(device: str | torch.device | None = None) -> Iterator[torch.device]:
+    """Joins the processes that torchrun started, by its environment variables.
+
+    CPU tensors and objects travel by gloo, CUDA tensors by NCCL.
+
+    Args:
+        device: where to compute; CUDA if there is any by default. "cuda" gives each process of a
+            machine a device of its own.
+
+    Yields:
+        This process's device.
+
+    Raises:
+        ValueError: a machine has fewer CUDA devices than processes, or one is asked for by number.
+    """
+    together = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not together or dist.is_initialized():
+        yield place
+        return
+    if place.type == "cuda":
+        place = _own_cuda_device(place)
+        torch.cuda.set_device(place)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    try:
+        yield place
+    finally:
+        dist.destroy_process_group()
+
+
+def _own_cuda_device(wanted: torch.device) -> torch.device:
+    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if wanted.index is not None:
+        raise ValueError(f"device: expected cuda, one for each of several processes, got {wanted}")
+    if local >= count:
+        raise ValueError(
+            f"device: process {local} of this machine needs a CUDA device of its own, there are "
+            f"{count}: start fewer processes, or ask for cpu"
+        )
+    return torch.device("cuda", local)
+
+
+def world_size() -> int:
+    """How many processes there are; 1 alone."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's number; 0 alone."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes files and talks to the user."""
+    return rank() == 0
+
+
+def on_main(function: Callable[[], T]) -> T:
+    """Calls a function in the main process; its result or its error is everyone's."""
+    if world_size() == 1:
+        return function()
+    outcome: list[Any] = [None, None]
+    if is_main():
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def gather_objects(value: T) -> list[T]:
+    """Everyone's value, by rank, in the main process; an empty list in the others."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.gather_object(value, values if is_main() else None)
+    return values if is_main() else []
+
+
+def mean(values: Tensor) -> Tensor:
+    """Mean over the processes of tensors of one shape."""
+    if world_size() > 1:
+        dist.all_reduce(values)
+        values /= world_size()
+    return values
+
+
+def maximum(values: Tensor) -> Tensor:
+    """Largest over the processes, element by element."""
+    if world_size() > 1:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values
+
+
+def mean_count(count: int, like: Tensor) -> int | Tensor:
+    """What a sum of losses is divided by to be a mean over the samples of all processes.
+
+    DistributedDataParallel averages gradients. With S_p the sum and n_p the count of process p of
+    P, the mean over p of S_p / (sum of n / P) is (sum of S) / (sum of n): the loss of one process
+    with all the samples. Dividing by n_p instead would weigh samples by where they happened to be.
+
+    Args:
+        count: samples of this process; may be 0, all of them may.
+        like: its device is used.
+    """
+    if world_size() == 1:
+        return max(1, count)
+    total = torch.tensor(float(count), device=like.device)
+    dist.all_reduce(total)
+    return total.clamp_(min=1) / world_size()
+
+
+def best_indices(scores: Tensor, count: int) -> Tensor:
+    """Which of this process's scores are among the best of all processes.
+
+    Args:
+        scores: ``[n]``; n may differ between processes.
+        count: how many are chosen in all.
+
+    Returns:
+        int64 ``[k]``, best first.
+    """
+    values, indices = scores.topk(min(count, scores.numel()))
+    if world_size() == 1:
+        return indices
+    padded = values.new_full((count,), -torch.inf)
+    padded[: values.numel()] = values
+    everyone = [torch.empty_like(padded) for _ in range(world_size())]
+    dist.all_gather(everyone, padded)
+    chosen = torch.cat(everyone).topk(count).indices - rank() * count
+    return indices[chosen[(chosen >= 0) & (chosen < values.numel())]]
