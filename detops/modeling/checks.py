@@ -1,6 +1,7 @@
 """Checks of what a detector is called with."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
