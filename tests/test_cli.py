@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.data.coco import PACKAGE
+from detops.cli import PACKAGE
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 needs_weights = pytest.mark.skipif(

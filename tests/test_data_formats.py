@@ -128,7 +128,9 @@ def test_voc_masks(voc):
     (voc / "ImageSets/Segmentation/train.txt").write_text("000001\n")
     values = np.zeros((30, 40), dtype=np.uint8)
     values[2:9, 1:11], values[20:25, 5:9], values[9, 1:11] = 1, 2, 255
-    Image.fromarray(values, "P").save(voc / "SegmentationObject/000001.png")
+    coloured = Image.fromarray(values, "P")
+    coloured.putpalette(list(range(256)) * 3)
+    coloured.save(voc / "SegmentationObject/000001.png")
     dataset = VocDetection(voc, masks=True, difficult="use")
     target = dataset[0][1]
     assert len(dataset) == 1 and target["masks"].shape == (2, 30, 40)

@@ -116,10 +116,12 @@ def read_coco(path: Path) -> dict[str, Any]:
         if not isinstance(entries, list):
             raise AnnotationError(f"{path}: not COCO format: no list '{key}'")
         for number, entry in enumerate(entries):
-            missing = [f for f in fields if f not in entry] if isinstance(entry, dict) else fields
-            if key == "images" and isinstance(entry, dict) and not missing:
-                missing = [] if {"file_name", "coco_url"} & entry.keys() else ["file_name"]
-            if missing or not isinstance(entry, dict):
+            if not isinstance(entry, dict):
+                raise AnnotationError(f"{path}: {key}[{number}] is no object, but {entry!r}")
+            missing = [field for field in fields if field not in entry]
+            if key == "images" and not {"file_name", "coco_url"} & entry.keys():
+                missing.append("file_name")
+            if missing:
                 raise AnnotationError(f"{path}: {key}[{number}] lacks {', '.join(missing)}")
             if "id" in fields and not _is_id(entry["id"]):
                 raise AnnotationError(f"{path}: {key}[{number}]: id is {entry['id']!r}")

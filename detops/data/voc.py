@@ -98,8 +98,9 @@ def _listed(root: Path, split: str | None, folder: str) -> list[str]:
     lists = root / "ImageSets" / folder
     if not (root / "Annotations").is_dir():
         raise AnnotationError(f"{root}: not a Pascal VOC folder: no folder 'Annotations'")
-    # Lists such as `cat_val.txt` tell which images have a cat.
-    known = sorted(p.stem for p in lists.glob("*.txt") if p.stem.partition("_")[0] not in VOC_NAMES)
+    # Lists such as `cat_val.txt` tell which images have a cat, those of `train_val.txt` a train.
+    stems = sorted(path.stem for path in lists.glob("*.txt"))
+    known = [stem for stem in stems if stem.rpartition("_")[0] not in VOC_NAMES]
     if not known and split is None:
         return sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
     if split is None:
