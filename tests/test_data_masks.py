@@ -135,7 +135,9 @@ def test_masks_of_targets(write):
     assert target["masks"].dtype == torch.uint8 and target["masks"].shape == (2, HEIGHT, WIDTH)
     assert np.array_equal(target["masks"][0].numpy() > 0, MASK)
     assert target["masks"].is_contiguous()
-    assert "masks" not in CocoDetection(path)[0][1]
+    plain = CocoDetection(path)
+    assert "masks" not in plain[0][1]
+    assert not any("segmentation" in a for a in plain.ground_truth()["annotations"])
     assert "masks" in CocoDetection(path, masks=None)[0][1]
     assert "masks" not in CocoDetection(write([{}]), masks=None)[0][1]
     empty = CocoDetection(write([]), masks=True, keypoints=True)[0][1]
@@ -184,9 +186,11 @@ def test_keypoints_that_no_category_names(write):
 
 
 def test_export_is_read_back_the_same(write, tmp_path):
-    path = write([{"segmentation": POLYGON, "keypoints": POINTS}, {"segmentation": POLYGON}])
-    source = CocoDetection(path, masks=True)
-    again = CocoDetection(export_coco(source, tmp_path / "export"), masks=True)
+    path = write([{"segmentation": POLYGON, "keypoints": POINTS}] * 2)
+    source = CocoDetection(path, masks=True, keypoints=True)
+    again = CocoDetection(export_coco(source, tmp_path / "export"), masks=True, keypoints=True)
     (image, target), (image2, target2) = source[0], again[0]
     assert torch.equal(image, image2) and again.names == source.names
-    assert all(torch.equal(target[key], target2[key]) for key in ("boxes", "labels", "masks"))
+    assert all(
+        torch.equal(target[key], target2[key]) for key in ("boxes", "labels", "masks", "keypoints")
+    )

@@ -114,9 +114,9 @@ class Shapes(DetectionDataset):
         _, masks, labels = self._scene(index)
         boxes = torch.tensor([_box(mask) for mask in masks], dtype=torch.float32).reshape(-1, 4)
         target = {"boxes": boxes, "labels": torch.from_numpy(labels.copy()), "image_id": index}
-        return (
-            target | {"masks": torch.from_numpy(masks.astype(np.uint8))} if self.masks else target
-        )
+        if self.masks:
+            target["masks"] = torch.from_numpy(masks.astype(np.uint8))
+        return target
 
     def ground_truth(self) -> dict[str, Any]:
         """The data set as a COCO dict, masks as run lengths; makes every image once."""
