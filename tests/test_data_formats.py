@@ -79,6 +79,7 @@ def test_voc_of_other_categories(voc):
     named = VocDetection(voc, names=["zebra", "cat"], on_error="skip")
     assert named.names == ("zebra", "cat") and named[1][1]["labels"].tolist() == [1]
     assert named.skipped == {"unknown category": 1}
+    assert open_dataset(f"{voc}?names=dog,zebra,cat").names == ("dog", "zebra", "cat")
 
 
 def test_voc_without_lists_and_with_other_files(voc):

@@ -179,7 +179,7 @@ def test_keypoints(write, points, message):
 
 
 def test_keypoints_that_no_category_names(write):
-    path = write([], categories=[{"id": 1, "name": "cat"}])
+    path = write([], categories=[{"id": 1, "name": "cat"}, {"id": 2, "name": "x", "keypoints": 3}])
     with pytest.raises(AnnotationError, match="no category names any"):
         CocoDetection(path, keypoints=True)
     assert "keypoints" not in CocoDetection(path, keypoints=None)[0][1]

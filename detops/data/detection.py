@@ -104,8 +104,8 @@ class DetectionDataset(Dataset):
         self.names: tuple[str, ...] = tuple(str(c["name"]) for c in self._categories)
         self.category_ids: tuple[int, ...] = tuple(c["id"] for c in self._categories)
         self.label_of = {id: label for label, id in enumerate(self.category_ids, start=1)}
-        named = (c["keypoints"] for c in self._categories if c.get("keypoints"))
-        self.keypoint_names: tuple[str, ...] = tuple(map(str, next(named, ())))
+        named = [c["keypoints"] for c in self._categories if isinstance(c.get("keypoints"), list)]
+        self.keypoint_names: tuple[str, ...] = tuple(map(str, next(filter(None, named), ())))
         if masks is None:
             masks = any("segmentation" in annotation for annotation in annotations)
         if keypoints is None:

@@ -48,7 +48,8 @@ class Shapes(DetectionDataset):
     later shapes cover. A box is the smallest around its mask. The photographs are scikit-image's;
     the test split has others than the training split.
 
-    An item depends on its index, the split, the seed and the arguments alone, to the last bit.
+    An item depends on its index, the split, the seed, size and objects alone, to the last bit (with
+    the same versions of NumPy, Pillow and scikit-image).
 
     Args:
         split: "train" or "test".

@@ -42,8 +42,8 @@ class VocDetection(DetectionDataset):
         difficult: what becomes of objects marked as difficult. "ignore" leaves them out of the
             targets and has the evaluation count detections of them neither way (as COCO crowds);
             "use" takes them as any others. Both keep `difficult` in the annotations.
-        names: the categories; by default the challenges' twenty if they cover all objects, else
-            those that occur, in alphabetical order.
+        names: the categories, a list or one text with commas; by default the challenges' twenty if
+            they cover all objects, else those that occur, in alphabetical order.
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
@@ -56,7 +56,7 @@ class VocDetection(DetectionDataset):
         root: str | Path,
         split: str | None = None,
         difficult: Literal["ignore", "use"] = "ignore",
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | str | None = None,
         **options: Any,
     ) -> None:
         check_choice("difficult", difficult, ("ignore", "use"))
@@ -80,6 +80,8 @@ class VocDetection(DetectionDataset):
         present = {o["name"] for o in objects if o["name"]}
         if names is None:
             names = VOC_NAMES if present <= set(VOC_NAMES) else sorted(present)
+        if isinstance(names, str):
+            names = names.split(",")
         ids = {category: id for id, category in enumerate(names, start=1)}
         for o in objects:
             o["category_id"] = ids.get(o["name"], o["name"])
