@@ -144,7 +144,7 @@ def photographs(count):
         names=("a",),
         category_ids=(3,),
         images=truth["images"],
-        image_path=lambda index: torch.full((3, 30, 40), index / 5),
+        image=lambda index: torch.full((3, 30, 40), index / 5),
         ground_truth=lambda: truth,
         __len__=lambda: count,
     )

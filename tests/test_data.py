@@ -401,7 +401,7 @@ def test_batch_that_cannot_be_shared():
 def test_orientations(write):
     data = coco(annotations=[])
     data["images"].append({"id": 8, "file_name": "a.png", "width": 30, "height": 30})
-    lying = CocoDetection(write(data))
+    lying = CocoDetection(write(data), check="exists")
     assert orientations(lying) == [1, 0]
     assert orientations(torch.utils.data.ConcatDataset([lying, lying])) == [1, 0, 1, 0]
     assert orientations(torch.utils.data.ConcatDataset([lying, Noise()])) is None
