@@ -19,6 +19,7 @@ from rich.console import Console
 PACKAGE = Path(__file__).resolve().parent
 TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
+SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
 # Beside the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
@@ -41,10 +42,11 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
 ]
 Images = Annotated[
-    Path | None, typer.Option(help="Folder of the images, if not that of the JSON file.")
+    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
 ]
 SkipBroken = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave broken annotations out instead of stopping.")
+    bool,
+    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
 ]
 
 
@@ -87,7 +89,7 @@ def train(
     ] = False,
     device: Device = None,
 ) -> None:
-    """Train a detector on data in COCO format.
+    """Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
     results.json, which holds the evaluation on DATASETS.TEST; that is done every
@@ -130,7 +132,11 @@ def train(
 def evaluate_command(
     weights: Weights = DEFAULT_WEIGHTS,
     data: Annotated[
-        Path, typer.Option(help="COCO JSON file.", show_default="the tree crowns' val.json")
+        Path,
+        typer.Option(
+            help="JSON file or folder, or shapes:test; see detops.data.open_dataset.",
+            show_default="the tree crowns' val.json",
+        ),
     ] = TREE_CROWNS / "val.json",
     images: Images = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
@@ -141,13 +147,17 @@ def evaluate_command(
     skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
-    """Rate a detector on data in COCO format; under torchrun, by several processes.
+    """Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+
+    Under torchrun several processes share the images.
 
     For example:
 
         detops eval
 
         detops eval --weights runs/trees/weights.pt --data my/val.json --output results.json
+
+        detops eval --weights runs/voc/weights.pt --data 'VOC2007?split=test&difficult=use'
     """
     from .engine.command import rate
 
@@ -160,7 +170,7 @@ def detect(
     weights: Weights = DEFAULT_WEIGHTS,
     output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the boxes to this file.")
+        Path | None, typer.Option("--json", help="Also write boxes and masks (RLE) to this file.")
     ] = None,
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
@@ -208,6 +218,7 @@ def detect(
                 found["scores"],
                 found["labels"],
                 found["names"] if several else None,
+                masks=found.get("masks"),
             )
             # Images of the same name from two folders must not overwrite one another.
             name = path.stem if path.stem not in used else f"{path.stem}_{number}"
@@ -220,10 +231,16 @@ def detect(
         write_json(json_file, entries)
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     output: Annotated[Path, typer.Option(help="Picture to write.")] = Path("demo.png"),
-    weights: Weights = DEFAULT_WEIGHTS,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Find shapes and their masks instead.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint to detect with.", show_default="the one that is shipped"),
+    ] = None,
 ) -> None:
     """Find the trees in a photograph, and time the operators against torchvision's.
 
@@ -232,10 +249,15 @@ def demo(
         detops demo
 
         detops demo --output trees.png
-    """
-    from .demo import run
 
-    run(output, weights, out)
+        detops demo --masks --output shapes.png
+    """
+    from . import demo, demo_masks
+
+    if masks:
+        demo_masks.run(output, weights or SHAPES_WEIGHTS, out)
+    else:
+        demo.run(output, weights or DEFAULT_WEIGHTS, out)
 
 
 @app.command()
@@ -350,12 +372,18 @@ def _default_output(cfg: Any, config: Path) -> Path:
 
 def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
     columns = (found["boxes"].tolist(), found["names"], found["scores"].tolist())
+    detections: list[dict[str, Any]] = [
+        {"box": box, "name": name, "score": score}
+        for box, name, score in zip(*columns, strict=True)
+    ]
+    if "masks" in found:
+        from .ops import masks_to_rle
+
+        for detection, mask in zip(detections, masks_to_rle(found["masks"][:, 0]), strict=True):
+            detection["mask"] = mask
     return {
         "image": str(path),
         "width": shape[2],
         "height": shape[1],
-        "detections": [
-            {"box": box, "name": name, "score": score}
-            for box, name, score in zip(*columns, strict=True)
-        ],
+        "detections": detections,
     }

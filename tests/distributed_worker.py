@@ -131,7 +131,7 @@ class Photographs:
     def __len__(self):
         return len(self.images)
 
-    def image_path(self, index):
+    def image(self, index):
         return torch.full((3, 30, 40), index / 5)
 
     def ground_truth(self):

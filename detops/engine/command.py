@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset
 
 from ..config import ConfigError, dump_config
-from ..data import CocoDetection, load_datasets
+from ..data import DetectionDataset, load_datasets
 from ..data.seeding import make_deterministic, seed_all
 from ..data.transforms import TrainTransform
 from ..distributed import is_main, on_main, processes
@@ -77,14 +77,15 @@ def train(
                 f"{output}/checkpoint.pt is there already: give --resume to go on from it, "
                 "or another --output"
             )
-        train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages)
+        parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+        train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages, **parts)
         tests = cfg.DATASETS.TEST
-        test_sets = _load(tests, images, skip_broken, messages) if tests else []
+        test_sets = _load(tests, images, skip_broken, messages, **parts) if tests else []
         names = train_sets[0].names
         _check_classes(cfg, train_sets[0])
         _tell_few_proposals(cfg, messages)
         for dataset in train_sets:
-            dataset.transform = TrainTransform(cfg)
+            dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
         seed_all(seed)
         model = build_detection_model(cfg)
         if cfg.MODEL.WEIGHT and not there:
@@ -143,13 +144,17 @@ def rate(
         ValueError: the detector's categories are not the data's.
     """
     with _processes(device, console, messages) as place:
-        dataset = CocoDetection(data, images, "skip" if skip_broken else "raise")
-        _tell_skipped(dataset, messages)
         checkpoint = on_main(lambda: load_checkpoint(weights))
         detector = Detector.from_loaded(checkpoint, weights, place)
+        # Masks and keypoints are rated where both the detector and the data have them.
+        masks = None if getattr(detector.model, "with_masks", False) else False
+        keypoints = None if getattr(detector.model, "num_keypoints", 0) else False
+        (dataset,) = _load(
+            [str(data)], images, skip_broken, messages, masks=masks, keypoints=keypoints
+        )
         with counting_progress(messages, "evaluating") as report:
             metrics = evaluate(detector, dataset, max_detections, report)
-        _print_metrics(metrics, data.name, console)
+        _print_metrics(metrics, dataset.path.name, console)
         if output is not None and is_main():
             write_json(output, metrics)
 
@@ -171,7 +176,7 @@ def _processes(device: str | None, console: Console, messages: Console) -> Itera
             console.quiet = messages.quiet = False
 
 
-def _run(trainer: Trainer, tests: list[CocoDetection], messages: Console) -> dict[str, Any]:
+def _run(trainer: Trainer, tests: list[DetectionDataset], messages: Console) -> dict[str, Any]:
     began, done_before = time.perf_counter(), trainer.step
     times = []
     with training_progress(messages, trainer.solver.MAX_ITER, trainer.step) as report:
@@ -193,7 +198,7 @@ def _run(trainer: Trainer, tests: list[CocoDetection], messages: Console) -> dic
 
 
 def _evaluate_all(
-    detector: Detector, datasets: list[CocoDetection], messages: Console | None = None
+    detector: Detector, datasets: list[DetectionDataset], messages: Console | None = None
 ) -> dict[str, Any]:
     """Metrics by name of the annotation file, or by its path where two have the same name."""
     names = Counter(dataset.path.name for dataset in datasets)
@@ -208,22 +213,26 @@ def _evaluate_all(
 
 
 def _load(
-    paths: Sequence[str], images: Path | None, skip_broken: bool, messages: Console
-) -> list[CocoDetection]:
+    paths: Sequence[str],
+    images: Path | None,
+    skip_broken: bool,
+    messages: Console,
+    **parts: bool | None,
+) -> list[DetectionDataset]:
     on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    datasets = load_datasets(list(paths), images, on_error)
+    datasets = load_datasets(list(paths), images, on_error, **parts)
     for dataset in datasets:
         _tell_skipped(dataset, messages)
     return datasets
 
 
-def _tell_skipped(dataset: CocoDetection, messages: Console) -> None:
+def _tell_skipped(dataset: DetectionDataset, messages: Console) -> None:
     if dataset.skipped:
         counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
         messages.print(f"{dataset.path}: skipped {counts}")
 
 
-def _check_classes(cfg: Any, dataset: CocoDetection) -> None:
+def _check_classes(cfg: Any, dataset: DetectionDataset) -> None:
     (key, classes), expected = num_classes(cfg), len(dataset.names) + 1
     if classes != expected:
         raise ConfigError(

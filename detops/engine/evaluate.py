@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.coco import CocoDetection
+from ..data.detection import DetectionDataset
 from ..distributed import gather_objects, on_main, rank, world_size
 from ..ops import masks_to_rle
 from .detect import Detector
@@ -24,7 +24,7 @@ IOU_TYPES = {"masks": ("segm", "segmentation"), "keypoints": ("keypoints", "keyp
 
 def evaluate(
     detector: Detector,
-    dataset: CocoDetection,
+    dataset: DetectionDataset,
     max_detections: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def evaluate(
     found_kinds: set[str] = set()
     per_image: list[tuple[int, list[dict[str, Any]]]] = []
     for index in range(rank(), len(dataset), world_size()):
-        found = detector.detect(dataset.image_path(index))
+        found = detector.detect(dataset.image(index))
         found_kinds |= found.keys() & IOU_TYPES.keys()
         image_id = dataset.images[index]["id"]
         per_image.append((index, to_coco(found, image_id, dataset.category_ids)))
