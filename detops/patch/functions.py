@@ -27,6 +27,11 @@ def _floating(*tensors: Tensor) -> bool:
     return _here(*tensors) and all(t.is_floating_point() for t in tensors)
 
 
+def _wide(*tensors: Tensor) -> bool:
+    """In half precision torchvision rounds what ours does not, and sometimes the result."""
+    return _here(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
+
+
 def _batched_nms(
     original: Function, boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
 ) -> Tensor:
@@ -92,17 +97,16 @@ def _paste_masks_in_image(
 def _overlap(
     ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any, **named: Any
 ) -> Tensor:
-    function = ours if _floating(boxes1, boxes2) else original
+    function = ours if _wide(boxes1, boxes2) else original
     return function(boxes1, boxes2, *rest, **named)
 
 
 def _elementwise(
     ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any, **named: Any
 ) -> Tensor:
-    # Ours would widen half precision boxes and refuses to broadcast.
+    # Ours does not broadcast.
     alike = inputs.shape == targets.shape and inputs.dtype == targets.dtype
-    wide = inputs.dtype in (torch.float32, torch.float64)
-    function = ours if alike and wide and _floating(inputs, targets) else original
+    function = ours if alike and _wide(inputs, targets) else original
     return function(inputs, targets, *rest, **named)
 
 
