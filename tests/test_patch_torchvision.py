@@ -194,8 +194,10 @@ def test_losses_and_gradients(name):
     assert ("multiscale_roi_align_backward" in ran) == ("rcnn" in name)
     torch.testing.assert_close(our_losses, losses, rtol=1e-5, atol=1e-6)
     assert our_gradients.keys() == gradients.keys()
+    # What is zero but for rounding, such as that of a bias before a normalisation.
+    noise = 1e-6 * max(gradient.abs().max() for gradient in gradients.values())
     for key, gradient in gradients.items():
-        bound = 1e-5 * gradient.abs().max() + 1e-7
+        bound = 1e-5 * gradient.abs().max() + noise
         assert (our_gradients[key] - gradient).abs().max() <= bound, key
 
 
