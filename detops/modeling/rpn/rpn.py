@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...ops import BoxCoder
+from ..backbone.conv import conv2d
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
@@ -36,10 +36,10 @@ class RPNHead(nn.Module):
         """
         logits, deltas = [], []
         for x in features:
-            x = F.relu_(self.conv(x))
+            x = conv2d(self.conv, x, relu=True)
             n = x.size(0)
-            logits.append(self.cls_logits(x).permute(0, 2, 3, 1).reshape(n, -1).float())
-            deltas.append(self.bbox_pred(x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
+            logits.append(conv2d(self.cls_logits, x).permute(0, 2, 3, 1).reshape(n, -1).float())
+            deltas.append(conv2d(self.bbox_pred, x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
         return logits, deltas
 
 
