@@ -129,6 +129,40 @@ def xconv():
     return state | layer(f"{full}.fc6", (1024, 256 * 49), bias=True) | predictor(1024)
 
 
+def mask(inputs=256, hidden=256):
+    """A transposed convolution and logits of 81 classes."""
+    full = "roi_heads.mask.predictor"
+    return layer(f"{full}.mask_fcn_logits", (81, hidden, 1, 1), bias=True) | {
+        f"{full}.conv5_mask.weight": (inputs, hidden, 2, 2),
+        f"{full}.conv5_mask.bias": (hidden,),
+    }
+
+
+def mask_head(gn=False):
+    """The pyramid's mask head: four convolutions before that."""
+    state = mask()
+    for i in range(1, 5):
+        full, shape = f"roi_heads.mask.feature_extractor.mask_fcn{i}", (256, 256, 3, 3)
+        if gn:
+            state |= layer(f"{full}.0", shape) | norm(f"{full}.1", 256, True)
+        else:
+            state |= layer(full, shape, bias=True)
+    return state
+
+
+def keypoint_head():
+    """Eight convolutions and heat maps of 17 keypoints."""
+    full = "roi_heads.keypoint"
+    state = {
+        f"{full}.predictor.kps_score_lowres.weight": (512, 17, 4, 4),
+        f"{full}.predictor.kps_score_lowres.bias": (17,),
+    }
+    for i in range(1, 9):
+        shape = (512, 256 if i == 1 else 512, 3, 3)
+        state |= layer(f"{full}.feature_extractor.conv_fcn{i}", shape, bias=True)
+    return state
+
+
 def fpn(name="R-50", box=None, gn=False, **kind):
     """A whole network with a pyramid."""
     parts = body(name, 4, gn=gn, **kind) | pyramid(gn=gn) | rpn(256, PYRAMID_ANCHORS)
@@ -141,8 +175,18 @@ def c4(name="R-50", anchors=15, classes=81):
 
 
 X101 = {"width": 8, "groups": 32}
-# By name of the file; those whose heads are not here are left out.
+# The C4 network's fifth stage serves both heads and has both their names.
+C4_MASK = stage("roi_heads.mask.feature_extractor.head.", 4, 3, 1024) | mask(2048)
+# By name of the file.
 STATES = {
+    "e2e_mask_rcnn_R_50_C4_1x": c4() | C4_MASK,
+    "e2e_mask_rcnn_R_50_FPN_1x": fpn() | mask_head(),
+    "e2e_mask_rcnn_X_101_32x8d_FPN_1x": fpn("R-101", **X101) | mask_head(),
+    "e2e_keypoint_rcnn_R_50_FPN_1x": fpn(box=two_layers(classes=2)) | keypoint_head(),
+    "dcn/e2e_mask_rcnn_mdconv_R_50_FPN_1x": fpn(dcn=(None, *[(True, 1)] * 3)) | mask_head(),
+    "gn_baselines/e2e_mask_rcnn_R_50_FPN_1x_gn": fpn(gn=True) | mask_head(gn=True),
+    "gn_baselines/scratch_e2e_mask_rcnn_R_50_FPN_Xconv1fc_3x_gn": fpn(box=xconv(), gn=True)
+    | mask_head(gn=True),
     "e2e_faster_rcnn_R_50_C4_1x": c4(),
     "e2e_faster_rcnn_R_50_FPN_1x": fpn(),
     "e2e_faster_rcnn_R_101_FPN_1x": fpn("R-101"),

@@ -1,5 +1,7 @@
 """maskrcnn-benchmark's YAML files, unchanged: the networks they describe, and small ones."""
 
+import re
+
 import family_state
 import pytest
 import torch
@@ -12,6 +14,13 @@ from detops.modeling.image_list import to_image_list
 
 # Names of the family's files and of ours for the same network.
 SHIPPED = {
+    "e2e_mask_rcnn_R_50_C4_1x": "mask_rcnn_R_50_C4_1x",
+    "e2e_mask_rcnn_R_50_FPN_1x": "mask_rcnn_R_50_FPN_1x",
+    "e2e_mask_rcnn_R_101_FPN_1x": "mask_rcnn_R_101_FPN_1x",
+    "e2e_mask_rcnn_X_101_32x8d_FPN_1x": "mask_rcnn_X_101_32x8d_FPN_1x",
+    "e2e_keypoint_rcnn_R_50_FPN_1x": "keypoint_rcnn_R_50_FPN_1x",
+    "dcn/e2e_mask_rcnn_mdconv_R_50_FPN_1x": "mask_rcnn_mdconv_R_50_FPN_1x",
+    "gn_baselines/e2e_mask_rcnn_R_50_FPN_1x_gn": "mask_rcnn_R_50_FPN_gn_1x",
     "e2e_faster_rcnn_R_50_C4_1x": "faster_rcnn_R_50_C4_1x",
     "e2e_faster_rcnn_R_50_FPN_1x": "faster_rcnn_R_50_FPN_1x",
     "e2e_faster_rcnn_R_101_FPN_1x": "faster_rcnn_R_101_FPN_1x",
@@ -94,7 +103,7 @@ def frozen_names(model, freeze_at):
 
 
 # One of each kind, and variants that no published file has.
-NETWORKS = {name: (name, []) for name in SHIPPED if "101" not in name} | {
+NETWORKS = {n: (n, []) for n in SHIPPED if not re.search("101|mask|keypoint", n)} | {
     "X_50_32x8d_FPN": (
         "e2e_faster_rcnn_X_101_32x8d_FPN_1x",
         ["MODEL.BACKBONE.CONV_BODY", "R-50-FPN"],

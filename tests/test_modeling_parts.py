@@ -217,7 +217,8 @@ def test_rpn_loss_by_hand():
 def test_box_loss_by_hand():
     loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(4, 0.5), detops.BoxCoder(), False)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
-    sampled = [Sampled(boxes, torch.tensor([2, 0]), torch.tensor([[2.0, 0, 12, 10]]))]
+    matched, truth = torch.tensor([[2.0, 0, 12, 10]]), torch.tensor([0])
+    sampled = [Sampled(boxes, torch.tensor([2, 0]), matched, truth)]
     logits, deltas = torch.zeros(2, 3), torch.zeros(2, 12)
     deltas[0, 8] = 1.2  # class 2, dx; 0.2 is wanted
     losses = loss(logits, deltas, sampled)
@@ -234,5 +235,10 @@ def test_box_sampling_adds_the_ground_truth():
     sampled = loss.sample(torch.tensor([[40.0, 40, 50, 50]]), target)
     assert sampled.boxes.tolist() == [[0, 0, 10, 10], [40, 40, 50, 50]]
     assert sampled.labels.tolist() == [3, 0] and sampled.matched.tolist() == [[0, 0, 10, 10]]
+    assert sampled.truth.tolist() == [0]
+    positives = sampled.positives(torch.tensor([[5.0], [6.0]]))
+    assert {k: v.tolist() for k, v in positives.items()} == {
+        "boxes": [[0, 0, 10, 10]], "labels": [3], "truth": [0], "features": [[5]]
+    }  # fmt: skip
     nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     assert loss.sample(torch.zeros(0, 4), nothing).boxes.shape == (0, 4)

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from ...config import ConfigError
 from ...ops import BoxCoder
 from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
-from ..poolers import Pooler
 from ..registry import ROI_BOX_FEATURE_EXTRACTORS, ROI_BOX_PREDICTOR
 from ..roi_heads.box import (
     BoxHead,
@@ -16,23 +14,7 @@ from ..roi_heads.box import (
     ResNet50Conv5ROIFeatureExtractor,
 )
 from .backbone import build_conv5, build_group_norm
-
-
-def build_pooler(cfg: Any, backbone: Backbone, section: str) -> Pooler:
-    """The pooler of the head that is described by a section of MODEL, such as ROI_BOX_HEAD."""
-    head, box = cfg.MODEL[section], cfg.MODEL.ROI_BOX_HEAD
-    if not 1 <= len(head.POOLER_SCALES) <= backbone.levels:
-        raise ConfigError(
-            f"MODEL.{section}.POOLER_SCALES: expected 1 to {backbone.levels}, one per level, "
-            f"got {len(head.POOLER_SCALES)}"
-        )
-    return Pooler(
-        head.POOLER_RESOLUTION,
-        list(head.POOLER_SCALES),
-        head.POOLER_SAMPLING_RATIO,
-        box.POOLER_CANONICAL_SCALE,
-        box.POOLER_CANONICAL_LEVEL,
-    )
+from .pooler import build_pooler
 
 
 @ROI_BOX_FEATURE_EXTRACTORS.register("ResNet50Conv5ROIFeatureExtractor")
@@ -41,8 +23,13 @@ def build_conv5_extractor(
 ) -> ResNet50Conv5ROIFeatureExtractor:
     """Pooling by that section, then ``head.layer4``; any head may have one."""
     head, channels = build_conv5(cfg, backbone.out_channels)
-    pooler = build_pooler(cfg, backbone, section)
-    return ResNet50Conv5ROIFeatureExtractor(pooler=pooler, head=head, out_channels=channels)
+    return ResNet50Conv5ROIFeatureExtractor(
+        pooler=build_pooler(cfg, backbone, section),
+        head=head,
+        # A dilated stage keeps the size.
+        stride=2 if cfg.MODEL.RESNETS.RES5_DILATION == 1 else 1,
+        out_channels=channels,
+    )
 
 
 @ROI_BOX_FEATURE_EXTRACTORS.register("FPN2MLPFeatureExtractor")

@@ -15,9 +15,6 @@ from .anchors import build_anchors, sizes_per_level
 def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
     """Anchors, head, loss and post-processor as MODEL.RETINANET describes them."""
     retina = cfg.MODEL.RETINANET
-    for key in ("MASK_ON", "KEYPOINT_ON"):
-        if cfg.MODEL[key]:
-            raise ConfigError(f"MODEL.{key}: expected False with MODEL.RETINANET_ON, got True")
     if retina.SCALES_PER_OCTAVE < 1 or retina.OCTAVE <= 0:
         raise ConfigError(
             "MODEL.RETINANET.SCALES_PER_OCTAVE, MODEL.RETINANET.OCTAVE: expected at least 1 and "

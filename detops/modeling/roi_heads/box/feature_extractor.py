@@ -25,17 +25,19 @@ class ResNet50Conv5ROIFeatureExtractor(nn.Module):
     Args:
         pooler: from levels and boxes to maps.
         head: the stage.
+        stride: by which it makes the maps smaller.
         out_channels: its channels.
     """
 
-    def __init__(self, *, pooler: Pooler, head: nn.Module, out_channels: int) -> None:
+    def __init__(self, *, pooler: Pooler, head: nn.Module, stride: int, out_channels: int) -> None:
         super().__init__()
         self.pooler = pooler
         self.head = head
         self.out_channels = out_channels
+        self.resolution = -(-pooler.output_size // stride)
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
-        """Levels and per image ``[L, 4]``, to ``[K, out_channels, h, w]``."""
+        """Levels and per image ``[L, 4]``, to ``[K, out_channels, resolution, resolution]``."""
         return self.head(self.pooler(features, boxes))
 
 
