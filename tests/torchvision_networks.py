@@ -65,7 +65,7 @@ def liven(net, pictures, class_0=False):
     net.backbone.forward = lambda batch: features
     # A few detections tell the spread of masks and keypoints.
     detector = net.roi_heads if hasattr(net, "roi_heads") else net
-    detections, detector.detections_per_img = detector.detections_per_img, 10
+    detections, detector.detections_per_img = detector.detections_per_img, 4
     for layers in SPREAD:
         noted = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
         hooks = [
