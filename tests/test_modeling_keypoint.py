@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
 from torchvision.models.detection import roi_heads as torchvision_heads
 
 from detops.config import ConfigError, load_config
@@ -107,53 +106,50 @@ def test_loss_is_torchvisions():
     torch.testing.assert_close(ours, theirs)
 
 
-def peaks(boxes, count, size):
-    """Heat maps that each have one clear maximum, anywhere, borders included."""
-    centre = torch.rand(boxes, count, 2, 1) * size
-    distance = (torch.arange(size) + 0.5 - centre).square()
-    x, y = distance.unbind(2)
-    return -(x.unsqueeze(-2) + y.unsqueeze(-1)) / 8 + torch.rand(boxes, count, size, size) * 0.02
-
-
-def random_boxes(least, most, count=12):
-    corner = torch.rand(count, 2) * 100
-    return torch.cat([corner, corner + least + torch.rand(count, 2) * (most - least)], 1)
-
-
 def test_keypoints_are_torchvisions():
-    for least, most in ((14, 15), (14, 60), (100, 200)):
-        # In float64, in which no two pixels are equal but for rounding.
-        maps, boxes = peaks(12, 5, 14).double(), random_boxes(least, most).double()
-        theirs, scores = torchvision_heads.heatmaps_to_keypoints(maps, boxes)
-        ours, our_scores = heatmaps_to_keypoints(maps, boxes)
-        torch.testing.assert_close(ours.float(), theirs, atol=1e-3, rtol=0)
-        torch.testing.assert_close(our_scores.float(), scores, atol=1e-4, rtol=0)
+    sides = torch.tensor([[0.3, 5], [5, 9], [14, 14], [60.5, 31], [90, 200]])
+    corner = torch.rand(5, 2, dtype=torch.float64) * 100
+    # In float64, in which no two pixels are equal but for rounding.
+    boxes, maps = torch.cat([corner, corner + sides], 1), torch.randn(5, 6, 14, 14).double()
+    theirs, scores = torchvision_heads.heatmaps_to_keypoints(maps, boxes)
+    ours, our_scores = heatmaps_to_keypoints(maps, boxes)
+    torch.testing.assert_close(ours.float(), theirs)
+    torch.testing.assert_close(our_scores.float(), scores)
+
+
+def cubic(t):
+    t = abs(t)
+    if t <= 1:
+        return 1.25 * t**3 - 2.25 * t**2 + 1
+    return -0.75 * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
 
 
 def test_keypoints_equal_a_slow_loop():
-    """Noise: the best pixel of the enlarged map within two cells of the best cell."""
-    size = 8
-    maps, boxes = torch.randn(6, 3, size, size), random_boxes(2, 60, 6)
-    boxes[0, 2:] = boxes[0, :2] + 1000  # 16 positions a cell and no more
+    """Every pixel, every cell; the first box is larger than a map is enlarged to."""
+    size = 3
+    maps = torch.randn(3, 2, size, size, dtype=torch.float64)
+    boxes = torch.tensor([[3.0, 4, 503, 15.5], [0.5, 0.5, 2, 7], [1, 1, 1.2, 9]]).double()
     points, scores = heatmaps_to_keypoints(maps, boxes)
-    for k in range(6):
-        x1, y1, x2, y2 = boxes[k].tolist()
-        wide, high = (min(max(math.ceil(s), size), 16 * size) for s in (x2 - x1, y2 - y1))
-        for n in range(3):
-            cell_y, cell_x = divmod(int(maps[k, n].argmax()), size)
-            large = F.interpolate(maps[k, n][None, None], (high, wide), mode="bicubic")[0, 0]
+    for k, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+        sides = max(1, x2 - x1), max(1, y2 - y1)
+        wide, high = (min(math.ceil(s), 16 * size) for s in sides)
+        for n in range(2):
             best = (-math.inf, 0, 0)
             for i in range(high):
                 for j in range(wide):
                     y, x = (i + 0.5) * size / high - 0.5, (j + 0.5) * size / wide - 0.5
-                    if max(abs(y - cell_y), abs(x - cell_x)) <= 2:
-                        best = max(best, (float(large[i, j]), i, j))
-            place = [
-                x1 + (best[2] + 0.5) / wide * (x2 - x1),
-                y1 + (best[1] + 0.5) / high * (y2 - y1),
-            ]
-            torch.testing.assert_close(points[k, n], torch.tensor([*place, 1.0]))
-            torch.testing.assert_close(scores[k, n].item(), best[0], atol=1e-4, rtol=1e-4)
+                    value = 0.0
+                    for row in range(-2, size + 2):
+                        for column in range(-2, size + 2):
+                            inside = min(max(row, 0), size - 1), min(max(column, 0), size - 1)
+                            weight = cubic(y - row) * cubic(x - column)
+                            value += weight * float(maps[k, n][inside])
+                    best = max(best, (value, i, j))
+            x, y = x1 + (best[2] + 0.5) / wide * sides[0], y1 + (best[1] + 0.5) / high * sides[1]
+            expected = torch.tensor([x, y, 1.0, best[0]])
+            torch.testing.assert_close(
+                torch.cat([points[k, n], scores[k, n, None]]).float(), expected
+            )
 
 
 def head():

@@ -3,19 +3,18 @@
 import torch
 from torch import Tensor
 
-# Positions looked at in a cell, along each axis: finer than this, a heat map has nothing to tell.
+# Pixels in a cell, along each axis, that are told apart: a heat map has nothing finer to tell, and
+# the memory that the enlarged maps take is bounded.
 FINEST = 16
-# Cells around the best one in which the maximum of the interpolation is looked for.
-REACH = 2
+# Detections at a time; of similar size, for the smaller ones are filled up.
+GROUP = 4
 
 
 def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of each heat map's maximum, between its cells, by bicubic interpolation.
+    """The place of each heat map's maximum.
 
-    maskrcnn-benchmark and torchvision enlarge every map to the pixels of its box and take the best
-    pixel. Here only the pixels within two cells of the best cell are computed, of all maps at
-    once; where the map has one clear maximum, the result is theirs. A map is never shrunk, as they
-    do for a box of fewer pixels than cells, and never enlarged beyond 16 times.
+    As in maskrcnn-benchmark and torchvision, a map is enlarged to the pixels of its box by bicubic
+    interpolation, and the best pixel is taken. The enlargement is two matrix products.
 
     Args:
         maps: ``[K, n, M, M]``.
@@ -24,47 +23,41 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``[K, n, 3]`` as (x, y, 1), and the maxima ``[K, n]``.
     """
-    size = maps.size(-1)
-    flat = maps.flatten(2)
-    if flat.size(0) == 0:
-        return maps.new_zeros(*flat.shape[:2], 3), maps.new_zeros(flat.shape[:2])
-    best = flat.argmax(dim=2)
-    sides = (boxes[:, 2:] - boxes[:, :2]).unsqueeze(1)
-    # How many the enlarged map has.
-    pixels = sides.ceil().clamp(size, FINEST * size)
-    x, weight_x, cell_x = _around(best % size, pixels[..., 0], size)
-    y, weight_y, cell_y = _around(best // size, pixels[..., 1], size)
-    patch = cell_x.size(2)
-    cells = (cell_y.unsqueeze(-1) * size + cell_x.unsqueeze(-2)).flatten(2)
-    values = weight_y @ flat.gather(2, cells).unflatten(2, (patch, patch)) @ weight_x.mT
-    scores, best = values.flatten(2).max(dim=2, keepdim=True)
-    x, y = x.gather(2, best % x.size(2)), y.gather(2, best // x.size(2))
-    xy = boxes[:, None, :2] + (torch.cat([x, y], dim=2) + 0.5) / pixels * sides
-    return torch.cat([xy, torch.ones_like(x)], dim=2), scores.squeeze(2)
+    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)
+    pixels = sides.ceil().clamp(max=FINEST * maps.size(-1))
+    best = torch.empty_like(maps[:, :, 0, :2])
+    scores = torch.empty_like(maps[:, :, 0, 0])
+    order = pixels.prod(dim=1).argsort()
+    for start in range(0, len(order), GROUP):
+        rows = order[start : start + GROUP]
+        x, y = (_enlargement(count, maps.size(-1)) for count in pixels[rows].unbind(dim=1))
+        # Half precision could not tell neighbouring pixels apart.
+        with torch.autocast(maps.device.type, enabled=False):
+            enlarged = y @ maps[rows] @ x.mT
+        scores[rows], index = enlarged.flatten(2).max(dim=2)
+        width = enlarged.size(3)
+        best[rows] = torch.stack([index % width, index // width], dim=2).to(best)
+    # Each map's own last pixel stands for those that fill it up.
+    best = torch.minimum(best, pixels.unsqueeze(1) - 1)
+    xy = boxes[:, None, :2] + (best + 0.5) * (sides / pixels).unsqueeze(1)
+    return torch.cat([xy, torch.ones_like(xy[..., :1])], dim=2), scores
 
 
-def _around(best: Tensor, pixels: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One axis: the pixels within REACH of the best cell, and how to interpolate them.
+def _enlargement(pixels: Tensor, size: int) -> Tensor:
+    """Matrices ``[K, 1, P, size]`` from ``size`` cells to ``pixels`` ``[K]`` pixels.
 
-    Args:
-        best: ``[K, n]`` cells.
-        pixels: ``[K, 1]``, on ``size`` cells.
-        size: cells of the map.
-
-    Returns:
-        P pixels ``[K, n, P]``, some of them more than once; weights ``[K, n, P, c]`` of the cells
-        ``[K, n, c]`` around the best that they are interpolated from.
+    P is the largest; beyond its own, a matrix repeats the last pixel.
     """
-    best, per_cell = best.unsqueeze(-1), (pixels / size).unsqueeze(-1)
-    most = int((REACH * per_cell.max()).ceil())
-    middle = ((best + 0.5) * per_cell).floor()
-    first = ((best + 0.5 - REACH) * per_cell - 0.5).ceil().clamp(min=0)
-    last = ((best + 0.5 + REACH) * per_cell - 0.5).floor().minimum(pixels.unsqueeze(-1) - 1)
-    pixel = (middle + torch.arange(-most, most + 1, device=best.device)).clamp(first, last)
-    around = best + torch.arange(-REACH - 1, REACH + 2, device=best.device)
-    distance = ((pixel + 0.5) / per_cell - 0.5).unsqueeze(-1) - around.unsqueeze(-2)
+    pixels = pixels.unsqueeze(1)
+    pixel = torch.arange(int(pixels.max()), device=pixels.device).minimum(pixels - 1)
+    place = (pixel + 0.5) * (size / pixels) - 0.5
+    cell = torch.arange(-2, size + 2, device=pixels.device)
+    weights = _cubic((place.unsqueeze(2) - cell).abs())
     # Beyond the border, its value goes on.
-    return pixel, _cubic(distance.abs()), around.clamp(0, size - 1)
+    matrix = weights[..., 2:-2].clone()
+    matrix[..., 0] += weights[..., :2].sum(dim=2)
+    matrix[..., -1] += weights[..., -2:].sum(dim=2)
+    return matrix.unsqueeze(1)
 
 
 def _cubic(t: Tensor, a: float = -0.75) -> Tensor:
