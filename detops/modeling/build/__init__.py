@@ -12,6 +12,7 @@ from ..generalized_rcnn import GeneralizedRCNN
 from ..roi_heads import RoIHeads
 from .backbone import build_backbone
 from .box import build_box_head
+from .check import check_values
 from .retinanet import build_retinanet
 from .rpn import build_rpn
 
@@ -28,6 +29,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
+    check_values(cfg)
     retinanet = cfg.MODEL.RETINANET_ON
     # A RetinaNet's config has RPN_ONLY set as well.
     rpn_only = cfg.MODEL.RPN_ONLY and not retinanet
