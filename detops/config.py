@@ -116,8 +116,8 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
         return _coerce_items(default, value, key, source)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    # bool is an int to Python, not to whoever writes a config.
-    if type(value) is wanted:
+    # bool is an int to Python, not to whoever writes a config; NaN is a number to nobody.
+    if type(value) is wanted and value == value:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
     raise ConfigError(f"{source}: {key}: expected {expected}, got {type(value).__name__} {value!r}")

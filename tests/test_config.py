@@ -84,6 +84,7 @@ def test_round_trip_and_read_only(tmp_path):
         ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
         ("TEST: {BBOX_AUG: {SCALES: [4.5]}}", r"TEST.BBOX_AUG.SCALES\[0\]: expected int"),
         ("{[1]: 2}", "config.yaml: not YAML"),
+        ("SOLVER: {BASE_LR: .nan}", "SOLVER.BASE_LR: expected float, got float nan"),
         ("1: 2", "config.yaml: unknown key 1; known here: MODEL"),
         ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),

@@ -175,6 +175,20 @@ def test_no_objects(family, name):
     assert model.eval()([torch.full((3, 40, 40), float("nan"))])[0]["boxes"].shape == (0, 4)
 
 
+@pytest.mark.parametrize(
+    "name", ["e2e_faster_rcnn_R_50_C4_1x", "dcn/e2e_faster_rcnn_mdconv_R_50_FPN_1x"]
+)
+def test_autocast(family, name):
+    model = small(family, name).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(*example())
+    assert all(v.dtype == torch.float32 and v.isfinite() for v in losses.values())
+    sum(losses.values()).backward()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad.isfinite().all(), parameter_name
+
+
 def test_rpn_alone_gives_its_proposals(family):
     model = small(family, "rpn_R_50_C4_1x", ["INPUT.MIN_SIZE_TEST", 0]).eval()
     assert model.roi_heads is None
@@ -249,6 +263,21 @@ def test_rpn_alone_gives_its_proposals(family):
             "e2e_faster_rcnn_R_50_FPN_1x",
             ["MODEL.RESNETS.NUM_GROUPS", 0],
             "MODEL.RESNETS.NUM_GROUPS: expected at least 1, got 0",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_C4_1x",
+            ["MODEL.RPN.ANCHOR_SIZES", ()],
+            "MODEL.RPN.ANCHOR_SIZES: expected at least one value, got ..",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_FPN_1x",
+            ["MODEL.RPN.ANCHOR_SIZES", ((8,), (8, -2))],
+            r"MODEL.RPN.ANCHOR_SIZES: expected more than 0, got ..8.0., .8.0, -2.0..",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_FPN_1x",
+            ["MODEL.ROI_HEADS.FG_IOU_THRESHOLD", 0.4],
+            "MODEL.ROI_HEADS.FG_IOU_THRESHOLD: expected 0 or more, and ascending, got 0.5 and 0.4",
         ),
     ],
 )

@@ -45,10 +45,12 @@ def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> n
     """
     if (dim_per_gp > 0) == (num_groups > 0):
         raise ValueError(
-            "GROUP_NORM: expected either NUM_GROUPS or DIM_PER_GP, the other -1, got "
+            "MODEL.GROUP_NORM: expected either NUM_GROUPS or DIM_PER_GP, the other -1, got "
             f"{num_groups} and {dim_per_gp}"
         )
     groups = num_groups if num_groups > 0 else channels // dim_per_gp
     if groups == 0 or channels % groups:
-        raise ValueError(f"GROUP_NORM: {channels} channels do not divide into {groups} groups")
+        raise ValueError(
+            f"MODEL.GROUP_NORM: {channels} channels do not divide into {groups} groups"
+        )
     return nn.GroupNorm(groups, channels, eps=eps)
