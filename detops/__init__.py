@@ -12,9 +12,10 @@ _C = load_extension()
 
 from . import ops  # noqa: E402
 from .ops import *  # noqa: E402, F403
+from .patch import patch_torchvision  # noqa: E402
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *ops.__all__]
+__all__ = ["__version__", "patch_torchvision", *ops.__all__]
 
 if TYPE_CHECKING:
     from . import _C as _C

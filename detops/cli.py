@@ -7,24 +7,19 @@ quick.
 
 from __future__ import annotations
 
-import json
-import statistics
+import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-
-if TYPE_CHECKING:
-    from .data import CocoDetection
 
 PACKAGE = Path(__file__).resolve().parent
 TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
+SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
 # Beside the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
@@ -47,10 +42,11 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
 ]
 Images = Annotated[
-    Path | None, typer.Option(help="Folder of the images, if not that of the JSON file.")
+    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
 ]
 SkipBroken = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave broken annotations out instead of stopping.")
+    bool,
+    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
 ]
 
 
@@ -75,19 +71,32 @@ def train(
         Path, typer.Option(help="Config, a YAML file.", show_default="tree_crowns.yaml")
     ] = DEFAULT_CONFIG,
     output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the checkpoint in --output if there is one."),
+    ] = False,
     images: Images = None,
     skip_broken: SkipBroken = False,
     half: Annotated[
         bool, typer.Option("--half", help="Write weights.pt in float16, half the size.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the weights, the data's order, the crops.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Same seed, same bits; may be slower.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too.")
+    ] = False,
     device: Device = None,
 ) -> None:
-    """Train a detector on data in COCO format.
+    """Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
-    results.json, which holds the evaluation on DATASETS.TEST.
+    results.json, which holds the evaluation on DATASETS.TEST; that is done every
+    SOLVER.TEST_PERIOD steps, too.
+
+    Under torchrun several processes train together, on one machine or more. With --resume a
+    process that dies costs at most SOLVER.CHECKPOINT_PERIOD steps.
 
     For example:
 
@@ -96,60 +105,38 @@ def train(
         detops train --config configs/tree_crowns.yaml --output runs/trees --resume
 
         detops train --output runs/mine DATASETS.TRAIN '[my/train.json]' SOLVER.MAX_ITER 3000
+
+        torchrun --nproc-per-node 2 --max-restarts 3 -m detops train --output runs/trees --resume
     """
-    from .data import load_datasets
-    from .engine import Detector, Trainer, evaluate, save_weights
-    from .engine.progress import counting_progress, training_progress
+    from .engine.command import train as run_training
 
-    cfg, text = _load_config(config, overrides or [])
+    cfg = _load_config(config, overrides or [])
     output = output or _default_output(cfg, config)
-    if (output / "checkpoint.pt").exists() and not resume:
-        raise UsageError(
-            f"{output}/checkpoint.pt is there already: give --resume to go on from it, "
-            "or another --output"
-        )
-    on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
-    datasets = load_datasets(cfg.DATASETS.TRAIN, images, on_error)
-    tests = load_datasets(cfg.DATASETS.TEST, images, on_error) if cfg.DATASETS.TEST else []
-    for dataset in datasets + tests:
-        _tell_skipped(dataset)
-    trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed, resume)
-    if resume:
-        trainer.resume()
-    began, done_before = time.perf_counter(), trainer.step
-    times = []
-    with training_progress(err, cfg.SOLVER.MAX_ITER, trainer.step) as report:
-
-        def note(record: dict[str, float]) -> None:
-            times.append(record["seconds"])
-            report(record)
-
-        trainer.run(note)
-    results: dict[str, Any] = {
-        "steps": trainer.step - done_before,
-        "seconds": round(time.perf_counter() - began, 1),
-        "seconds_per_step": round(statistics.median(times), 4) if times else None,
-        "evaluation": {},
-    }
-    weights = output / "weights.pt"
-    save_weights(weights, trainer.best_model.state_dict(), text, trainer.names, half)
-    # From the file, so that what is rated is what will be used, its precision included.
-    detector = Detector.from_checkpoint(weights, trainer.device)
-    for dataset in tests:
-        with counting_progress(err, f"evaluating {dataset.path.name}") as count:
-            metrics = evaluate(detector, dataset, report=count)
-        results["evaluation"][dataset.path.name] = metrics
-        _print_metrics(metrics, dataset.path.name)
-    _write_json(output / "results.json", results)
-    out.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s")
-    out.print(str(weights))
+    run_training(
+        cfg,
+        output,
+        out,
+        err,
+        images=images,
+        skip_broken=skip_broken,
+        resume=resume,
+        half=half,
+        seed=seed,
+        deterministic=deterministic,
+        tensorboard=tensorboard,
+        device=device,
+    )
 
 
 @app.command("eval")
 def evaluate_command(
     weights: Weights = DEFAULT_WEIGHTS,
     data: Annotated[
-        Path, typer.Option(help="COCO JSON file.", show_default="the tree crowns' val.json")
+        Path,
+        typer.Option(
+            help="JSON file or folder, or shapes:test; see detops.data.open_dataset.",
+            show_default="the tree crowns' val.json",
+        ),
     ] = TREE_CROWNS / "val.json",
     images: Images = None,
     output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
@@ -160,26 +147,21 @@ def evaluate_command(
     skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
-    """Rate a detector on data in COCO format.
+    """Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+
+    Under torchrun several processes share the images.
 
     For example:
 
         detops eval
 
         detops eval --weights runs/trees/weights.pt --data my/val.json --output results.json
-    """
-    from .data import CocoDetection
-    from .engine import Detector, evaluate
-    from .engine.progress import counting_progress
 
-    dataset = CocoDetection(data, images, "skip" if skip_broken else "raise")
-    _tell_skipped(dataset)
-    detector = Detector.from_checkpoint(weights, device)
-    with counting_progress(err, "evaluating") as report:
-        metrics = evaluate(detector, dataset, max_detections, report)
-    _print_metrics(metrics, data.name)
-    if output is not None:
-        _write_json(output, metrics)
+        detops eval --weights runs/voc/weights.pt --data 'VOC2007?split=test&difficult=use'
+    """
+    from .engine.command import rate
+
+    rate(weights, data, out, err, images, output, max_detections, skip_broken, device)
 
 
 @app.command()
@@ -188,7 +170,7 @@ def detect(
     weights: Weights = DEFAULT_WEIGHTS,
     output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the boxes to this file.")
+        Path | None, typer.Option("--json", help="Also write boxes and masks (RLE) to this file.")
     ] = None,
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
@@ -212,6 +194,7 @@ def detect(
     """
     from .data import load_image
     from .engine import Detector
+    from .engine.command import write_json
     from .engine.progress import counting_progress
     from .visualize import draw_detections
 
@@ -235,6 +218,7 @@ def detect(
                 found["scores"],
                 found["labels"],
                 found["names"] if several else None,
+                masks=found.get("masks"),
             )
             # Images of the same name from two folders must not overwrite one another.
             name = path.stem if path.stem not in used else f"{path.stem}_{number}"
@@ -244,13 +228,19 @@ def detect(
             report(number, len(images))
             out.print(f"{path}: {len(found['scores'])} found, {output / name}.png")
     if json_file is not None:
-        _write_json(json_file, entries)
+        write_json(json_file, entries)
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     output: Annotated[Path, typer.Option(help="Picture to write.")] = Path("demo.png"),
-    weights: Weights = DEFAULT_WEIGHTS,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Find shapes and their masks instead.")
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Checkpoint to detect with.", show_default="the one that is shipped"),
+    ] = None,
 ) -> None:
     """Find the trees in a photograph, and time the operators against torchvision's.
 
@@ -259,10 +249,15 @@ def demo(
         detops demo
 
         detops demo --output trees.png
-    """
-    from .demo import run
 
-    run(output, weights, out)
+        detops demo --masks --output shapes.png
+    """
+    from . import demo, demo_masks
+
+    if masks:
+        demo_masks.run(output, weights or SHAPES_WEIGHTS, out)
+    else:
+        demo.run(output, weights or DEFAULT_WEIGHTS, out)
 
 
 @app.command()
@@ -356,92 +351,39 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"detops: error: {' '.join(message.split())}", file=sys.stderr)
+    # Every process tells its error, since that may be its alone, but the main one's looks plain.
+    number = os.environ.get("RANK", "0")
+    who = "detops" if number == "0" else f"detops (process {number})"
+    print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 
-def _load_config(path: Path, overrides: list[str]) -> tuple[Any, str]:
-    from .config import dump_config, load_config
+def _load_config(path: Path, overrides: list[str]) -> Any:
+    from .config import load_config
 
     if not path.is_file():
         raise UsageError(f"{path}: no such config file")
-    cfg = load_config(path, overrides)
-    return cfg, dump_config(cfg)
+    return load_config(path, overrides)
 
 
 def _default_output(cfg: Any, config: Path) -> Path:
     return Path("runs") / config.stem if cfg.OUTPUT_DIR in ("", ".") else Path(cfg.OUTPUT_DIR)
 
 
-def _build_trainer(
-    trainer: type,
-    cfg: Any,
-    text: str,
-    datasets: list[CocoDetection],
-    output: Path,
-    device: str | None,
-    seed: int,
-    resume: bool,
-) -> Any:
-    import torch
-    from torch.utils.data import ConcatDataset
-
-    from .data.transforms import TrainTransform
-    from .engine.detect import default_device
-    from .engine.weights import load_weights_into
-    from .modeling import build_detection_model
-    from .modeling.build import num_classes
-
-    names = datasets[0].names
-    key, classes = num_classes(cfg)
-    if classes != len(names) + 1:
-        raise UsageError(
-            f"{key}: expected {len(names) + 1} (background and "
-            f"{len(names)} categories of {datasets[0].path}), got {classes}"
-        )
-    for dataset in datasets:
-        dataset.transform = TrainTransform(cfg)
-    torch.manual_seed(seed)
-    model = build_detection_model(cfg)
-    if cfg.MODEL.WEIGHT and not resume:
-        epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
-        err.print(str(load_weights_into(model, cfg.MODEL.WEIGHT, batch_norm_epsilon=epsilon)))
-    place = default_device() if device is None else device
-    return trainer(model, ConcatDataset(datasets), cfg, text, names, output, place, seed)
-
-
-def _tell_skipped(dataset: CocoDetection) -> None:
-    if dataset.skipped:
-        counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
-        err.print(f"{dataset.path}: skipped {counts}")
-
-
 def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
     columns = (found["boxes"].tolist(), found["names"], found["scores"].tolist())
+    detections: list[dict[str, Any]] = [
+        {"box": box, "name": name, "score": score}
+        for box, name, score in zip(*columns, strict=True)
+    ]
+    if "masks" in found:
+        from .ops import masks_to_rle
+
+        for detection, mask in zip(detections, masks_to_rle(found["masks"][:, 0]), strict=True):
+            detection["mask"] = mask
     return {
         "image": str(path),
         "width": shape[2],
         "height": shape[1],
-        "detections": [
-            {"box": box, "name": name, "score": score}
-            for box, name, score in zip(*columns, strict=True)
-        ],
+        "detections": detections,
     }
-
-
-def _print_metrics(metrics: dict[str, Any], title: str) -> None:
-    table = Table("detections counted per image", "AP", "AP50", "AP75", "AR", title=title)
-    rows = {row["max_detections"]: row for row in (metrics["standard"], metrics)}
-    for limit, row in rows.items():
-        values = (row[key] for key in ("AP", "AP50", "AP75", "AR"))
-        table.add_row(str(limit), *("-" if v is None else f"{v:.3f}" for v in values))
-    out.print(table)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -111,13 +111,13 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
         try:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            pass
+            value = _yaml_list(text) if wanted is list else value
     if wanted is list and isinstance(value, (list, tuple)):
         return _coerce_items(default, value, key, source)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    # bool is an int to Python, not to whoever writes a config.
-    if type(value) is wanted:
+    # bool is an int to Python, not to whoever writes a config; NaN is a number to nobody.
+    if type(value) is wanted and value == value:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
     raise ConfigError(f"{source}: {key}: expected {expected}, got {type(value).__name__} {value!r}")
@@ -137,3 +137,12 @@ def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -
         else:
             items.append(_coerce(item, value, place, source))
     return items
+
+
+def _yaml_list(text: str) -> Any:
+    """A list of words as one types it, `[a.json, b.json]`; other text as it is."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, list) else text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
 from .data.image import load_image
@@ -25,6 +25,7 @@ PALETTE = (
     (230, 230, 120),
 )
 TRUTH_COLOUR = (0, 229, 255)
+FILL_ALPHA, CONTOUR_ALPHA = 90, 255  # of masks
 SMALL_SIDE = 1200  # pixels; pictures no larger than this are enlarged, so that tags can be read
 SMOOTHING = 2  # shapes are drawn this much larger and reduced, which smooths their edges
 SMOOTHED_PIXELS = 12_000_000  # above this the overlay would cost more memory than it is worth
@@ -37,23 +38,27 @@ def draw_detections(
     labels: Tensor | None = None,
     names: Sequence[str] | None = None,
     ground_truth: Tensor | None = None,
+    masks: Tensor | None = None,
 ) -> Image.Image:
-    """Draws boxes on an image.
+    """Draws boxes on an image, and masks where there are any.
 
     Args:
         image: anything `load_image` takes.
         boxes: [n, 4] xyxy in the image's pixels.
         scores: [n], written on small tags.
-        labels: [n], colour the boxes.
+        labels: [n], colour the boxes and masks.
         names: names of the n boxes, written on the tags.
         ground_truth: [m, 4] xyxy, drawn thin in a colour of its own.
+        masks: bool or uint8 [n, H, W] or [n, 1, H, W] in the image's pixels, drawn translucent with
+            a contour.
 
     Returns:
         An RGB picture; twice the size of the image if that is small.
 
     Raises:
         ImageError: the image cannot be read.
-        ValueError: boxes are not [n, 4], or scores, labels or names are not n.
+        ValueError: boxes are not [n, 4], scores, labels or names are not n, or masks are not n of
+            the image's size.
     """
     picture = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
     boxes = _checked("boxes", boxes)
@@ -63,6 +68,7 @@ def draw_detections(
             raise ValueError(
                 f"draw_detections: expected {len(boxes)} {argument}, one per box, got {len(value)}"
             )
+    shapes = None if masks is None else _checked_masks(masks, len(boxes), picture)
     scale = 2 if max(picture.size) <= SMALL_SIDE else 1
     if scale > 1:
         size = (picture.width * scale, picture.height * scale)
@@ -78,12 +84,16 @@ def draw_detections(
     # Lowest score first, so that the surest boxes and tags lie on top.
     order = range(len(boxes)) if scores is None else scores.argsort().tolist()
     font = ImageFont.load_default(size=round(11 * unit))
+    colours = [PALETTE[0]] * len(boxes)
+    if labels is not None:
+        colours = [PALETTE[(label - 1) % len(PALETTE)] for label in labels.tolist()]
+    if shapes is not None:
+        for index in order:
+            _draw_mask(overlay, shapes[index], colours[index], scale * smoothing, round(1.5 * unit))
     tags = []
     for index in order:
         corners = _ordered((boxes[index] * scale * smoothing).tolist())
-        colour = (
-            PALETTE[(int(labels[index]) - 1) % len(PALETTE)] if labels is not None else PALETTE[0]
-        )
+        colour = colours[index]
         draw.rounded_rectangle(
             corners, radius=3 * unit, outline=(*colour, 255), width=round(2 * unit)
         )
@@ -96,6 +106,25 @@ def draw_detections(
     if smoothing > 1:
         overlay = overlay.reduce(smoothing)
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
+
+
+def _draw_mask(
+    overlay: Image.Image, mask: np.ndarray, colour: tuple[int, int, int], scale: int, line: int
+) -> None:
+    """Fills a mask and lines it inside, enlarged; it replaces what the overlay had there."""
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    if len(rows) == 0:
+        return
+    top, left = rows[0], columns[0]
+    cut = mask[top : rows[-1] + 1, left : columns[-1] + 1]
+    # A rim of zeros, so that the contour closes where the mask touches its box.
+    shape = Image.fromarray(np.pad(cut, 1).astype(np.uint8) * 255)
+    size = (shape.width * scale, shape.height * scale)
+    shape = shape.resize(size, Image.Resampling.BICUBIC).point(lambda value: 255 * (value >= 128))
+    corner = (int(left - 1) * scale, int(top - 1) * scale)
+    overlay.paste((*colour, CONTOUR_ALPHA), corner, shape)
+    inner = shape.filter(ImageFilter.MinFilter(2 * line + 1))
+    overlay.paste((*colour, FILL_ALPHA), corner, inner)
 
 
 def _draw_tag(
@@ -127,6 +156,18 @@ def _checked(argument: str, boxes: Tensor) -> Tensor:
     if not finite:
         raise ValueError(f"draw_detections: expected finite {argument}, got NaN or infinity")
     return boxes.detach().float().cpu()
+
+
+def _checked_masks(masks: Tensor, count: int, picture: Image.Image) -> np.ndarray:
+    expected = [count, picture.height, picture.width]
+    if masks.dim() == 4 and masks.shape[1] == 1:
+        masks = masks[:, 0]
+    if list(masks.shape) != expected or masks.dtype not in (torch.bool, torch.uint8):
+        raise ValueError(
+            f"draw_detections: expected masks of bool or uint8 {expected}, got {masks.dtype} "
+            f"{list(masks.shape)}"
+        )
+    return masks.bool().cpu().numpy()
 
 
 def _ordered(box: list[float]) -> list[float]:

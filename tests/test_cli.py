@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.data.coco import PACKAGE
+from detops.cli import PACKAGE
+from detops.data.masks import decode_masks
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 needs_weights = pytest.mark.skipif(
@@ -65,6 +66,9 @@ def test_errors_are_one_line(capsys, tmp_path, config):
     assert "no such checkpoint" in fails(capsys, "detect", VAL, "--weights", tmp_path / "w.pt")
     assert "damaged" in fails(capsys, "detect", VAL, "--weights", damaged)
     assert "cannot read" in fails(capsys, "eval", "--data", tmp_path / "none.json")
+    assert "no such file or folder" in fails(capsys, "eval", "--data", tmp_path / "none")
+    assert "no option 'x'" in fails(capsys, "eval", "--data", "shapes:test?length=1&x=1")
+    assert "differ" in fails(capsys, "eval", "--data", "shapes:test?length=1&size=32")
     assert "no such config" in fails(capsys, "train", "--config", tmp_path / "none.yaml")
     assert "NO_KEY" in fails(capsys, "train", "--config", config, "SOLVER.NO_KEY", "1")
     fails(capsys, "train", "--config", config, "SOLVER.MAX_ITER")
@@ -119,6 +123,56 @@ def test_train_resume_detect_eval(capsys, tmp_path, config):
     assert "not a readable image" in fails(
         capsys, "detect", text, "--weights", run / "weights.pt", "--output", tmp_path
     )
+
+
+@pytest.fixture
+def ordinary_algorithms():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
+    files = []
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        run = tmp_path / name
+        train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
+        options = ["--deterministic", "--seed", seed, "SOLVER.ACCUMULATE", "2"]
+        changes = ["SOLVER.MAX_ITER", "2", "SOLVER.IMS_PER_BATCH", "2", "DATASETS.TEST", "[]"]
+        assert cli.main([*train, *options, *changes]) == 0, capsys.readouterr().err
+        files.append((run / "checkpoint.pt").read_bytes())
+    assert torch.are_deterministic_algorithms_enabled()
+    assert files[0] == files[1] != files[2]
+
+
+def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
+    train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
+    changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]
+    assert cli.main([*train, "--device", "cpu", *changes]) == 0
+    assert "not there, training starts from step 0" in capsys.readouterr().err
+
+
+def test_masks_in_the_json_file():
+    masks = torch.zeros(1, 1, 4, 6, dtype=torch.bool)
+    masks[0, 0, 1:3, 2:5] = True
+    found = {"boxes": torch.tensor([[2.0, 1, 5, 3]]), "names": ["a"], "scores": torch.tensor([0.5])}
+    entry = cli._image_entry(VAL, (3, 4, 6), found | {"masks": masks})
+    (detection,) = json.loads(json.dumps(entry))["detections"]
+    assert detection["box"] == [2, 1, 5, 3]
+    assert torch.equal(decode_masks([detection["mask"]], 4, 6) > 0, masks[0])
+    assert "mask" not in cli._image_entry(VAL, (3, 4, 6), found)["detections"][0]
+
+
+@pytest.mark.skipif(not cli.SHAPES_WEIGHTS.is_file(), reason="the weights are not there yet")
+def test_demo_of_masks(capsys, tmp_path, monkeypatch):
+    from detops import demo_masks
+
+    monkeypatch.setattr(demo_masks, "RATED_IMAGES", 20)
+    picture = tmp_path / "shapes.png"
+    assert cli.main(["demo", "--masks", "--output", str(picture)]) == 0, capsys.readouterr().err
+    words = capsys.readouterr().out.replace("│", " ").split()
+    rated = {words[i - 1]: float(words[i + 1]) for i, w in enumerate(words) if w == "AP50"}
+    assert rated["box"] >= 0.75 and rated["mask"] >= 0.7
+    assert Image.open(picture).size == (1200, 800)
 
 
 @needs_weights

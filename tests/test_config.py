@@ -39,7 +39,7 @@ SOLVER: {BASE_LR: 1e-3, STEPS: "(60000, 80000)"}
 
 
 def test_anchor_sizes_may_be_nested_and_items_take_the_defaults_type(tmp_path):
-    file = write(tmp_path, "MODEL: {RPN: {ANCHOR_SIZES: ((8, 16), (32,)), ASPECT_RATIOS: (1,)}}")
+    file = write(tmp_path, "MODEL: {RPN: {ANCHOR_SIZES: '((8, 16), (32,))', ASPECT_RATIOS: [1]}}")
     cfg = load_config(file, ["MODEL.RPN.ANCHOR_STRIDE", "(8, 16)", "SOLVER.STEPS", "()"])
     assert cfg.MODEL.RPN.ANCHOR_SIZES == [[8.0, 16.0], [32.0]]
     assert isinstance(cfg.MODEL.RPN.ASPECT_RATIOS[0], float) and cfg.SOLVER.STEPS == []
@@ -67,11 +67,11 @@ def test_round_trip_and_read_only(tmp_path):
         ("SOLVER: {STEPS: many}", "SOLVER.STEPS: expected tuple, got str 'many'"),
         ("SOLVER: 3", "config.yaml: SOLVER: expected keys and values, got 3"),
         ("MODEL: {WEIGHT: 3}", "MODEL.WEIGHT: expected str, got int 3"),
-        ("SOLVER: {STEPS: (1, x)}", "SOLVER.STEPS: expected tuple, got str '.1, x.'"),
+        ("SOLVER: {STEPS: '(1, x)'}", "SOLVER.STEPS: expected tuple, got str '.1, x.'"),
         ("SOLVER: {STEPS: [1, x]}", r"config.yaml: SOLVER.STEPS\[1\]: expected int, got str 'x'"),
         ("SOLVER: {STEPS: [[1]]}", r"SOLVER.STEPS\[0\]: expected int, got list"),
         (
-            "MODEL: {RESNETS: {STAGE_WITH_DCN: (0, 1, 1, 1)}}",
+            "MODEL: {RESNETS: {STAGE_WITH_DCN: '(0, 1, 1, 1)'}}",
             r"MODEL.RESNETS.STAGE_WITH_DCN\[0\]: expected bool, got int 0",
         ),
         ("MODEL: {RPN: {ANCHOR_SIZES: [[8, a]]}}", r"RPN.ANCHOR_SIZES\[0\]\[1\]: expected float"),
@@ -84,6 +84,7 @@ def test_round_trip_and_read_only(tmp_path):
         ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
         ("TEST: {BBOX_AUG: {SCALES: [4.5]}}", r"TEST.BBOX_AUG.SCALES\[0\]: expected int"),
         ("{[1]: 2}", "config.yaml: not YAML"),
+        ("SOLVER: {BASE_LR: .nan}", "SOLVER.BASE_LR: expected float, got float nan"),
         ("1: 2", "config.yaml: unknown key 1; known here: MODEL"),
         ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),
@@ -96,7 +97,16 @@ def test_errors_name_key_and_file(tmp_path, text, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["[a.json, b/c.json]", "['a.json', 'b/c.json']", "('a.json','b/c.json')"]
+)
+def test_list_of_words_as_one_types_it(text):
+    assert list(load_config(None, ["DATASETS.TEST", text]).DATASETS.TEST) == ["a.json", "b/c.json"]
+
+
 def test_errors_of_overrides():
+    with pytest.raises(ConfigError, match="DATASETS.TEST: expected tuple, got str 'a.json, b'"):
+        load_config(None, ["DATASETS.TEST", "a.json, b"])
     with pytest.raises(ConfigError, match="overrides: unknown key MODEL.MASKON"):
         load_config(None, ["MODEL.MASKON", True])
     with pytest.raises(ConfigError, match="overrides: SOLVER.MAX_ITER: expected int, got str 'x'"):

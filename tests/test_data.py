@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""COCO data sets, images, augmentation, the loader."""
+"""COCO data sets, images, the loader."""
 
 import json
 import pickle
-from types import SimpleNamespace
+import random
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from detops.data import (
     load_datasets,
     load_image,
 )
-from detops.data.transforms import RandomRotate90, RandomSquareCrop, TrainTransform, crop_boxes
+from detops.data.loader import SeededBatchSampler, orientations
 
 
 def coco(**changes):
@@ -71,13 +71,21 @@ def test_crowds_are_no_targets_but_are_evaluated(write):
 
 BROKEN = [
     ({"bbox": [1, 1, 0, 4]}, "zero area"),
-    ({"bbox": [1, 1, float("nan"), 4]}, "zero area"),
+    ({"bbox": [1, 1, float("nan"), 4]}, "not four finite numbers"),
+    ({"bbox": [1, 1, float("inf"), 4]}, "not four finite numbers"),
+    ({"bbox": [1, 1, 10**400, 4]}, "not four finite numbers"),
+    ({"bbox": [1, 1, True, 4]}, "not four finite numbers"),
+    ({"bbox": "1234"}, "not four finite numbers"),
+    ({"bbox": [1, 1, -3, 4]}, "zero area"),
     ({"bbox": [30, 20, 20, 5]}, "outside the image"),
     ({"bbox": [-5, 2, 10, 5]}, "outside the image"),
-    ({"bbox": [1, 2, 3]}, "not four numbers"),
-    ({"bbox": None}, "not four numbers"),
-    ({"category_id": 4}, "unknown category 4"),
-    ({"image_id": 8}, "unknown image 8"),
+    ({"bbox": [1, 2, 3]}, "not four finite numbers"),
+    ({"bbox": None}, "not four finite numbers"),
+    ({"category_id": 4}, "unknown category: 4"),
+    ({"image_id": 8}, "unknown image: 8"),
+    ({"image_id": [7]}, r"unknown image: \[7\]"),
+    ({"category_id": {}}, "unknown category: {}"),
+    ({"category_id": None}, "unknown category: None"),
 ]
 
 
@@ -86,7 +94,7 @@ def test_broken_annotation(write, change, message):
     data = coco()
     data["annotations"][0] |= change
     path = write(data)
-    with pytest.raises(AnnotationError, match=f"annotation 1: .*{message}"):
+    with pytest.raises(AnnotationError, match=rf"data\.json: 1 broken .*annotation 1: .*{message}"):
         CocoDetection(path)
     dataset = CocoDetection(path, on_error="skip")
     assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
@@ -104,17 +112,113 @@ def test_only_the_first_broken_are_named(write):
 def test_missing_image_file(write):
     data = coco()
     data["images"].append({"id": 8, "file_name": "b.png", "width": 4, "height": 4})
-    with pytest.raises(AnnotationError, match=r"image 8: b\.png"):
+    with pytest.raises(AnnotationError, match=r"image 8: missing file: .*b\.png"):
         CocoDetection(write(data))
     dataset = CocoDetection(write(data), on_error="skip")
     assert len(dataset) == 1 and dataset.skipped["missing file"] == 1
 
 
-def test_image_of_another_size(write):
+def picture(path, size=(40, 30), **options):
+    """A file that is long enough for half of it to be a broken one."""
+    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)
+
+
+def broken_files(folder):
+    """Two sound images, and one of each kind of broken ones."""
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture(folder / "sound.jpg")
+    picture(folder / "turned.jpg", (30, 40), exif=turned)
+    picture(folder / "other.png", (41, 30))
+    for name in ("cut.jpg", "cut.png", "cut.gif"):
+        picture(folder / name)
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+    (folder / "text.png").write_text("no image")
+    (folder / "folder.png").mkdir()
+    names = ["sound.jpg", "turned.jpg", "other.png", "cut.jpg", "cut.png", "cut.gif", "text.png"]
+    names += ["folder.png", "x" * 300, "nul\0"]
+    return [
+        {"id": id, "file_name": name, "width": 40, "height": 30} for id, name in enumerate(names)
+    ]
+
+
+def test_broken_image_files_are_found_when_opened(write, tmp_path):
+    path = write(coco(images=broken_files(tmp_path), annotations=[]))
+    with pytest.raises(AnnotationError, match=r"8 broken .*image 2: image of ano.*41 x 30"):
+        CocoDetection(path)
+    for check in ("header", "decode"):
+        dataset = CocoDetection(path, on_error="skip", check=check)
+        assert [image["id"] for image in dataset.images] == [0, 1]
+        assert dataset.skipped["unreadable image"] == 5  # a name too long among them
+        assert dataset.skipped["missing file"] == 2
+        assert dataset[0][0].shape == dataset[1][0].shape == (3, 30, 40)
+    assert len(CocoDetection(path, on_error="skip", check="exists")) == 7
+
+
+@pytest.mark.filterwarnings("ignore:.*the next image takes its place")
+def test_files_that_fail_later(write, tmp_path):
+    path = write(coco(images=broken_files(tmp_path), annotations=[]))
+    dataset = CocoDetection(path, on_error="skip", check="exists")
+    for index in range(2, 7):
+        with pytest.warns(UserWarning, match=dataset.images[index]["file_name"]):
+            image, target = dataset[index]
+        assert image.shape == (3, 30, 40) and target["image_id"] == 0
+    picture(tmp_path / "late.jpg")
+    dataset = CocoDetection(write(coco(images=[image_record("late.jpg")])))
+    skipping = CocoDetection(dataset.path, on_error="skip")
+    (tmp_path / "late.jpg").unlink()
+    with pytest.raises(AnnotationError, match=r"late\.jpg: no such image file"):
+        dataset[0]
+    with pytest.warns(UserWarning), pytest.raises(AnnotationError, match="none of its 1 images"):
+        skipping[0]
+
+
+def image_record(name, **changes):
+    return {"id": 7, "file_name": name, "width": 40, "height": 30} | changes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 0}, "size is not two positive whole numbers"),
+        ({"height": "30"}, "size is not two positive whole numbers"),
+        ({"height": None}, "size is not two positive whole numbers"),
+        ({"file_name": 3}, "file name is not text"),
+        ({"id": 6}, "duplicate image id"),
+    ],
+)
+def test_broken_image_record(write, change, message):
+    images = [image_record("a.png", id=6), image_record("a.png") | change]
+    path = write(coco(images=images, annotations=[]))
+    with pytest.raises(AnnotationError, match=f"image [67]: {message}"):
+        CocoDetection(path)
+    assert len(CocoDetection(path, on_error="skip")) == 1
+
+
+def test_annotations_of_broken_images_go_with_them(write):
     data = coco()
-    data["images"][0]["width"] = 50
-    with pytest.raises(AnnotationError, match="40 x 30 pixels"):
-        CocoDetection(write(data))[0]
+    data["images"].append(image_record("none.png", id=8))
+    data["annotations"].append({"id": 3, "image_id": 8, "category_id": 9, "bbox": [0, 0, 2, 2]})
+    dataset = CocoDetection(write(data), on_error="skip")
+    assert dataset.skipped == {"missing file": 1}
+    assert len(dataset.ground_truth()["annotations"]) == 2
+
+
+def test_areas_that_are_no_numbers_are_computed(write):
+    data = coco()
+    data["annotations"][0]["area"] = None
+    data["annotations"][1]["area"] = 7
+    areas = [a["area"] for a in CocoDetection(write(data)).ground_truth()["annotations"]]
+    assert areas == [50, 7]
+
+
+def test_index_beyond_the_end(write):
+    dataset = CocoDetection(write(coco()))
+    assert dataset[-1][1]["image_id"] == 7
+    with pytest.raises(IndexError):
+        dataset[1]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +227,12 @@ def test_image_of_another_size(write):
         ("{", "not JSON"),
         ("[1]", "expected a COCO object"),
         ("{}", "no list 'images'"),
-        (coco(images=[{"id": 1}]), "lacks file_name"),
+        (coco(images=[{"id": 1}]), "lacks width, height, file_name"),
         (coco(annotations=[3]), r"annotations\[0\]"),
+        (coco(images=[{"id": [1], "file_name": "a", "width": 1, "height": 1}]), r"id is \[1\]"),
+        (coco(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "not all different"),
+        (coco(categories=[{"id": 1, "name": "a"}, {"id": "x", "name": "b"}]), "several types"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_not_coco(write, content, message):
@@ -137,6 +245,8 @@ def test_missing_file_and_wrong_choice(write, tmp_path):
         CocoDetection(tmp_path / "none.json")
     with pytest.raises(ValueError, match="on_error"):
         CocoDetection(write(coco()), on_error="ignore")
+    with pytest.raises(ValueError, match="check: expected 'exists'"):
+        CocoDetection(write(coco()), check="all")
 
 
 def test_data_sets_must_share_categories(write):
@@ -185,90 +295,6 @@ def test_load_image_errors(tmp_path):
         load_image([1])
 
 
-def bright_region(image):
-    rows, columns = (image.float().mean(0) > 0.5 * image.float().max()).nonzero().unbind(1)
-    edges = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-    return [int(edge) for edge in edges]
-
-
-def picture_of(box, height=50, width=70):
-    x1, y1, x2, y2 = box
-    image = torch.zeros(3, height, width, dtype=torch.uint8)
-    image[:, y1:y2, x1:x2] = 255
-    target = {"boxes": torch.tensor([box], dtype=torch.float32), "labels": torch.tensor([1])}
-    return image, target
-
-
-def settings(**changes):
-    values = {
-        "CROP_MIN": 20,
-        "CROP_MAX": 45,
-        "ROTATE90": True,
-        "HORIZONTAL_FLIP_PROB_TRAIN": 0.5,
-        "VERTICAL_FLIP_PROB_TRAIN": 0.5,
-        "BRIGHTNESS": 0.2,
-        "CONTRAST": 0.0,
-        "SATURATION": 0.2,
-        "HUE": 0.05,
-    }
-    return SimpleNamespace(INPUT=SimpleNamespace(**(values | changes)))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_augmentation_keeps_boxes_on_their_objects(seed):
-    torch.manual_seed(seed)
-    image, target = picture_of([30, 18, 47, 29])
-    image, target = TrainTransform(settings())(image, target)
-    assert image.dtype == torch.float32 and 0 <= image.min() and image.max() <= 1
-    assert type(target["boxes"]) is torch.Tensor and len(target["boxes"]) == len(target["labels"])
-    if len(target["boxes"]):
-        assert target["boxes"][0].tolist() == bright_region(image)
-
-
-def test_augmentation_of_images_without_boxes():
-    image = torch.zeros(3, 10, 12, dtype=torch.uint8)
-    target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
-    image, target = TrainTransform(settings())(image, target)
-    assert target["boxes"].shape == (0, 4) and image.shape[0] == 3
-
-
-def test_whole_image_without_cropping():
-    image, target = picture_of([3, 4, 9, 8])
-    out, _ = TrainTransform(settings(CROP_MAX=0, ROTATE90=False))(image, target)
-    assert out.shape == image.shape
-
-
-@pytest.mark.parametrize(("visible", "kept"), [(0.49, 1), (0.51, 0)])
-def test_share_that_must_stay_visible(visible, kept):
-    _, target = picture_of([10, 10, 20, 20])
-    result = crop_boxes(target, (15, 0, 40, 40), visible)
-    assert len(result["boxes"]) == len(result["labels"]) == kept
-    if kept:
-        assert result["boxes"].tolist() == [[0, 10, 5, 20]]
-
-
-def test_crop_sides():
-    torch.manual_seed(0)
-    image, target = picture_of([10, 10, 20, 20])
-    crop = RandomSquareCrop(12, 16)
-    sides = {tuple(crop(image, target)[0].shape[1:]) for _ in range(100)}
-    assert sides == {(s, s) for s in range(12, 17)}
-    assert RandomSquareCrop(60, 60)(image, target)[0].shape == (3, 50, 60)
-    with pytest.raises(ValueError, match="max_side 5"):
-        RandomSquareCrop(6, 5)
-
-
-def test_four_quarter_turns():
-    image, target = picture_of([10, 12, 20, 30])
-    seen = set()
-    for seed in range(20):
-        torch.manual_seed(seed)
-        turned, moved = RandomRotate90()(image, target)
-        assert moved["boxes"][0].tolist() == bright_region(turned)
-        seen.add(tuple(moved["boxes"][0].tolist()))
-    assert len(seen) == 4
-
-
 class Noise(torch.utils.data.Dataset):
     """Items that are random numbers, as augmentation makes them."""
 
@@ -294,9 +320,91 @@ def test_batches_depend_on_seed_and_position_only():
 
 
 def test_loading_leaves_random_numbers_alone():
-    before = torch.get_rng_state()
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     drawn()
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+class AllNoise(Noise):
+    """Random numbers from wherever augmentation may take them."""
+
+    def __getitem__(self, index):
+        numbers = [random.random(), np.random.rand(), float(torch.rand(()))]
+        return torch.tensor(numbers), {"labels": torch.tensor([index])}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_generator_is_seeded_for_each_image(workers):
+    loader = build_train_loader(AllNoise(), 5, 2, seed=3, workers=workers)
+    again = build_train_loader(AllNoise(), 5, 2, seed=3)
+    first, second = ([torch.stack(images) for images, _ in each] for each in (loader, again))
+    assert all(map(torch.equal, first, second))
+    values = torch.cat(first)
+    assert len(values.unique()) == values.numel()
+
+
+def sampled(**options):
+    """Indices of each batch."""
+    defaults = {"size": 7, "batch_size": 4, "start": 0, "stop": 12}
+    sampler = SeededBatchSampler(**(defaults | options))
+    return [[index for index, _ in batch] for batch in sampler]
+
+
+def test_every_image_once_in_an_epoch():
+    order = [index for batch in sampled() for index in batch]
+    epochs = [order[i : i + 7] for i in range(0, 42, 7)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+GROUPS = [0, 1, 1, 0, 1, 1, 1]
+
+
+def test_batches_of_one_group():
+    batches = sampled(groups=GROUPS, stop=70)
+    assert len(batches) == 70
+    assert all(len({GROUPS[index] for index in batch}) == 1 for batch in batches)
+    counts = torch.bincount(torch.tensor(batches).flatten(), minlength=7)
+    # 40 epochs, less what still waits for its batch to fill.
+    assert counts.min() >= 38 and counts.max() <= 42
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
+@pytest.mark.parametrize("start", [1, 5, 12, 13])
+def test_sampler_goes_on_anywhere(groups, start):
+    def pairs(**options):
+        return list(SeededBatchSampler(7, 4, stop=12, seed=5, groups=groups, **options))
+
+    assert pairs(start=start) == pairs(start=0)[start:]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_shares_make_up_the_pieces_of_the_batch(parts):
+    def pairs(**options):
+        return list(SeededBatchSampler(7, 12, 0, 5, seed=1, groups=GROUPS, parts=parts, **options))
+
+    size = 12 // parts
+    for whole, one, other in zip(pairs(), *(pairs(share=(i, 2)) for i in (0, 1)), strict=True):
+        for part in range(parts):
+            mine = [each[part * size // 2 : (part + 1) * size // 2] for each in (one, other)]
+            assert mine[0] + mine[1] == whole[part * size : (part + 1) * size]
+    seeds = [seed for batch in pairs() for _, seed in batch]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_batch_that_cannot_be_shared():
+    with pytest.raises(ValueError, match=r"IMS_PER_BATCH: .*processes \(2\).*ACCUMULATE \(2\)"):
+        sampled(batch_size=6, share=(0, 2), parts=2)
+
+
+def test_orientations(write):
+    data = coco(annotations=[])
+    data["images"].append({"id": 8, "file_name": "a.png", "width": 30, "height": 30})
+    lying = CocoDetection(write(data), check="exists")
+    assert orientations(lying) == [1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([lying, lying])) == [1, 0, 1, 0]
+    assert orientations(torch.utils.data.ConcatDataset([lying, Noise()])) is None
 
 
 def test_empty_data_set():

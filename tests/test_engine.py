@@ -3,10 +3,12 @@
 
 import json
 import math
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from distributed_worker import detector_trainer
 from torch import nn
 
 from detops.engine import (
@@ -19,6 +21,7 @@ from detops.engine import (
     save_weights,
 )
 from detops.engine.checkpoint import load_weights, save_checkpoint
+from detops.engine.evaluate import to_coco
 from detops.engine.solver import learning_rate_factor
 from detops.visualize import draw_detections
 
@@ -67,9 +70,13 @@ def settings(**changes):
         "WEIGHT_DECAY_BIAS": 0.0,
         "MOMENTUM": 0.9,
         "CHECKPOINT_PERIOD": 4,
+        "TEST_PERIOD": 0,
+        "ACCUMULATE": 1,
     }
     return SimpleNamespace(
-        SOLVER=SimpleNamespace(**(solver | changes)), DATALOADER=SimpleNamespace(NUM_WORKERS=0)
+        SOLVER=SimpleNamespace(**(solver | changes)),
+        DATALOADER=SimpleNamespace(NUM_WORKERS=0, ASPECT_RATIO_GROUPING=True),
+        DTYPE="float32",
     )
 
 
@@ -130,6 +137,100 @@ def test_average_follows_the_weights(tmp_path):
     assert trainer(tmp_path, EMA_DECAY=0.0).best_model is not None
 
 
+class Plain(nn.Module):
+    """No random numbers, no statistics: means of the batch and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images, targets):
+        return {"loss_a": (self.conv(torch.stack(images)) - 1).square().mean()}
+
+
+def losses_of(path):
+    lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    return [record["loss"] for record in lines]
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole(tmp_path, pieces):
+    for name, count in (("whole", 1), ("pieces", pieces)):
+        torch.manual_seed(0)
+        changes = {"IMS_PER_BATCH": 4, "ACCUMULATE": count, "CLIP_GRADIENTS": 0.5}
+        cfg = settings(**changes)
+        Trainer(Plain(), Squares(), cfg, "X: 1\n", ["a"], tmp_path / name).run()
+    whole, pieces = (
+        load_checkpoint(tmp_path / name / "checkpoint.pt")["model"] for name in ("whole", "pieces")
+    )
+    for name, value in whole.items():
+        torch.testing.assert_close(pieces[name], value, atol=1e-5, rtol=0)
+    assert losses_of(tmp_path / "pieces") == pytest.approx(losses_of(tmp_path / "whole"), abs=1e-5)
+
+
+def test_evaluation_now_and_then(tmp_path):
+    trainer(tmp_path / "without").run()
+    run = trainer(tmp_path / "with", TEST_PERIOD=3)
+    models = []
+
+    def rate(model):
+        models.append(model)
+        run.model.eval()
+        torch.rand(5)
+        return {"val.json": {"AP": run.step / 10, "AR": None}}
+
+    run.run(evaluate=rate)
+    assert models == [run.best_model] * 2 and run.model.training
+    assert losses_of(tmp_path / "with") == losses_of(tmp_path / "without")
+    lines = list(map(json.loads, (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()))
+    rated = {line["step"]: line["evaluation"] for line in lines if "evaluation" in line}
+    assert rated == {step: {"val.json": {"AP": step / 10, "AR": None}} for step in (3, 6)}
+
+
+def test_tensorboard(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = trainer(tmp_path, MAX_ITER=3, TEST_PERIOD=2)
+    run.tensorboard = True
+    run.run(evaluate=lambda model: {"v": {"AP": 0.25, "AR": None, "standard": {"AP": 0.5}}})
+    found = events.EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in found.Scalars("loss")] == [1, 2, 3]
+    assert [event.value for event in found.Scalars("loss")] == pytest.approx(losses_of(tmp_path))
+    (event,) = found.Scalars("evaluation/v/standard/AP")
+    assert (event.step, event.value) == (2, 0.5)
+    assert "evaluation/v/AR" not in found.Tags()["scalars"]
+
+
+def test_tensorboard_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    run = trainer(tmp_path)
+    run.tensorboard = True
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        run.run()
+
+
+def test_bfloat16_stays_out_of_boxes_and_losses(tmp_path):
+    run = detector_trainer(tmp_path, ["DTYPE", "bfloat16", "SOLVER.MAX_ITER", 4])
+    seen = {"features": set(), "boxes": set(), "losses": set()}
+    run.model.backbone.register_forward_hook(
+        lambda module, args, out: seen["features"].update(x.dtype for x in out)
+    )
+    run.model.rpn.register_forward_hook(
+        lambda module, args, out: seen["boxes"].update(x.dtype for x in out[0])
+    )
+    run.model.register_forward_hook(
+        lambda module, args, out: seen["losses"].update(x.dtype for x in out.values())
+    )
+    run.run()
+    assert seen == {
+        "features": {torch.bfloat16},
+        "boxes": {torch.float32},
+        "losses": {torch.float32},
+    }
+    detector_trainer(tmp_path / "full", ["SOLVER.MAX_ITER", 4]).run()
+    assert losses_of(tmp_path) != losses_of(tmp_path / "full")
+    assert losses_of(tmp_path) == pytest.approx(losses_of(tmp_path / "full"), rel=0.1)
+
+
 def test_resume_refuses_what_does_not_fit(tmp_path):
     run = trainer(tmp_path)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
@@ -171,10 +272,43 @@ def test_schedules():
         learning_rate_factor(settings(SCHEDULE="X").SOLVER, 3)
 
 
-@pytest.mark.parametrize("change", [{"OPTIMIZER": "X"}, {"EMA_DECAY": 1.5}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"OPTIMIZER": "X"},
+        {"EMA_DECAY": 1.5},
+        {"SCHEDULE": "X"},
+        {"WARMUP_METHOD": "X"},
+        {"STEPS": (7, 5)},
+        {"ACCUMULATE": 0},
+    ],
+)
 def test_bad_solver(tmp_path, change):
     with pytest.raises(ValueError, match=next(iter(change))):
-        trainer(tmp_path, **change)
+        trainer(tmp_path, **change).run()
+    cfg = settings()
+    cfg.DTYPE = "float16"
+    with pytest.raises(ValueError, match="DTYPE: expected float32 or bfloat16"):
+        Trainer(Tiny(), Squares(), cfg, "", ["a"], tmp_path)
+
+
+@pytest.mark.parametrize("method", ["linear", "constant"])
+def test_schedule_is_the_familys(method):
+    """Base rate x warm-up x gamma for each milestone passed, written out."""
+    solver = settings(
+        SCHEDULE="MULTISTEP",
+        STEPS=(3, 6),
+        GAMMA=0.1,
+        WARMUP_ITERS=4,
+        WARMUP_FACTOR=1 / 3,
+        WARMUP_METHOD=method,
+    ).SOLVER
+    for step in range(10):
+        warm = 1.0
+        if step < 4:
+            warm = 1 / 3 + (1 - 1 / 3) * step / 4 if method == "linear" else 1 / 3
+        expected = warm * 0.1 ** ((step >= 3) + (step >= 6))
+        assert learning_rate_factor(solver, step) == pytest.approx(expected)
 
 
 def test_half_precision_weights(tmp_path):
@@ -279,6 +413,62 @@ def test_half_right_and_empty():
     assert coco_metrics(crowd(0), [])["AP"] is None
     with pytest.raises(ValueError, match="max_detections"):
         coco_metrics(truth, [], 0)
+
+
+def with_masks(truth, shrink=0):
+    """The same with a polygon of each box, narrower by so many pixels."""
+    entries = [
+        a | {"segmentation": [[x, y, x + w - shrink, y, x + w - shrink, y + h, x, y + h]]}
+        for a in truth["annotations"]
+        for x, y, w, h in [a["bbox"]]
+    ]
+    return truth | {"annotations": entries}
+
+
+def test_masks_are_rated_beside_boxes():
+    truth = with_masks(crowd(4), shrink=4)
+    found = {
+        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
+        "labels": torch.ones(4, dtype=torch.int64),
+        "scores": torch.ones(4),
+        "masks": torch.zeros(4, 1, 600, 600, dtype=torch.bool),
+    }
+    for mask, (x, y, w, h) in zip(found["masks"], boxes_of(truth), strict=True):
+        mask[0, y : y + h, x : x + w] = True
+    metrics = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "segm"))
+    # Masks of 10 x 10 pixels on objects of 6 x 10: their IoU is 0.6, right at three of ten limits.
+    assert metrics["AP"] == pytest.approx(1)
+    assert metrics["segm"]["AP50"] == pytest.approx(1) and metrics["segm"]["AP75"] == 0
+    assert metrics["segm"]["standard"]["max_detections"] == 100
+    assert coco_metrics(truth, [], iou_types=("bbox", "segm"))["segm"]["AP"] == 0
+    assert coco_metrics(crowd(4), [], iou_types=("segm",))["segm"]["AP"] is None
+    with pytest.raises(ValueError, match=r"iou_types: .*\['mask'\]"):
+        coco_metrics(truth, [], iou_types=("mask",))
+
+
+def boxes_of(truth):
+    return [a["bbox"] for a in truth["annotations"]]
+
+
+@pytest.mark.parametrize("count", [17, 5])
+def test_keypoints_are_rated_beside_boxes(count):
+    truth = crowd(3)
+    points = torch.rand(3, count, 3) * 8
+    points[:, :, 2] = 2
+    for annotation, own in zip(truth["annotations"], points, strict=True):
+        annotation["keypoints"] = own.flatten().tolist()
+    found = {
+        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
+        "labels": torch.ones(3, dtype=torch.int64),
+        "scores": torch.tensor([0.9, 0.8, 0.7]),
+        "keypoints": points.clone(),
+    }
+    right = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
+    assert right["keypoints"]["AP"] == pytest.approx(1)
+    assert right["keypoints"]["standard"]["max_detections"] == 20
+    found["keypoints"] += 50
+    wrong = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
+    assert wrong["keypoints"]["AP"] == 0 and wrong["AP"] == pytest.approx(1)
 
 
 class Bright(nn.Module):

@@ -10,6 +10,7 @@ from test_modeling_detector import example
 
 from detops.config import ConfigError, load_config
 from detops.modeling import build_detection_model
+from detops.modeling.image_list import to_image_list
 
 # Names of the family's files and of ours for the same network.
 SHIPPED = {
@@ -39,6 +40,8 @@ SMALL = [
     "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 3, "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 16,
     "MODEL.ROI_HEADS.SCORE_THRESH", 0.0, "MODEL.RPN.STRADDLE_THRESH", -1,
     "MODEL.RETINANET.NUM_CLASSES", 3, "MODEL.RETINANET.NUM_CONVS", 1,
+    "MODEL.RPN.PRE_NMS_TOP_N_TRAIN", 100, "MODEL.RPN.PRE_NMS_TOP_N_TEST", 100,
+    "MODEL.RPN.POST_NMS_TOP_N_TEST", 50, "MODEL.RPN.FPN_POST_NMS_TOP_N_TEST", 50,
     "INPUT.MIN_SIZE_TRAIN", (64,), "INPUT.MIN_SIZE_TEST", 64, "INPUT.MAX_SIZE_TRAIN", 96,
 ]  # fmt: skip
 
@@ -105,6 +108,8 @@ NETWORKS = {n: (n, []) for n in SHIPPED if not re.search("101|mask|keypoint", n)
         "e2e_faster_rcnn_X_101_32x8d_FPN_1x",
         ["MODEL.BACKBONE.CONV_BODY", "R-50-FPN"],
     ),
+    "retinanet": ("retinanet/retinanet_R-50-FPN_1x", []),
+    "retinanet P5": ("retinanet/retinanet_R-50-FPN_P5_1x", []),
     "R_50_C5": (
         "e2e_faster_rcnn_R_50_C4_1x",
         ["MODEL.BACKBONE.CONV_BODY", "R-50-C5", "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 64,
@@ -132,10 +137,11 @@ def test_a_small_one_trains_and_detects(family, network):
     name, overrides = NETWORKS[network]
     model = small(family, name, overrides).train()
     losses = model(*example())
-    expected = {"loss_objectness", "loss_rpn_box_reg"}
-    if "rpn" not in name:
-        expected |= {"loss_classifier", "loss_box_reg"}
-    assert set(losses) == expected
+    if "retinanet" in name:
+        assert set(losses) == {"loss_retina_cls", "loss_retina_reg"}
+    else:
+        box = set() if "rpn" in name else {"loss_classifier", "loss_box_reg"}
+        assert set(losses) == {"loss_objectness", "loss_rpn_box_reg"} | box
     total = sum(losses.values())
     assert total.isfinite()
     total.backward()
@@ -169,17 +175,31 @@ def test_no_objects(family, name):
     assert model.eval()([torch.full((3, 40, 40), float("nan"))])[0]["boxes"].shape == (0, 4)
 
 
+@pytest.mark.parametrize(
+    "name", ["e2e_faster_rcnn_R_50_C4_1x", "dcn/e2e_faster_rcnn_mdconv_R_50_FPN_1x"]
+)
+def test_autocast(family, name):
+    model = small(family, name).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(*example())
+    assert all(v.dtype == torch.float32 and v.isfinite() for v in losses.values())
+    sum(losses.values()).backward()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad.isfinite().all(), parameter_name
+
+
 def test_rpn_alone_gives_its_proposals(family):
     model = small(family, "rpn_R_50_C4_1x", ["INPUT.MIN_SIZE_TEST", 0]).eval()
     assert model.roi_heads is None
     images = [torch.rand(3, 64, 80)]
     with torch.no_grad():
         (found,) = model(images)
-        batch = (images[0].flip(0) * 255 - model.pixel_mean)[None]
-        features = model.backbone(batch)
+        batch = to_image_list([images[0].flip(0) * 255 - model.pixel_mean])
+        features = model.backbone(batch.tensors)
         logits, deltas = model.rpn.head(features)
         ((boxes, best),) = model.rpn.selectors[1](
-            logits, deltas, model.rpn.anchor_generator(features), [(64, 80)]
+            logits, deltas, model.rpn.anchor_generator(features), batch.sizes
         )
     torch.testing.assert_close(found["boxes"], boxes)
     torch.testing.assert_close(found["scores"], best.sigmoid())
@@ -243,6 +263,21 @@ def test_rpn_alone_gives_its_proposals(family):
             "e2e_faster_rcnn_R_50_FPN_1x",
             ["MODEL.RESNETS.NUM_GROUPS", 0],
             "MODEL.RESNETS.NUM_GROUPS: expected at least 1, got 0",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_C4_1x",
+            ["MODEL.RPN.ANCHOR_SIZES", ()],
+            "MODEL.RPN.ANCHOR_SIZES: expected at least one value, got ..",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_FPN_1x",
+            ["MODEL.RPN.ANCHOR_SIZES", ((8,), (8, -2))],
+            r"MODEL.RPN.ANCHOR_SIZES: expected more than 0, got ..8.0., .8.0, -2.0..",
+        ),
+        (
+            "e2e_faster_rcnn_R_50_FPN_1x",
+            ["MODEL.ROI_HEADS.FG_IOU_THRESHOLD", 0.4],
+            "MODEL.ROI_HEADS.FG_IOU_THRESHOLD: expected 0 or more, and ascending, got 0.5 and 0.4",
         ),
     ],
 )

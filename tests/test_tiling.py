@@ -104,3 +104,31 @@ def test_nothing_found():
     assert merged["boxes"].shape == (0, 4)
     with pytest.raises(ValueError, match="one dict per tile"):
         merge_detections([empty], tiles, (100, 100))
+
+
+def test_masks_of_tiles_are_put_into_the_image():
+    """One object in both tiles, seen whole by the second only; one in the first."""
+    tiles = [(0, 0, 20, 16), (10, 0, 30, 16)]
+    first, second = torch.zeros(2, 1, 20, 20), torch.zeros(1, 1, 20, 20)  # filled up to a tile
+    first[0, 0, 2:8, 15:20] = first[1, 0, 3:5, 1:4] = second[0, 0, 2:8, 5:14] = 1
+    found = [
+        {
+            "boxes": torch.tensor([[15.0, 2, 20, 8], [1, 3, 4, 5]]),
+            "labels": torch.tensor([1, 1]),
+            "scores": torch.tensor([0.9, 0.5]),
+            "masks": first.bool(),
+        },
+        {
+            "boxes": torch.tensor([[5.0, 2, 14, 8]]),
+            "labels": torch.tensor([1]),
+            "scores": torch.tensor([0.8]),
+            "masks": second.bool(),
+        },
+    ]
+    merged = merge_detections(found, tiles, (16, 30))
+    assert merged["boxes"].tolist() == [[15, 2, 24, 8], [1, 3, 4, 5]]
+    expected = torch.zeros(2, 1, 16, 30, dtype=torch.bool)
+    expected[0, 0, 2:8, 15:24] = expected[1, 0, 3:5, 1:4] = True
+    assert torch.equal(merged["masks"], expected)
+    nothing = [{key: value[:0] for key, value in each.items()} for each in found]
+    assert merge_detections(nothing, tiles, (16, 30))["masks"].shape == (0, 1, 16, 30)

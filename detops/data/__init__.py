@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""Data sets in COCO format, training augmentation, tiling of large images, loaders."""
+"""Data sets in the usual formats, generated shapes, augmentation, tiling, loaders."""
 
-from .coco import AnnotationError, CocoDetection, load_datasets
+from .catalog import load_datasets, open_dataset
+from .coco import CocoDetection, LvisDetection, export_coco
+from .detection import DetectionDataset
 from .image import ImageError, load_image
 from .loader import build_train_loader
+from .problems import AnnotationError
+from .shapes import Shapes
 from .tiling import cut_tiles, merge_detections, tile_origins
+from .voc import VocDetection
 
 __all__ = [
     "AnnotationError",
     "CocoDetection",
+    "DetectionDataset",
     "ImageError",
+    "LvisDetection",
+    "Shapes",
+    "VocDetection",
     "build_train_loader",
     "cut_tiles",
+    "export_coco",
     "load_datasets",
     "load_image",
     "merge_detections",
+    "open_dataset",
     "tile_origins",
 ]

@@ -1,235 +1,191 @@
 # SPDX-License-Identifier: MIT
-"""Detection data sets in COCO format."""
+"""Detection data sets in COCO and LVIS format, and writing them."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
+from .detection import DetectionDataset
+from .problems import AnnotationError, Problems
 
-from .image import load_image
-
-Target = dict[str, Any]
-Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
-
-PACKAGE = Path(__file__).resolve().parent.parent
-# Decoding a large photograph costs more than cropping it, and iteration-based training comes back
-# to the same photograph many times; 16 of them are a few hundred MB at most.
-CACHED_IMAGES = 16
-NAMED_PROBLEMS = 5
+REQUIRED = {
+    "images": ("id", "width", "height"),
+    "categories": ("id", "name"),
+    "annotations": (),
+}
 
 
-class AnnotationError(ValueError):
-    """An annotation file that is missing, not COCO, or holds broken annotations."""
-
-
-class CocoDetection(Dataset):
-    """Images and boxes of one COCO annotation file.
-
-    Category ids are mapped to contiguous labels 1..C in ascending order of id; 0 is background.
-    An item is `(image, target)`: image uint8 [3, H, W]; target a dict of `boxes` float32 [n, 4]
-    xyxy in pixels, `labels` int64 [n] and `image_id` int. Crowd annotations are left out of the
-    targets and kept for evaluation. With a transform, an item is what the transform makes of both.
+class CocoDetection(DetectionDataset):
+    """Images and objects of one COCO annotation file.
 
     Args:
         annotation_file: the JSON file.
-        image_dir: folder of the images; the annotation file's own folder by default.
-        on_error: "raise" refuses a file with broken annotations and names the first few; "skip"
-            leaves them out (an image whose file is missing goes with its annotations) and counts
-            them in `skipped`.
-        transform: called with (image, target).
+        image_dir: folder of the images; by default the first of these that has the first image: the
+            annotation file's folder, `images` in it, and, where that folder is `annotations`,
+            beside it `images`, or the folder that the last part of the file's name tells
+            (`instances_val2017.json`: `val2017`).
+        options: see `DetectionDataset`: on_error, check, masks, keypoints, transform.
 
     Raises:
-        AnnotationError: the file is missing or not COCO, or, with "raise", an annotation is broken:
-            zero area, box not inside its image, unknown category or image, missing image file.
+        AnnotationError: the file is missing or not COCO, or, with on_error="raise", something in it
+            is broken.
     """
 
     def __init__(
-        self,
-        annotation_file: str | Path,
-        image_dir: str | Path | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
-        transform: Transform | None = None,
+        self, annotation_file: str | Path, image_dir: str | Path | None = None, **options: Any
     ) -> None:
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
-        self.path = Path(annotation_file)
-        self.image_dir = Path(image_dir) if image_dir is not None else self.path.parent
-        self.transform = transform
-        data = _read(self.path)
+        path = Path(annotation_file)
+        data = self._read(path)
+        folder = Path(image_dir) if image_dir is not None else _image_dir(path, data["images"])
+        for image in data["images"]:
+            if "file_name" not in image:
+                image["file_name"] = _file_of_url(folder, image.get("coco_url"))
+        contents = (data["images"], data["categories"], data["annotations"])
+        super().__init__(path, folder, *contents, Problems(path), **options)
 
-        categories = sorted(data["categories"], key=lambda category: category["id"])
-        self.names: tuple[str, ...] = tuple(str(category["name"]) for category in categories)
-        self.category_ids: tuple[int, ...] = tuple(category["id"] for category in categories)
-        self.label_of = {id: label for label, id in enumerate(self.category_ids, start=1)}
-        self._categories = categories
-
-        problems: list[tuple[str, str]] = []
-        self.images = self._checked_images(data["images"], problems)
-        self._annotations = self._checked_annotations(data, problems)
-        self.skipped = Counter(kind for kind, _ in problems)
-        if problems and on_error == "raise":
-            raise AnnotationError(_describe(self.path, problems))
-        self._read_image = lru_cache(CACHED_IMAGES)(load_image)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Target]:
-        record = self.images[index]
-        image = self._read_image(self.image_path(index))
-        if image.shape[1:] != (record["height"], record["width"]):
-            raise AnnotationError(
-                f"{self.image_path(index)}: the file is {image.shape[2]} x {image.shape[1]} pixels,"
-                f" {self.path} says {record['width']} x {record['height']}"
-            )
-        target = self.target(index)
-        return (image, target) if self.transform is None else self.transform(image, target)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Worker processes started by spawn get the data set pickled; a cache does not pickle.
-        return {name: value for name, value in self.__dict__.items() if name != "_read_image"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._read_image = lru_cache(CACHED_IMAGES)(load_image)
-
-    def image_path(self, index: int) -> Path:
-        """Path of an image's file."""
-        return self.image_dir / self.images[index]["file_name"]
-
-    def target(self, index: int) -> Target:
-        """The annotations of an image: boxes [n, 4] xyxy, labels [n], image_id."""
-        image_id = self.images[index]["id"]
-        kept = [a for a in self._annotations[image_id] if not a["iscrowd"]]
-        boxes = torch.tensor([a["bbox"] for a in kept], dtype=torch.float32).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
-        labels = torch.tensor([self.label_of[a["category_id"]] for a in kept], dtype=torch.int64)
-        return {"boxes": boxes, "labels": labels, "image_id": image_id}
-
-    def ground_truth(self) -> dict[str, Any]:
-        """The data set as a COCO dict without the annotations that were skipped."""
-        annotations = [a for image in self.images for a in self._annotations[image["id"]]]
-        return {
-            "images": self.images,
-            "categories": self._categories,
-            "annotations": annotations,
-        }
-
-    def _checked_images(self, images: list[dict], problems: list) -> list[dict]:
-        kept = []
-        for image in images:
-            if (self.image_dir / image["file_name"]).is_file():
-                kept.append(image)
-            else:
-                problems.append(("missing file", f"image {image['id']}: {image['file_name']}"))
-        return kept
-
-    def _checked_annotations(self, data: dict, problems: list) -> dict[Any, list[dict]]:
-        known = {image["id"]: image for image in data["images"]}
-        present = {image["id"] for image in self.images}
-        kept: dict[Any, list[dict]] = defaultdict(list)
-        for number, annotation in enumerate(data["annotations"], start=1):
-            box, image = annotation.get("bbox"), known.get(annotation.get("image_id"))
-            problem = _problem(annotation, box, image, self.label_of)
-            if problem is not None:
-                name = annotation.get("id", f"number {number}")
-                problems.append((problem, f"annotation {name}: {problem}, bbox {box}"))
-            elif annotation["image_id"] in present:
-                defaults = {"id": number, "iscrowd": 0, "area": box[2] * box[3]}
-                kept[annotation["image_id"]].append(defaults | annotation)
-        return kept
+    def _read(self, path: Path) -> dict[str, Any]:
+        return read_coco(path)
 
 
-def load_datasets(
-    paths: str | Sequence[str],
-    image_dir: str | Path | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
-) -> list[CocoDetection]:
-    """Loads annotation files that share their categories.
+class LvisDetection(CocoDetection):
+    """Images and objects of one LVIS annotation file ("LVIS", Gupta et al., 2019).
+
+    LVIS is COCO with more categories than anyone could mark in every image. What it says about
+    that stays in `images`: `neg_category_ids`, the categories looked for and not there, and
+    `not_exhaustive_category_ids`, those of which not every object is marked. Images without a file
+    name are found by the last two parts of their `coco_url`, or by the last.
+
+    Evaluation is COCO's: it takes an object that is not marked for one that is not there, and so
+    rates a detector lower than LVIS's own evaluation would.
 
     Args:
-        paths: annotation files; a relative path is looked for in the working folder, then among
-            the package's assets, then beside the package.
+        annotation_file: the JSON file.
         image_dir: see `CocoDetection`.
-        on_error: see `CocoDetection`.
+        options: see `DetectionDataset`.
+
+    Attributes:
+        frequency_groups: labels of the rare ("r"), common ("c") and frequent ("f") categories.
+    """
+
+    def __init__(
+        self, annotation_file: str | Path, image_dir: str | Path | None = None, **options: Any
+    ) -> None:
+        super().__init__(annotation_file, image_dir, **options)
+        self.frequency_groups: dict[str, tuple[int, ...]] = {
+            group: tuple(
+                label
+                for label, category in enumerate(self._categories, start=1)
+                if category.get("frequency") == group
+            )
+            for group in ("r", "c", "f")
+        }
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        data = read_coco(path)
+        known = {category["id"] for category in data["categories"]}
+        for image in data["images"]:
+            for key in ("neg_category_ids", "not_exhaustive_category_ids"):
+                ids = image.setdefault(key, [])
+                if not isinstance(ids, list) or not all(_is_id(id) and id in known for id in ids):
+                    raise AnnotationError(
+                        f"{path}: image {image['id']}: {key} names a category that is not there"
+                    )
+        return data
+
+
+def read_coco(path: Path) -> dict[str, Any]:
+    """A COCO file's dict: lists of dicts under images, categories, annotations, with their ids.
 
     Raises:
-        AnnotationError: no path given, categories differ, or a file is broken.
+        AnnotationError: it cannot be read or is not COCO.
     """
-    paths = [paths] if isinstance(paths, str) else list(paths)
-    if not paths:
-        raise AnnotationError("no annotation file given (DATASETS.TRAIN or DATASETS.TEST is empty)")
-    datasets = [CocoDetection(resolve_path(path), image_dir, on_error) for path in paths]
-    for other in datasets[1:]:
-        if (other.names, other.category_ids) != (datasets[0].names, datasets[0].category_ids):
-            raise AnnotationError(
-                f"{other.path}: categories {list(other.names)} differ from "
-                f"{list(datasets[0].names)} of {datasets[0].path}"
-            )
-    return datasets
-
-
-def resolve_path(path: str | Path) -> Path:
-    """A data path as given if it exists, else the same under the package's assets or beside it."""
-    candidates: Iterable[Path] = (Path(path), PACKAGE / "assets" / path, PACKAGE.parent / path)
-    return next((candidate for candidate in candidates if candidate.exists()), Path(path))
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
-    except ValueError as error:
+    # A file of nothing but brackets exhausts the parser's stack.
+    except (ValueError, RecursionError) as error:
         raise AnnotationError(f"{path}: not JSON ({error})") from error
     if not isinstance(data, dict):
         raise AnnotationError(f"{path}: expected a COCO object, got {type(data).__name__}")
-    required = {
-        "images": ("id", "file_name", "width", "height"),
-        "categories": ("id", "name"),
-        "annotations": (),
-    }
-    for key, fields in required.items():
+    for key, fields in REQUIRED.items():
         entries = data.get(key)
         if not isinstance(entries, list):
             raise AnnotationError(f"{path}: not COCO format: no list '{key}'")
         for number, entry in enumerate(entries):
-            missing = [f for f in fields if f not in entry] if isinstance(entry, dict) else fields
-            if missing or not isinstance(entry, dict):
+            if not isinstance(entry, dict):
+                raise AnnotationError(f"{path}: {key}[{number}] is no object, but {entry!r}")
+            missing = [field for field in fields if field not in entry]
+            if key == "images" and not {"file_name", "coco_url"} & entry.keys():
+                missing.append("file_name")
+            if missing:
                 raise AnnotationError(f"{path}: {key}[{number}] lacks {', '.join(missing)}")
+            if "id" in fields and not _is_id(entry["id"]):
+                raise AnnotationError(f"{path}: {key}[{number}]: id is {entry['id']!r}")
+    ids = [category["id"] for category in data["categories"]]
+    if len(set(ids)) < len(ids) or len({type(id) for id in ids}) > 1:
+        raise AnnotationError(f"{path}: category ids are not all different, or of several types")
     return data
 
 
-def _problem(
-    annotation: dict, box: Any, image: dict | None, label_of: dict[int, int]
-) -> str | None:
-    if image is None:
-        return f"unknown image {annotation.get('image_id')}"
-    if annotation.get("category_id") not in label_of:
-        return f"unknown category {annotation.get('category_id')}"
-    if not (
-        isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) for v in box)
-    ):
-        return "box is not four numbers"
-    x, y, width, height = box
-    if not (width > 0 and height > 0):
-        return "zero area"
-    # Half a pixel of slack: tools that round corners and sizes apart overstep by that much.
-    inside = x >= -0.5 and y >= -0.5
-    if not (inside and x + width <= image["width"] + 0.5 and y + height <= image["height"] + 0.5):
-        return f"box outside the image ({image['width']} x {image['height']})"
-    return None
+def export_coco(dataset: DetectionDataset, folder: str | Path) -> Path:
+    """Writes a data set as a COCO folder: `annotations.json`, and the images as PNG in `images`.
+
+    What is read back is the same to the last bit.
+
+    Args:
+        dataset: of any format; with masks only if it was opened with masks.
+        folder: made if missing; files of the same names are overwritten.
+
+    Returns:
+        Path of the JSON file.
+    """
+    from torchvision.io import write_png
+
+    folder = Path(folder)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    truth = dataset.ground_truth()
+    images = []
+    for index, image in enumerate(truth["images"]):
+        # Numbered: names of two folders may be the same.
+        name = f"{index:06d}.png"
+        write_png(dataset.image(index), str(folder / "images" / name), compression_level=3)
+        images.append(image | {"file_name": name})
+    annotations = [a | {"id": n} for n, a in enumerate(truth["annotations"], start=1)]
+    for annotation in annotations:
+        rle = annotation.get("segmentation")
+        if isinstance(rle, dict) and isinstance(rle["counts"], bytes):
+            annotation["segmentation"] = rle | {"counts": rle["counts"].decode("ascii")}
+    path = folder / "annotations.json"
+    data = truth | {"images": images, "annotations": annotations}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
 
 
-def _describe(path: Path, problems: list[tuple[str, str]]) -> str:
-    first = "; ".join(text for _, text in problems[:NAMED_PROBLEMS])
-    more = f"; and {len(problems) - NAMED_PROBLEMS} more" if len(problems) > NAMED_PROBLEMS else ""
-    return f"{path}: {len(problems)} broken (on_error='skip' leaves them out): {first}{more}"
+def _is_id(value: object) -> bool:
+    return isinstance(value, int | str)
+
+
+def _image_dir(path: Path, images: Sequence[dict]) -> Path:
+    folder = path.parent
+    candidates = [folder, folder / "images"]
+    if folder.name == "annotations":
+        root = folder.parent
+        candidates += [root / path.stem.rpartition("_")[2], root / "images", root]
+    for candidate in candidates:
+        for image in images[:1]:
+            name = image.get("file_name") or _file_of_url(candidate, image.get("coco_url"))
+            if isinstance(name, str) and (candidate / name).is_file():
+                return candidate
+    return folder
+
+
+def _file_of_url(folder: Path, url: Any) -> Any:
+    """File name of an image known by its address: its last two parts if they are there."""
+    if not isinstance(url, str):
+        return url
+    parts = url.split("/")[-2:]
+    return "/".join(parts) if (folder / Path(*parts)).is_file() else parts[-1]

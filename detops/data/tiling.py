@@ -90,7 +90,7 @@ def merge_detections(
 
     Args:
         detections: one dict per tile: boxes [k, 4] xyxy in the tile's pixels, labels [k],
-            scores [k].
+            scores [k], and in all or none masks bool [k, 1, h, w], at least as large as the tile.
         tiles: the tiles (x1, y1, x2, y2), in the same order.
         image_size: (height, width) of the image.
         iou_threshold: of the non-maximum suppression, within a class.
@@ -98,7 +98,7 @@ def merge_detections(
 
     Returns:
         boxes [K, 4] in the image's pixels and clipped to it, labels [K], scores [K], by descending
-        score.
+        score; with masks, masks [K, 1, H, W], each as its tile shows it.
     """
     from ..ops import batched_nms
 
@@ -109,14 +109,28 @@ def merge_detections(
         )
     height, width = image_size
     parts = []
-    for found, tile in zip(detections, tiles, strict=True):
+    for number, (found, tile) in enumerate(zip(detections, tiles, strict=True)):
         boxes = found["boxes"] + found["boxes"].new_tensor([tile[0], tile[1], tile[0], tile[1]])
         keep = ~seen_better_elsewhere(boxes, tile, tiles, image_size, margin)
-        parts.append((boxes[keep], found["labels"][keep], found["scores"][keep]))
-    boxes, labels, scores = (torch.cat(column) for column in zip(*parts, strict=True))
+        # Where each came from, for its mask: those of all tiles together may be large.
+        origin = torch.stack([torch.full_like(found["labels"], number), _count(boxes)], dim=1)
+        parts.append((boxes[keep], found["labels"][keep], found["scores"][keep], origin[keep]))
+    boxes, labels, scores, origins = (torch.cat(column) for column in zip(*parts, strict=True))
     limit = boxes.new_tensor([width, height, width, height])
     boxes = torch.minimum(boxes.clamp(min=0), limit)
     visible = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
     boxes, labels, scores = boxes[visible], labels[visible], scores[visible]
     keep = batched_nms(boxes, scores, labels, iou_threshold)
-    return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}
+    merged = {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}
+    if "masks" in detections[0]:
+        masks = torch.zeros(len(keep), 1, height, width, dtype=torch.bool, device=boxes.device)
+        for mask, (number, index) in zip(masks, origins[visible][keep].tolist(), strict=True):
+            x1, y1, x2, y2 = tiles[number]
+            seen = detections[number]["masks"][index]
+            mask[:, y1:y2, x1:x2] = seen[:, : y2 - y1, : x2 - x1]
+        merged["masks"] = masks
+    return merged
+
+
+def _count(boxes: Tensor) -> Tensor:
+    return torch.arange(len(boxes), device=boxes.device)

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Training augmentation of images with boxes.
+"""Training augmentation of images with boxes, masks and keypoints.
 
 All randomness comes from torch's default generator. Scale jitter needs no step of its own: the
 model resizes every crop to the same side, so the random side of the crop is the random scale.
+
+A target is a dict of `boxes` [n, 4] xyxy and `labels` [n], and where it has them `masks`
+uint8 or bool [n, H, W] and `keypoints` [n, k, 3] (x, y, visibility), in pixels; whatever else it
+holds is handed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,38 +19,73 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from ..ops import masks_to_boxes
+
 Target = dict[str, Any]
+Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 
 
-def crop_boxes(target: Target, window: tuple[int, int, int, int], min_visible: float) -> Target:
+def crop_target(target: Target, window: tuple[int, int, int, int], min_visible: float) -> Target:
     """Moves a target into a window of its image.
 
     Args:
-        target: boxes [n, 4] xyxy and labels [n], in the image's pixels.
+        target: in the image's pixels.
         window: x1, y1, x2, y2 of the window in the same pixels.
-        min_visible: boxes that keep less than this share of their area are dropped.
+        min_visible: objects that keep less than this share of their area are dropped: of the mask's
+            area where there are masks, of the box's otherwise.
 
     Returns:
-        A target in the window's pixels, boxes clipped to it.
+        A target in the window's pixels. Boxes are clipped to it, and to what is left of the mask.
+        Keypoints outside get x, y and visibility 0, as COCO has those that are not marked.
     """
     boxes = target["boxes"].float()
     x1, y1, x2, y2 = window
-    low = boxes.new_tensor([x1, y1, x1, y1])
-    high = boxes.new_tensor([x2, y2, x2, y2])
-    clipped = torch.minimum(torch.maximum(boxes, low), high)
-    keep = _area(clipped) >= min_visible * _area(boxes)
-    keep &= (clipped[:, 2:] - clipped[:, :2]).amin(dim=1) > 0
-    return target | {"boxes": (clipped - low)[keep], "labels": target["labels"][keep]}
+    low, high = boxes.new_tensor([x1, y1, x1, y1]), boxes.new_tensor([x2, y2, x2, y2])
+    areas = _area(boxes)
+    boxes = torch.minimum(torch.maximum(boxes, low), high) - low
+    moved = {"labels": target["labels"]}
+    if "masks" in target:
+        whole, masks = target["masks"], target["masks"][:, y1:y2, x1:x2]
+        areas, left = (m.sum(dim=(1, 2), dtype=torch.float32) for m in (whole, masks))
+        # Boxes may end within pixels, those around masks end between them: the tighter of both.
+        tight = _boxes_around(masks)
+        boxes = torch.cat(
+            [torch.maximum(boxes[:, :2], tight[:, :2]), torch.minimum(boxes[:, 2:], tight[:, 2:])],
+            dim=1,
+        )
+        moved["masks"] = masks
+    else:
+        left = _area(boxes)
+    if "keypoints" in target:
+        moved["keypoints"] = _cropped_keypoints(target["keypoints"], window)
+    keep = (left >= min_visible * areas) & (left > 0)
+    keep &= (boxes[:, 2:] - boxes[:, :2]).amin(dim=1) > 0
+    return target | {"boxes": boxes[keep]} | {key: value[keep] for key, value in moved.items()}
 
 
 def _area(boxes: Tensor) -> Tensor:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
+def _boxes_around(masks: Tensor) -> Tensor:
+    """Boxes to the far edges of the masks' outermost pixels; without area for empty masks."""
+    filled = masks.flatten(1).any(dim=1)
+    far = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    return masks_to_boxes(masks) + far * filled[:, None]
+
+
+def _cropped_keypoints(points: Tensor, window: tuple[int, int, int, int]) -> Tensor:
+    x1, y1, x2, y2 = window
+    x, y, visibility = points.unbind(dim=2)
+    inside = (x >= x1) & (x <= x2) & (y >= y1) & (y <= y2) & (visibility > 0)
+    moved = torch.stack([x - x1, y - y1, visibility], dim=2)
+    return moved * inside[:, :, None]
+
+
 class RandomSquareCrop:
     """Cuts a square with a random side in [min_side, max_side] at a random place.
 
-    The side is cut down to what the image has. See `crop_boxes` for `min_visible`.
+    The side is cut down to what the image has. See `crop_target` for `min_visible`.
     """
 
     def __init__(self, min_side: int, max_side: int, min_visible: float = 0.4) -> None:
@@ -64,7 +103,7 @@ class RandomSquareCrop:
         top, left = _randint(0, image.shape[-2] - height), _randint(0, image.shape[-1] - width)
         window = (left, top, left + width, top + height)
         cut = image[..., top : top + height, left : left + width].contiguous()
-        return cut, crop_boxes(target, window, self.min_visible)
+        return cut, crop_target(target, window, self.min_visible)
 
 
 class RandomRotate90:
@@ -72,13 +111,67 @@ class RandomRotate90:
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """Turns image [C, H, W] and its target."""
-        boxes = target["boxes"]
+        target = dict(target)
         for _ in range(_randint(0, 3)):
             width = image.shape[-1]
             image = torch.rot90(image, 1, (-2, -1))
-            x1, y1, x2, y2 = boxes.unbind(dim=1)
-            boxes = torch.stack([y1, width - x2, y2, width - x1], dim=1)
-        return image.contiguous(), target | {"boxes": boxes}
+            x1, y1, x2, y2 = target["boxes"].unbind(dim=1)
+            target["boxes"] = torch.stack([y1, width - x2, y2, width - x1], dim=1)
+            if "masks" in target:
+                target["masks"] = torch.rot90(target["masks"], 1, (-2, -1))
+            if "keypoints" in target:
+                x, y, visibility = target["keypoints"].unbind(dim=2)
+                turned = torch.stack([y, width - x, visibility], dim=2)
+                target["keypoints"] = turned * (visibility > 0)[:, :, None]
+        return image.contiguous(), target
+
+
+class RandomFlip:
+    """Mirrors left and right, then top and bottom, each with a probability of its own.
+
+    Args:
+        horizontal: probability of the first.
+        vertical: probability of the second.
+        keypoint_flip: for each keypoint the one that takes its place in a mirror, as the left eye
+            takes that of the right one; none by default.
+    """
+
+    def __init__(
+        self, horizontal: float, vertical: float, keypoint_flip: Sequence[int] | None = None
+    ) -> None:
+        self.chances = ((horizontal, -1), (vertical, -2))
+        self.keypoint_flip = None if keypoint_flip is None else list(keypoint_flip)
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Mirrors image [C, H, W] and its target."""
+        for probability, dim in self.chances:
+            if float(torch.rand(())) < probability:
+                image, target = image.flip(dim), self._flipped(target, image.shape[dim], dim)
+        return image, target
+
+    def _flipped(self, target: Target, side: int, dim: int) -> Target:
+        axis = -dim - 1  # of x, y in boxes and points
+        boxes = target["boxes"].clone()
+        boxes[:, axis] = side - target["boxes"][:, axis + 2]
+        boxes[:, axis + 2] = side - target["boxes"][:, axis]
+        flipped = target | {"boxes": boxes}
+        if "masks" in target:
+            flipped["masks"] = target["masks"].flip(dim)
+        if "keypoints" in target:
+            points = target["keypoints"]
+            points = points.clone() if self.keypoint_flip is None else points[:, self.keypoint_flip]
+            points[:, :, axis] = (side - points[:, :, axis]) * (points[:, :, 2] > 0)
+            flipped["keypoints"] = points
+        return flipped
+
+
+def mirrored_keypoints(names: Sequence[str]) -> list[int]:
+    """For each keypoint the one of its name with "left" and "right" exchanged, or itself."""
+    mirrored = []
+    for index, name in enumerate(names):
+        other = name.replace("left", "\0").replace("right", "left").replace("\0", "right")
+        mirrored.append(names.index(other) if other in names else index)
+    return mirrored
 
 
 class TrainTransform:
@@ -86,19 +179,28 @@ class TrainTransform:
 
     Reads INPUT.CROP_MIN, CROP_MAX, ROTATE90, HORIZONTAL_FLIP_PROB_TRAIN, VERTICAL_FLIP_PROB_TRAIN,
     BRIGHTNESS, CONTRAST, SATURATION and HUE. Nothing is cropped when CROP_MAX is 0.
+
+    Args:
+        cfg: the config.
+        keypoint_names: of the targets' keypoints, if they have any.
     """
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Any, keypoint_names: Sequence[str] = ()) -> None:
         settings = cfg.INPUT
-        self.crops: list[Callable[[Tensor, Target], tuple[Tensor, Target]]] = []
+        self.geometry: list[Transform] = []
         if settings.CROP_MAX > 0:
-            self.crops.append(RandomSquareCrop(settings.CROP_MIN, settings.CROP_MAX))
+            self.geometry.append(RandomSquareCrop(settings.CROP_MIN, settings.CROP_MAX))
         if settings.ROTATE90:
-            self.crops.append(RandomRotate90())
-        self.rest = v2.Compose(
+            self.geometry.append(RandomRotate90())
+        self.geometry.append(
+            RandomFlip(
+                settings.HORIZONTAL_FLIP_PROB_TRAIN,
+                settings.VERTICAL_FLIP_PROB_TRAIN,
+                mirrored_keypoints(keypoint_names) if keypoint_names else None,
+            )
+        )
+        self.colour = v2.Compose(
             [
-                v2.RandomHorizontalFlip(settings.HORIZONTAL_FLIP_PROB_TRAIN),
-                v2.RandomVerticalFlip(settings.VERTICAL_FLIP_PROB_TRAIN),
                 v2.ColorJitter(
                     settings.BRIGHTNESS, settings.CONTRAST, settings.SATURATION, settings.HUE
                 ),
@@ -108,14 +210,10 @@ class TrainTransform:
         )
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Transforms image uint8 [3, H, W] and its target (boxes [n, 4] xyxy, labels [n])."""
-        for transform in self.crops:
+        """Transforms image uint8 [3, H, W] and its target."""
+        for transform in self.geometry:
             image, target = transform(image, target)
-        boxes = tv_tensors.BoundingBoxes(
-            target["boxes"], format="XYXY", canvas_size=tuple(image.shape[-2:])
-        )
-        image, boxes = self.rest(tv_tensors.Image(image), boxes)
-        return image, target | {"boxes": boxes}
+        return self.colour(tv_tensors.Image(image)), target
 
 
 def _randint(low: int, high: int) -> int:

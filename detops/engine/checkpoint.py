@@ -28,7 +28,8 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint so that the path holds the old file or the new one, never a part."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # One name, so that what a killed run leaves is overwritten by the next.
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
             torch.save(checkpoint, file)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data.image import load_image
 from ..data.tiling import cut_tiles, merge_detections
-from .checkpoint import load_checkpoint, load_weights
+from .checkpoint import Checkpoint, load_checkpoint, load_weights
 from .weights import load_weights_into
 
 TILES_AT_ONCE = 8
@@ -69,10 +69,19 @@ class Detector:
         Raises:
             CheckpointError: the file is missing, damaged, or does not fit the model of its config.
         """
+        return cls.from_loaded(load_checkpoint(path), path, device)
+
+    @classmethod
+    def from_loaded(
+        cls,
+        checkpoint: Checkpoint,
+        path: str | Path = "checkpoint",
+        device: str | torch.device | None = None,
+    ) -> Detector:
+        """A detector from what `load_checkpoint` gave; the path is for messages."""
         from ..config import load_config
         from ..modeling import build_detection_model
 
-        checkpoint = load_checkpoint(path)
         # Through load_config and not the text alone, so that keys added to the config since then
         # get their defaults; it reads files.
         with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +124,9 @@ class Detector:
 
         Returns:
             boxes float32 [K, 4] xyxy in the image's pixels, labels int64 [K], scores float32 [K],
-            by descending score, on the CPU; names, a list of K category names.
+            by descending score, on the CPU; names, a list of K category names. In images taken
+            whole also what else the model finds: masks bool [K, 1, H, W], keypoints [K, n, 3],
+            keypoints_scores [K, n].
 
         Raises:
             ImageError: the image cannot be read.
@@ -123,7 +134,7 @@ class Detector:
         pixels = load_image(image).to(self.device).float().div_(255)
         found = self._detect_tiled(pixels) if self.tile_size > 0 else self.model([pixels])[0]
         keep = found["scores"] >= score_threshold
-        result = {key: found[key][keep].cpu() for key in ("boxes", "labels", "scores")}
+        result = {key: value[keep].cpu() for key, value in found.items()}
         return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
 
     def _detect_tiled(self, pixels: Tensor) -> dict[str, Tensor]:

@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""COCO evaluation by pycocotools."""
+"""COCO evaluation by pycocotools, by one process or several."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ..data.coco import CocoDetection
+from ..data.detection import DetectionDataset
+from ..distributed import gather_objects, on_main, rank, world_size
+from ..ops import masks_to_rle
 from .detect import Detector
 
-STANDARD_LIMIT = 100
+STANDARD_LIMIT, STANDARD_KEYPOINTS_LIMIT = 100, 20
+OTHER_SIGMA = 0.05  # tolerance of a keypoint that is none of COCO's
+# What a detection may carry beside its box: what that is rated as, and COCO's name for it.
+IOU_TYPES = {"masks": ("segm", "segmentation"), "keypoints": ("keypoints", "keypoints")}
 
 
 def evaluate(
     detector: Detector,
-    dataset: CocoDetection,
+    dataset: DetectionDataset,
     max_detections: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Detects in every image of a data set and rates the detections.
+
+    Of several processes (`detops.distributed`) each takes its share of the images; all get the
+    result. Masks and keypoints are rated too if the model finds them and the data set has them.
 
     Args:
         detector: its names must be the data set's, in the same order.
@@ -38,23 +47,50 @@ def evaluate(
             f"{dataset.path}: categories {list(dataset.names)} differ from the detector's "
             f"{list(detector.names)}"
         )
-    detections: list[dict[str, Any]] = []
-    for index, record in enumerate(dataset.images):
-        found = detector.detect(dataset.image_path(index))
-        detections += to_coco(found, record["id"], dataset.category_ids)
+    found_kinds: set[str] = set()
+    per_image: list[tuple[int, list[dict[str, Any]]]] = []
+    for index in range(rank(), len(dataset), world_size()):
+        found = detector.detect(dataset.image(index))
+        found_kinds |= found.keys() & IOU_TYPES.keys()
+        image_id = dataset.images[index]["id"]
+        per_image.append((index, to_coco(found, image_id, dataset.category_ids)))
         if report is not None:
-            report(index + 1, len(dataset))
-    return coco_metrics(dataset.ground_truth(), detections, max_detections)
+            report(min(index + world_size(), len(dataset)), len(dataset))
+    shares = gather_objects((found_kinds, per_image))
+
+    def rate() -> dict[str, Any]:
+        truth = dataset.ground_truth()
+        kinds = set().union(*(kinds for kinds, _ in shares))
+        # In the data set's order, as one process finds them.
+        entries = sorted((entry for _, share in shares for entry in share), key=itemgetter(0))
+        detections = [detection for _, found in entries for detection in found]
+        iou_types = ["bbox"]
+        for key, (iou_type, field) in IOU_TYPES.items():
+            if key in kinds and any(field in a for a in truth["annotations"]):
+                iou_types.append(iou_type)
+        return coco_metrics(truth, detections, max_detections, iou_types)
+
+    return on_main(rate)
 
 
 def to_coco(
     found: dict[str, Any], image_id: Any, category_ids: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """Detections of one image as COCO results: bbox is x, y, width, height."""
+    """Detections of one image as COCO results.
+
+    Args:
+        found: boxes, labels and scores; masks and keypoints if there are any.
+        image_id: of the image.
+        category_ids: of labels 1..C in order.
+
+    Returns:
+        image_id, category_id, bbox (x, y, width, height) and score of each; segmentation, as
+        compressed run lengths, and keypoints, as x, y, 1 of each, if there are any.
+    """
     boxes = found["boxes"].clone()
     boxes[:, 2:] -= boxes[:, :2]
     columns = (boxes.tolist(), found["labels"].tolist(), found["scores"].tolist())
-    return [
+    results = [
         {
             "image_id": image_id,
             "category_id": category_ids[label - 1],
@@ -63,42 +99,64 @@ def to_coco(
         }
         for box, label, score in zip(*columns, strict=True)
     ]
+    if "masks" in found:
+        for result, rle in zip(results, masks_to_rle(found["masks"].squeeze(1)), strict=True):
+            result["segmentation"] = rle
+    if "keypoints" in found:
+        points = found["keypoints"].flatten(1).tolist()
+        for result, values in zip(results, points, strict=True):
+            result["keypoints"] = values
+    return results
 
 
 def coco_metrics(
     ground_truth: dict[str, Any],
     detections: list[dict[str, Any]],
     max_detections: int | None = None,
+    iou_types: Sequence[str] = ("bbox",),
 ) -> dict[str, Any]:
-    """Average precision and recall of boxes.
+    """Average precision and recall of boxes, masks, keypoints.
 
     Args:
         ground_truth: a COCO dict of images, categories, annotations.
-        detections: COCO results: image_id, category_id, bbox, score.
+        detections: COCO results: image_id, category_id, bbox, score; segmentation, keypoints.
         max_detections: best detections counted in an image. COCO's standard is 100; an image
             with more objects than that cannot reach full recall under it. None takes the larger
             of 100 and twice the most objects in one image.
+        iou_types: what is rated: "bbox"; "segm", by the overlap of masks; "keypoints", by object
+            keypoint similarity with COCO's tolerances (other than 17 points: 0.05 for each).
 
     Returns:
         AP (IoU 0.50:0.95), AP50, AP75, AR and max_detections, the limit these were computed with;
-        the same three and AR under "standard" with the limit 100; images, objects, detections:
-        counts. A value is None where there is no ground truth.
+        the same three and AR under "standard" with the limit 100 (keypoints: 20); those of masks
+        and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts. A
+        value is None where there is no ground truth.
     """
+    unknown = set(iou_types) - {"bbox", "segm", "keypoints"}
+    if unknown:
+        raise ValueError(f"iou_types: expected bbox, segm, keypoints, got {sorted(unknown)}")
     annotations = ground_truth["annotations"]
     if max_detections is None:
         per_image = np.unique([str(a["image_id"]) for a in annotations], return_counts=True)[1]
         max_detections = max(STANDARD_LIMIT, 2 * int(per_image.max(initial=0)))
     if max_detections < 1:
         raise ValueError(f"max_detections: expected at least 1, got {max_detections}")
-    limits = sorted({STANDARD_LIMIT, max_detections})
-    results = _accumulate(ground_truth, detections, limits)
+    rated = {}
+    for kind in iou_types:
+        standard = STANDARD_KEYPOINTS_LIMIT if kind == "keypoints" else STANDARD_LIMIT
+        limits = sorted({standard, max_detections})
+        results = _accumulate(ground_truth, detections, limits, kind)
+        rated[kind] = {
+            **_summary(results, limits.index(max_detections)),
+            "max_detections": max_detections,
+            "standard": {
+                **_summary(results, limits.index(standard)),
+                "max_detections": standard,
+            },
+        }
     return {
-        **_summary(results, limits.index(max_detections)),
-        "max_detections": max_detections,
-        "standard": {
-            **_summary(results, limits.index(STANDARD_LIMIT)),
-            "max_detections": STANDARD_LIMIT,
-        },
+        **rated.pop("bbox", {}),
+        **rated,
         "images": len(ground_truth["images"]),
         "objects": len(annotations),
         "detections": len(detections),
@@ -106,7 +164,7 @@ def coco_metrics(
 
 
 def _accumulate(
-    ground_truth: dict[str, Any], detections: list[dict[str, Any]], limits: list[int]
+    ground_truth: dict[str, Any], detections: list[dict[str, Any]], limits: list[int], kind: str
 ) -> dict[str, np.ndarray]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -121,6 +179,11 @@ def _accumulate(
     annotations = [
         a | {"id": number} for number, a in enumerate(ground_truth["annotations"], start=1)
     ]
+    if kind == "keypoints":
+        annotations = [_with_points_counted(a) for a in annotations if "keypoints" in a]
+    if kind == "segm":
+        # An object without a mask cannot be found by its mask, nor be missed.
+        annotations = [a for a in annotations if a.get("segmentation")]
     with contextlib.redirect_stdout(io.StringIO()):
         sides = []
         for entries in (annotations, completed):
@@ -128,12 +191,22 @@ def _accumulate(
             side.dataset = ground_truth | {"annotations": entries}
             side.createIndex()
             sides.append(side)
-        evaluation = COCOeval(*sides, iouType="bbox")
+        evaluation = COCOeval(*sides, iouType=kind)
         evaluation.params.maxDets = limits
+        if kind == "keypoints" and annotations:
+            points = len(annotations[0]["keypoints"]) // 3
+            if points != len(evaluation.params.kpt_oks_sigmas):
+                evaluation.params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
         evaluation.evaluate()
         evaluation.accumulate()
     thresholds = evaluation.params.iouThrs
     return evaluation.eval | {"thresholds": thresholds}
+
+
+def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:
+    """The library ignores objects without a labelled point, and needs to be told their number."""
+    labelled = sum(visibility > 0 for visibility in annotation["keypoints"][2::3])
+    return {"num_keypoints": labelled} | annotation
 
 
 def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+WARMUP_METHODS = ("linear", "constant")
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
@@ -39,6 +40,21 @@ def build_optimizer(model: nn.Module, solver: Any) -> torch.optim.Optimizer:
     if solver.OPTIMIZER == "ADAMW":
         return torch.optim.AdamW(groups)
     raise ValueError(f"SOLVER.OPTIMIZER: expected SGD or ADAMW, got {solver.OPTIMIZER}")
+
+
+def check_schedule(solver: Any) -> None:
+    """Refuses what `learning_rate_factor` would make nonsense of.
+
+    Raises:
+        ValueError: names the key, what was expected and what came.
+    """
+    for key, known in (("SCHEDULE", ("MULTISTEP", "COSINE")), ("WARMUP_METHOD", WARMUP_METHODS)):
+        if getattr(solver, key) not in known:
+            raise ValueError(
+                f"SOLVER.{key}: expected {' or '.join(known)}, got {getattr(solver, key)}"
+            )
+    if list(solver.STEPS) != sorted(solver.STEPS):
+        raise ValueError(f"SOLVER.STEPS: expected ascending steps, got {list(solver.STEPS)}")
 
 
 def learning_rate_factor(solver: Any, step: int) -> float:

@@ -3,22 +3,35 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from ..data.loader import build_train_loader
+from ..data.seeding import mix, seed_all
+from ..distributed import is_main, mean, on_main, rank, world_size
 from .checkpoint import CheckpointError, load_checkpoint, load_weights, save_checkpoint
 from .detect import to_device
-from .solver import build_average, build_optimizer, learning_rate_factor, set_learning_rates
+from .metrics import Record, metrics_writer
+from .solver import (
+    build_average,
+    build_optimizer,
+    check_schedule,
+    learning_rate_factor,
+    set_learning_rates,
+)
 
-Report = Callable[[dict[str, float]], None]
+Report = Callable[[Record], None]
+Evaluate = Callable[[nn.Module], dict[str, Any]]
 
 
 class TrainingError(RuntimeError):
@@ -26,22 +39,34 @@ class TrainingError(RuntimeError):
 
 
 class Trainer:
-    """Trains a model for SOLVER.MAX_ITER steps.
+    """Trains a model for SOLVER.MAX_ITER steps, alone or in every process of a group.
 
     Writes into the output folder: `checkpoint.pt` every SOLVER.CHECKPOINT_PERIOD steps and at the
     end, and `metrics.jsonl` with one line per step: step, loss and its parts, learning rate (of
-    the weights), gradient norm before clipping, seconds.
+    the weights), gradient norm before clipping, seconds, and the evaluation if there was one.
+
+    SOLVER.IMS_PER_BATCH images make a step, over all processes. Each process works on its share in
+    SOLVER.ACCUMULATE pieces, which need less memory. Losses are means; the mean of the pieces'
+    losses is that of the whole batch if the pieces hold as many samples each (images, anchors,
+    proposals: what the loss is a mean over), and nearly so otherwise. Between processes the means
+    are exact, by :func:`detops.distributed.mean_count`.
+
+    All random numbers are a function of the seed, the step and the image, so there is no state of
+    generators to save: before each step the default generators are seeded.
 
     Args:
         model: called with (images, targets), gives a dict of losses.
         dataset: items (image float [3, h, w] in 0..1, target dict), augmented.
-        cfg: the config; SOLVER and DATALOADER are read here.
+        cfg: the config; SOLVER, DATALOADER and DTYPE are read here.
         config_text: the same as YAML, for the checkpoints.
         names: category names, of labels 1..C in order.
         output: folder, made if missing.
         device: where to train.
-        seed: of the data's order and augmentation. The model's own random numbers come from
-            torch's default generators.
+        seed: of the data's order, of augmentation and of the model's random numbers.
+        tensorboard: write metrics for TensorBoard too.
+
+    Raises:
+        ValueError: a value of SOLVER or DTYPE is none of those there are; names the key.
     """
 
     def __init__(
@@ -54,12 +79,16 @@ class Trainer:
         output: str | Path,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        tensorboard: bool = False,
     ) -> None:
+        if cfg.DTYPE not in ("float32", "bfloat16"):
+            raise ValueError(f"DTYPE: expected float32 or bfloat16 to train in, got {cfg.DTYPE}")
+        check_schedule(cfg.SOLVER)
         self.device = torch.device(device)
         self.model = to_device(model, self.device).train()
         self.dataset, self.cfg, self.solver, self.seed = dataset, cfg, cfg.SOLVER, seed
         self.config_text, self.names = config_text, list(names)
-        self.output = Path(output)
+        self.output, self.tensorboard = Path(output), tensorboard
         self.optimizer = build_optimizer(self.model, self.solver)
         self.average = build_average(self.model, self.solver.EMA_DECAY)
         self.step = 0
@@ -74,63 +103,77 @@ class Trainer:
         """The averaged model, or the model itself without averaging."""
         return self.model if self.average is None else self.average.module
 
-    def run(self, report: Report | None = None) -> None:
+    def run(self, report: Report | None = None, evaluate: Evaluate | None = None) -> None:
         """Trains from the present step to SOLVER.MAX_ITER.
 
         Args:
             report: called after each step with what is written to the metrics.
+            evaluate: called every SOLVER.TEST_PERIOD steps with the model to detect with; what it
+                gives stands under `evaluation` in the metrics.
 
         Raises:
             TrainingError: a loss is not finite.
+            ImportError: TensorBoard is asked for and not installed.
         """
-        self.output.mkdir(parents=True, exist_ok=True)
+        solver = self.solver
         loader = build_train_loader(
             self.dataset,
-            self.solver.IMS_PER_BATCH,
-            self.solver.MAX_ITER,
+            solver.IMS_PER_BATCH,
+            solver.MAX_ITER,
             start=self.step,
             seed=self.seed,
             workers=self.cfg.DATALOADER.NUM_WORKERS,
+            group_orientations=self.cfg.DATALOADER.ASPECT_RATIO_GROUPING,
+            share=(rank(), world_size()),
+            parts=solver.ACCUMULATE,
         )
-        metrics_path = self.output / "metrics.jsonl"
-        _drop_lines_after(metrics_path, self.step)
-        # Line buffered, so that a killed run leaves the lines of the steps it made.
-        with open(metrics_path, "a", encoding="utf-8", buffering=1) as metrics:
+        parallel = _parallel(self.model)
+        if is_main():
+            self.output.mkdir(parents=True, exist_ok=True)
+        with metrics_writer(self.output, self.step, self.tensorboard) as write:
             began = time.perf_counter()
             for images, targets in loader:
-                record = self._train_step(images, targets)
-                now = time.perf_counter()
-                record["seconds"] = round(now - began, 4)
-                began = now
-                metrics.write(json.dumps(record) + "\n")
+                record = self._train_step(parallel, images, targets)
+                record["seconds"] = round(time.perf_counter() - began, 4)
+                if evaluate is not None and self._is_due(solver.TEST_PERIOD):
+                    record["evaluation"] = evaluate(self.best_model)
+                    self.model.train()
+                write(record)
                 if report is not None:
                     report(record)
-                period = self.solver.CHECKPOINT_PERIOD
-                if self.step == self.solver.MAX_ITER or (period > 0 and self.step % period == 0):
+                if self.step == solver.MAX_ITER or self._is_due(solver.CHECKPOINT_PERIOD):
                     self.save()
+                began = time.perf_counter()
 
-    def _train_step(self, images: list[Tensor], targets: list[dict]) -> dict[str, float]:
-        factor = learning_rate_factor(self.solver, self.step)
-        set_learning_rates(self.optimizer, factor)
-        images = [image.to(self.device, non_blocking=True) for image in images]
-        targets = [
-            {key: v.to(self.device) if isinstance(v, Tensor) else v for key, v in target.items()}
-            for target in targets
-        ]
-        losses = self.model(images, targets)
-        total = sum(losses.values())
+    def _is_due(self, period: int) -> bool:
+        return period > 0 and self.step % period == 0
+
+    def _train_step(
+        self, parallel: nn.Module, images: list[Tensor], targets: list[dict[str, Any]]
+    ) -> Record:
+        seed_all(mix(self.seed, 2, self.step, rank()))
+        set_learning_rates(self.optimizer, learning_rate_factor(self.solver, self.step))
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = self.solver.ACCUMULATE
+        size = len(images) // parts
+        pieces = []
+        for part in range(parts):
+            piece = slice(part * size, (part + 1) * size)
+            with _sync(parallel, part == parts - 1):
+                losses = self._losses(parallel, images[piece], targets[piece])
+                total = torch.stack(list(losses.values())).sum()
+                (total / parts).backward()
+            pieces.append(torch.stack([total.detach(), *(v.detach() for v in losses.values())]))
         # One copy for all the numbers: each would wait for the device by itself.
-        values = torch.stack([total.detach(), *(v.detach() for v in losses.values())]).tolist()
-        record = dict(zip(("loss", *losses), values, strict=True))
-        if not all(map(torch.isfinite, torch.tensor(values))):
-            parts = ", ".join(f"{name} {value:.4g}" for name, value in record.items())
+        values = mean(torch.stack(pieces).mean(dim=0)).tolist()
+        record: Record = dict(zip(("loss", *losses), values, strict=True))
+        if not all(map(math.isfinite, values)):
+            told = ", ".join(f"{name} {value:.4g}" for name, value in record.items())
             raise TrainingError(
-                f"step {self.step + 1}: the loss is not finite ({parts}); lower SOLVER.BASE_LR "
+                f"step {self.step + 1}: the loss is not finite ({told}); lower SOLVER.BASE_LR "
                 f"(now {self.solver.BASE_LR:g}) or set SOLVER.CLIP_GRADIENTS "
                 f"(now {self.solver.CLIP_GRADIENTS:g})"
             )
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
         limit = self.solver.CLIP_GRADIENTS or float("inf")
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
@@ -140,13 +183,25 @@ class Trainer:
         rate = self.optimizer.param_groups[0]["lr"]
         return {"step": self.step, **record, "lr": rate, "grad_norm": float(norm)}
 
+    def _losses(
+        self, parallel: nn.Module, images: list[Tensor], targets: list[dict[str, Any]]
+    ) -> dict[str, Tensor]:
+        images = [image.to(self.device, non_blocking=True) for image in images]
+        targets = [
+            {key: v.to(self.device) if isinstance(v, Tensor) else v for key, v in target.items()}
+            for target in targets
+        ]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cfg.DTYPE == "bfloat16"):
+            losses = parallel(images, targets)
+        return {name: loss.float() for name, loss in losses.items()}
+
     def save(self) -> None:
-        """Writes the checkpoint: `model` holds the weights to detect with."""
+        """Writes the checkpoint, in the main process: `model` holds the weights to detect with."""
+        if not is_main():
+            return
         training = {
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
-            "random": torch.random.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
             "seed": self.seed,
         }
         if self.average is not None:
@@ -163,7 +218,9 @@ class Trainer:
         )
 
     def resume(self, path: str | Path | None = None) -> None:
-        """Takes up the state of a checkpoint: weights, average, optimizer, step, random numbers.
+        """Takes up the state of a checkpoint: weights, average, optimizer, step, seed.
+
+        The main process reads it, for all.
 
         Args:
             path: the checkpoint; the one in the output folder by default.
@@ -173,7 +230,7 @@ class Trainer:
                 categories or of this kind of training.
         """
         path = self.checkpoint_path if path is None else Path(path)
-        checkpoint = load_checkpoint(path)
+        checkpoint = on_main(lambda: load_checkpoint(path))
         training = checkpoint.get("training")
         if training is None:
             raise CheckpointError(f"{path}: holds weights only; training cannot resume from it")
@@ -193,9 +250,6 @@ class Trainer:
             self.average.n_averaged.copy_(training["averaged_steps"])
         self._load_optimizer(training["optimizer"], path)
         self.step, self.seed = training["step"], training["seed"]
-        torch.random.set_rng_state(training["random"])
-        if self.device.type == "cuda" and len(training["random_cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(training["random_cuda"])
 
     def _load_optimizer(self, state: dict[str, Any], path: Path) -> None:
         rates = [(g["initial_lr"], g["weight_decay"]) for g in self.optimizer.param_groups]
@@ -208,15 +262,20 @@ class Trainer:
             group["initial_lr"], group["weight_decay"] = rate, decay
 
 
-def _drop_lines_after(path: Path, step: int) -> None:
-    """Removes what a run wrote after its last checkpoint, before those steps are made again."""
-    if not path.is_file():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):
-            continue
-    path.write_text("".join(kept), encoding="utf-8")
+def _parallel(model: nn.Module) -> nn.Module:
+    if world_size() == 1:
+        return model
+    # A head without samples may leave its parameters out of the graph, in some processes only.
+    # Buffers other than running statistics are constants.
+    return DistributedDataParallel(
+        model,
+        find_unused_parameters=True,
+        broadcast_buffers=any(isinstance(m, _BatchNorm) for m in model.modules()),
+    )
+
+
+def _sync(parallel: nn.Module, now: bool) -> AbstractContextManager:
+    """Gradients travel with the last backward only."""
+    if now or not isinstance(parallel, DistributedDataParallel):
+        return nullcontext()
+    return parallel.no_sync()

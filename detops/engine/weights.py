@@ -213,16 +213,18 @@ def _fold_epsilon(found: State, state: State, epsilon: float) -> None:
         epsilon = BATCH_NORM_EPSILON
     for place in found:
         if place.endswith(".running_var"):
-            found[place] = found[place] + epsilon
+            # In half precision the sum would be what it was.
+            found[place] = found[place].float() + epsilon
 
 
 def _drop_class_0(found: State, state: State, expected: Mapping[str, Tensor]) -> None:
-    if "head.classification_head.cls_logits.bias" not in state:
+    deltas = expected.get("rpn.head.bbox_pred.bias")
+    if "head.classification_head.cls_logits.bias" not in state or deltas is None:
         return
+    anchors = deltas.numel() // 4
     for place in ("rpn.head.cls_logits.weight", "rpn.head.cls_logits.bias"):
         if place not in found or found[place].dim() != expected[place].dim():
             continue
-        anchors = expected["rpn.head.bbox_pred.bias"].numel() // 4
         if len(found[place]) == len(expected[place]) + anchors:
             by_anchor = found[place].unflatten(0, (anchors, -1))
             found[place] = by_anchor[:, 1:].flatten(0, 1)

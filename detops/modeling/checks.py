@@ -1,11 +1,12 @@
 """Checks of what a detector is called with."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Target = dict[str, Tensor]
+Target = dict[str, Any]
 
 
 def check_images(images: Sequence[Tensor]) -> None:

@@ -84,7 +84,9 @@ class GeneralizedRCNN(nn.Module):
             targets: in training, per image ``boxes`` float ``[G, 4]`` in its pixels and ``labels``
                 int64 ``[G]`` from 1; G may be 0. For a mask head ``masks`` bool or uint8
                 ``[G, h, w]``; for a keypoint head ``keypoints`` float ``[G, n, 3]``, each
-                (x, y, visibility), visibility 0 for one that is not labelled.
+                (x, y, visibility), visibility 0 for one that is not labelled. With a ``seed``, an
+                int, the image's random numbers (its size, the samples of the losses) follow from
+                that alone; otherwise they are those of torch's default generators.
 
         Returns:
             In training the losses by name; otherwise per image ``boxes`` ``[K, 4]`` in its pixels,
@@ -98,14 +100,21 @@ class GeneralizedRCNN(nn.Module):
         check_images(images)
         if self.training:
             check_targets(images, targets, self.num_classes, self.with_masks, self.num_keypoints)
-        resized = [self._prepare(image) for image in images]
+        if self.training and targets is not None:
+            targets = [_with_generator(target, images[0].device) for target in targets]
+            resized = [
+                self._prepare(image, target.get("generator"))
+                for image, target in zip(images, targets, strict=True)
+            ]
+        else:
+            resized = [self._prepare(image) for image in images]
         if self.training and targets is not None:
             points = ("boxes", "keypoints") if self.num_keypoints else ("boxes",)
             targets = [
                 to_batch(target, points, image, small)
                 for target, image, small in zip(targets, images, resized, strict=True)
             ]
-        batch = to_image_list(resized, self.size_divisibility)
+        batch = to_image_list(resized, self.size_divisibility, across_processes=self.training)
         features = self.backbone(batch.tensors)
         found, losses = self.rpn(features, batch.sizes, targets)
         if self.roi_heads is not None:
@@ -118,14 +127,13 @@ class GeneralizedRCNN(nn.Module):
             for detection, image, small in zip(found, images, resized, strict=True)
         ]
 
-    def _prepare(self, image: Tensor) -> Tensor:
+    def _prepare(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Normalises and resizes."""
         if self.to_bgr255:
             image = image.flip(0) * 255
         image = (image - self.pixel_mean) / self.pixel_std
         if self.training:
-            choice = int(torch.randint(len(self.min_size_train), ()))
-            small, large = self.min_size_train[choice], self.max_size_train
+            small, large = _choose(self.min_size_train, generator), self.max_size_train
         else:
             small, large = self.min_size_test, self.max_size_test
         height, width = image.shape[1:]
@@ -136,3 +144,17 @@ class GeneralizedRCNN(nn.Module):
         if size == (height, width):
             return image
         return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+
+
+def _with_generator(target: Target, device: torch.device) -> Target:
+    """Adds the generator of the image's random numbers, if the target has a seed."""
+    if "seed" not in target:
+        return target
+    return target | {"generator": torch.Generator(device).manual_seed(target["seed"])}
+
+
+def _choose(sizes: Sequence[int], generator: torch.Generator | None) -> int:
+    if len(sizes) == 1:
+        return sizes[0]
+    device = None if generator is None else generator.device
+    return sizes[int(torch.randint(len(sizes), (), generator=generator, device=device))]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .conv import conv2d
 from .norm import Norm
 
 
@@ -26,6 +27,18 @@ def _conv(
     if relu:
         layers.append(nn.ReLU(inplace=True))
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
+    """Adds to a map, in its memory, one of half its size: each pixel to four."""
+    height, width = coarser.shape[-2:]
+    if finer.shape[-2:] == (2 * height, 2 * width):
+        # Without the enlarged map, which is as large as the finer one.
+        fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
+        fourfold.add_(coarser[:, :, :, None, :, None])
+        return finer
+    # By size, not by factor 2: odd maps are rounded up on the way down.
+    return finer.add_(F.interpolate(coarser, size=finer.shape[-2:]))
 
 
 class LastLevelMaxPool(nn.Module):
@@ -94,17 +107,22 @@ class FPN(nn.Module):
             self.inner.append(f"fpn_inner{i}")
             self.layers.append(f"fpn_layer{i}")
         self.top_blocks = top_blocks
+        self.relu = relu
         self.out_channels = out_channels
         self.levels = len(self.inner) + (top_blocks.levels if top_blocks else 0)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         """One map per level, finest first, all with ``out_channels`` channels."""
-        laterals = [getattr(self, name)(x) for name, x in zip(self.inner, maps, strict=True)]
+        laterals = [
+            conv2d(getattr(self, name), x) for name, x in zip(self.inner, maps, strict=True)
+        ]
         for i in range(len(laterals) - 1, 0, -1):
-            finer = laterals[i - 1]
-            # By size, not by factor 2: odd maps are rounded up on the way down.
-            laterals[i - 1] = finer + F.interpolate(laterals[i], size=finer.shape[-2:])
-        levels = [getattr(self, name)(x) for name, x in zip(self.layers, laterals, strict=True)]
+            # A rectifier needs its result on the way back.
+            finer = laterals[i - 1].clone() if self.relu else laterals[i - 1]
+            laterals[i - 1] = add_enlarged(finer, laterals[i])
+        levels = [
+            conv2d(getattr(self, name), x) for name, x in zip(self.layers, laterals, strict=True)
+        ]
         if self.top_blocks is not None:
             levels += self.top_blocks(maps[-1], levels[-1])
         return levels

@@ -26,12 +26,15 @@ class FrozenBatchNorm2d(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """The factor and the summand of each channel, ``[C]``."""
+        scale = self.weight * self.running_var.rsqrt()
+        return scale, self.bias - self.running_mean * scale
+
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` to the same."""
-        scale = self.weight * self.running_var.rsqrt()
-        shift = self.bias - self.running_mean * scale
-        shape = (1, -1, 1, 1)
-        return torch.addcmul(shift.view(shape).to(x.dtype), x, scale.view(shape).to(x.dtype))
+        scale, shift = (t.view(1, -1, 1, 1).to(x.dtype) for t in self.affine())
+        return torch.addcmul(shift, x, scale)
 
 
 def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> nn.GroupNorm:
@@ -42,10 +45,12 @@ def group_norm(channels: int, num_groups: int, dim_per_gp: int, eps: float) -> n
     """
     if (dim_per_gp > 0) == (num_groups > 0):
         raise ValueError(
-            "GROUP_NORM: expected either NUM_GROUPS or DIM_PER_GP, the other -1, got "
+            "MODEL.GROUP_NORM: expected either NUM_GROUPS or DIM_PER_GP, the other -1, got "
             f"{num_groups} and {dim_per_gp}"
         )
     groups = num_groups if num_groups > 0 else channels // dim_per_gp
     if groups == 0 or channels % groups:
-        raise ValueError(f"GROUP_NORM: {channels} channels do not divide into {groups} groups")
+        raise ValueError(
+            f"MODEL.GROUP_NORM: {channels} channels do not divide into {groups} groups"
+        )
     return nn.GroupNorm(groups, channels, eps=eps)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .conv import conv2d
 from .deform_conv import DeformConv
 from .norm import Norm
 
@@ -38,7 +39,7 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, 3, H, W]`` to ``[N, C, H / 4, W / 4]``."""
-        return F.max_pool2d(F.relu_(self.bn1(self.conv1(x))), 3, 2, 1)
+        return F.max_pool2d(conv2d(self.conv1, x, self.bn1, relu=True), 3, 2, 1)
 
 
 def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module | None:
@@ -46,6 +47,11 @@ def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module | 
     if inputs == outputs and stride == 1:
         return None
     return nn.Sequential(conv(inputs, outputs, 1, stride), norm(outputs))
+
+
+def project(shortcut: nn.Module | None, x: Tensor) -> Tensor:
+    """What is added to a block's result."""
+    return x if shortcut is None else conv2d(shortcut[0], x, shortcut[1])
 
 
 class BasicBlock(nn.Module):
@@ -61,9 +67,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
-        identity = x if self.downsample is None else self.downsample(x)
-        x = F.relu_(self.bn1(self.conv1(x)))
-        return F.relu_(self.bn2(self.conv2(x)) + identity)
+        identity = project(self.downsample, x)
+        y = conv2d(self.conv1, x, self.bn1, relu=True)
+        return conv2d(self.conv2, y, self.bn2, relu=True, add=identity, overwrite=identity is not x)
 
 
 class Bottleneck(nn.Module):
@@ -121,10 +127,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` to ``[N, outputs, H / stride, W / stride]``."""
-        identity = x if self.downsample is None else self.downsample(x)
-        x = F.relu_(self.bn1(self.conv1(x)))
-        x = F.relu_(self.bn2(self.conv2(x)))
-        return F.relu_(self.bn3(self.conv3(x)) + identity)
+        identity = project(self.downsample, x)
+        y = conv2d(self.conv1, x, self.bn1, relu=True)
+        y = conv2d(self.conv2, y, self.bn2, relu=True)
+        return conv2d(self.conv3, y, self.bn3, relu=True, add=identity, overwrite=identity is not x)
 
 
 Block = Callable[[int, int, int, int], nn.Module]

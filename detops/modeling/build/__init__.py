@@ -10,6 +10,7 @@ from torch import nn
 from ...config import ConfigError
 from ..generalized_rcnn import GeneralizedRCNN
 from .backbone import build_backbone
+from .check import check_values
 from .retinanet import build_retinanet
 from .roi_heads import build_roi_heads
 from .rpn import build_rpn
@@ -27,6 +28,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
+    check_values(cfg)
     retinanet = cfg.MODEL.RETINANET_ON
     # A RetinaNet's config has RPN_ONLY set as well.
     rpn_only = cfg.MODEL.RPN_ONLY and not retinanet

@@ -47,11 +47,6 @@ def build_block(cfg: Any, deformable: bool = True) -> Block:
     resnets = cfg.MODEL.RESNETS
     kind, norm = resnets.TRANS_FUNC, build_norm(cfg, "MODEL.RESNETS.TRANS_FUNC")
     dcn = list(resnets.STAGE_WITH_DCN)
-    for key in ("NUM_GROUPS", "WIDTH_PER_GROUP", "RES5_DILATION", "DEFORMABLE_GROUPS"):
-        if resnets[key] < 1:
-            raise ConfigError(f"MODEL.RESNETS.{key}: expected at least 1, got {resnets[key]}")
-    if len(dcn) != 4:
-        raise ConfigError(f"MODEL.RESNETS.STAGE_WITH_DCN: expected 4 values, got {dcn}")
     if kind.startswith("BasicBlock"):
         if any(dcn) or resnets.NUM_GROUPS > 1 or resnets.RES5_DILATION > 1:
             raise ConfigError(

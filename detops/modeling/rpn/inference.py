@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...distributed import best_indices
 from ...ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
 
 
@@ -70,6 +71,6 @@ class ProposalSelector:
 def _best_of_batch(chosen: list[tuple[Tensor, Tensor]], count: int) -> list[tuple[Tensor, Tensor]]:
     scores = torch.cat([s for _, s in chosen])
     keep = torch.zeros_like(scores, dtype=torch.bool)
-    keep[scores.topk(min(count, scores.numel())).indices] = True
+    keep[best_indices(scores, count)] = True
     parts = keep.split([s.numel() for _, s in chosen])
     return [(boxes[k], scores[k]) for (boxes, scores), k in zip(chosen, parts, strict=True)]

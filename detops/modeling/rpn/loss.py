@@ -1,9 +1,12 @@
 """Loss of the region proposal network: "Faster R-CNN" (Ren et al., 2015), equation 1."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...distributed import mean_count
 from ...ops import BoxCoder
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
@@ -25,7 +28,7 @@ class RPNLoss:
         deltas: Tensor,
         anchors: Tensor,
         visible: list[Tensor],
-        targets: list[dict[str, Tensor]],
+        targets: list[dict[str, Any]],
     ) -> dict[str, Tensor]:
         """The two losses, as means over the anchors sampled from the batch.
 
@@ -42,14 +45,15 @@ class RPNLoss:
             match = self.matcher(boxes, anchors)
             match = torch.where(visible[i], match, -2)
             # Matched 1, background 0, left out -1: what the sampler reads.
-            drawn, background = self.sampler((match >= 0).long() - (match == -2).long())
+            eligible = (match >= 0).long() - (match == -2).long()
+            drawn, background = self.sampler(eligible, target.get("generator"))
             offset = i * anchors.size(0)
             sampled += [drawn + offset, background + offset]
             labels += [torch.ones_like(drawn), torch.zeros_like(background)]
             positive.append(drawn + offset)
             wanted.append(self.box_coder.encode(boxes[match[drawn]], anchors[drawn]))
         index = torch.cat(sampled)
-        count = max(1, index.numel())
+        count = mean_count(index.numel(), logits)
         objectness = F.binary_cross_entropy_with_logits(
             logits.flatten()[index], torch.cat(labels).to(logits), reduction="sum"
         )

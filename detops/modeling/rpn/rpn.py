@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...ops import BoxCoder
+from ..backbone.conv import conv2d
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
@@ -36,10 +36,10 @@ class RPNHead(nn.Module):
         """
         logits, deltas = [], []
         for x in features:
-            x = F.relu_(self.conv(x))
+            x = conv2d(self.conv, x, relu=True)
             n = x.size(0)
-            logits.append(self.cls_logits(x).permute(0, 2, 3, 1).reshape(n, -1).float())
-            deltas.append(self.bbox_pred(x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
+            logits.append(conv2d(self.cls_logits, x).permute(0, 2, 3, 1).reshape(n, -1).float())
+            deltas.append(conv2d(self.bbox_pred, x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
         return logits, deltas
 
 
@@ -57,7 +57,8 @@ class RPN(nn.Module):
         pre_nms_top_n: best anchors per level that are decoded.
         post_nms_top_n: best proposals per level that stay.
         fpn_post_nms_top_n: best proposals over all levels that stay, if there are several.
-        fpn_post_nms_per_batch: in training, count that over the batch instead of per image.
+        fpn_post_nms_per_batch: in training, count that over the batch, with the images of all
+            processes, instead of per image.
         nms_thresh: IoU above which the worse of two proposals of one level falls.
         min_size: shortest side, in pixels, of a proposal.
         final: nothing comes behind: proposals are given as detections.

@@ -1,11 +1,12 @@
 """Sampling of proposals and loss of the box head: "Fast R-CNN" (Girshick, 2015), section 2.3."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....distributed import mean_count
 from ....ops import BoxCoder
 from ...balanced_sampler import BalancedSampler
 from ...matcher import Matcher
@@ -50,12 +51,13 @@ class BoxLoss:
         self.class_agnostic = class_agnostic
 
     @torch.no_grad()
-    def sample(self, proposals: Tensor, target: dict[str, Tensor]) -> Sampled:
+    def sample(self, proposals: Tensor, target: dict[str, Any]) -> Sampled:
         """Draws from proposals ``[n, 4]`` and the ground truth itself."""
         truth = target["boxes"].to(proposals)
         boxes = torch.cat([proposals, truth])
         match = self.matcher(truth, boxes)
-        positive, negative = self.sampler((match >= 0).long() - (match == -2).long())
+        eligible = (match >= 0).long() - (match == -2).long()
+        positive, negative = self.sampler(eligible, target.get("generator"))
         index = match[positive]
         labels = target["labels"][index]
         return Sampled(
@@ -74,7 +76,7 @@ class BoxLoss:
             sampled: per image.
         """
         labels = torch.cat([s.labels for s in sampled])
-        count = max(1, labels.numel())
+        count = mean_count(labels.numel(), logits)
         classification = F.cross_entropy(logits, labels, reduction="sum")
         positive = torch.nonzero(labels > 0).squeeze(1)
         of_class = labels[positive].clamp(max=1) if self.class_agnostic else labels[positive]

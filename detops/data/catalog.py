@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""One way to open a data set, whatever its format."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from .coco import CocoDetection, LvisDetection
+from .detection import DetectionDataset
+from .problems import AnnotationError, OnError
+from .shapes import Shapes
+from .voc import VocDetection
+
+PACKAGE = Path(__file__).resolve().parent.parent
+FORMATS: dict[str, Callable[..., DetectionDataset]] = {
+    "coco": CocoDetection,
+    "lvis": LvisDetection,
+    "voc": VocDetection,
+    "shapes": Shapes,
+}
+COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
+
+
+def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
+    """Opens a data set by its path.
+
+    The format is told by what is there: a folder with `Annotations` is Pascal VOC; a JSON file is
+    LVIS if its categories have frequencies, COCO otherwise; any other folder is searched for its
+    JSON file, in itself and in `annotations`.
+
+    Args:
+        spec: a path; a relative one is looked for in the working folder, then among the package's
+            assets, then beside the package. A format before it, as in ``voc:data/VOC2007``, is
+            not guessed; ``shapes:train`` and ``shapes:test`` are generated. Options may follow as
+            in an address: ``voc:data/VOC2007?split=val&difficult=use``.
+        options: of the format's class, besides those in `spec`: see `DetectionDataset` (on_error,
+            check, masks, keypoints, transform), `CocoDetection` (image_dir), `VocDetection`,
+            `Shapes`. `split` chooses among a COCO folder's files the one that has it in its name.
+
+    Raises:
+        AnnotationError: nothing is there, its format is not known, or its class refuses it.
+        ValueError: an option that the format does not have, or a value it cannot have.
+    """
+    text = str(spec)
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in FORMATS:
+        kind, rest = "", text
+    place, _, query = rest.partition("?")
+    if query and not resolve_path(rest).exists():
+        options = _parsed(text, query) | options
+    else:
+        place = rest
+    if kind == "shapes":
+        return _open(kind, text, place, options)
+    path = resolve_path(place)
+    if not path.exists():
+        raise AnnotationError(f"{path}: cannot read: no such file or folder")
+    if not kind and (path / "Annotations").is_dir():
+        kind = "voc"
+    if kind != "voc" and path.is_dir():
+        path = _json_file(path, options.pop("split", None))
+    # A word that COCO files have no use for; and LVIS's reader reads them as well.
+    kind = kind or ("lvis" if b'"frequency"' in path.read_bytes() else "coco")
+    return _open(kind, text, path, options)
+
+
+def load_datasets(
+    paths: str | Sequence[str],
+    image_dir: str | Path | None = None,
+    on_error: OnError = "raise",
+    **options: Any,
+) -> list[DetectionDataset]:
+    """Opens data sets that share their categories.
+
+    Args:
+        paths: see `open_dataset`.
+        image_dir: folder of the images, of data sets in COCO and LVIS format.
+        on_error: see `DetectionDataset`.
+        options: see `open_dataset`.
+
+    Raises:
+        AnnotationError: no path given, categories differ, or a data set is refused.
+    """
+    paths = [paths] if isinstance(paths, str) else list(paths)
+    if not paths:
+        raise AnnotationError("no data set given (DATASETS.TRAIN or DATASETS.TEST is empty)")
+    if image_dir is not None:
+        options["image_dir"] = image_dir
+    datasets = [open_dataset(path, on_error=on_error, **options) for path in paths]
+    for other in datasets[1:]:
+        if (other.names, other.category_ids) != (datasets[0].names, datasets[0].category_ids):
+            raise AnnotationError(
+                f"{other.path}: categories {list(other.names)} differ from "
+                f"{list(datasets[0].names)} of {datasets[0].path}"
+            )
+    return datasets
+
+
+def resolve_path(path: str | Path) -> Path:
+    """A data path as given if it exists, else the same under the package's assets or beside it."""
+    candidates: Iterable[Path] = (Path(path), PACKAGE / "assets" / path, PACKAGE.parent / path)
+    return next((candidate for candidate in candidates if candidate.exists()), Path(path))
+
+
+def _parsed(text: str, query: str) -> dict[str, Any]:
+    try:
+        return {name: _value(value) for name, value in parse_qsl(query, strict_parsing=True)}
+    except ValueError as error:
+        raise ValueError(f"{text}: expected options as in '?split=val', got {query!r}") from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _open(kind: str, text: str, place: str | Path, options: dict[str, Any]) -> DetectionDataset:
+    reader = FORMATS[kind]
+    own = [name for name in inspect.signature(reader).parameters if name != "options"][1:]
+    known = (*own, *COMMON_OPTIONS)
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{text}: {kind} has no option {name!r}; it has {', '.join(known)}")
+    return reader(place, **options)
+
+
+def _json_file(folder: Path, split: Any) -> Path:
+    files = sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+    fitting = [file for file in files if split is None or str(split) in file.stem]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not files:
+        raise AnnotationError(
+            f"{folder}: no known format: neither a folder 'Annotations' nor a JSON file"
+        )
+    names = ", ".join(file.name for file in fitting or files)
+    raise AnnotationError(f"{folder}: choose one of {names} (by its path, or ?split=...)")

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: MIT
+"""The data set all formats become: images with boxes, masks and keypoints."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from .image import ImageError, load_image
+from .masks import SegmentationError, decode_masks, to_rle
+from .problems import (
+    AnnotationError,
+    FileCheck,
+    OnError,
+    Problems,
+    box_problem,
+    check_choice,
+    image_file_problems,
+    is_number,
+    keypoints_problem,
+)
+
+Target = dict[str, Any]
+Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
+
+# Decoding a large photograph costs more than cropping it, and iteration-based training comes back
+# to the same photograph many times; 16 of them are a few hundred MB at most.
+CACHED_IMAGES = 16
+
+
+class DetectionDataset(Dataset):
+    """Images and their objects, from records in COCO's terms; readers of formats derive from it.
+
+    Category ids are mapped to contiguous labels 1..C in ascending order of id; 0 is background.
+    An item is `(image, target)`: image uint8 [3, H, W]; target a dict of `boxes` float32 [n, 4]
+    xyxy in pixels, `labels` int64 [n], `image_id`, and where asked for `masks` uint8 [n, H, W] and
+    `keypoints` float32 [n, k, 3] (x, y, visibility). Crowd annotations are left out of the targets
+    and kept for evaluation. With a transform, an item is what the transform makes of both.
+
+    Everything is checked when the data set is opened, so that an epoch does not end in the middle:
+    every annotation, that every image file is there, and as `check` says what is in it. A file that
+    fails later all the same is replaced by the next image, with a warning, if `on_error` is "skip",
+    and raises AnnotationError otherwise.
+
+    Args:
+        path: the data set's file or folder, for messages.
+        image_dir: folder that the images' file names start from.
+        images: COCO's: id, file_name, width, height.
+        categories: COCO's: id, name; keypoints, a list of names, where the objects have some.
+        annotations: COCO's: image_id, category_id, bbox; and segmentation, keypoints, iscrowd.
+        problems: what reading the format has found broken so far.
+        on_error: "raise" refuses a data set with anything broken and names the first few; "skip"
+            leaves it out (a broken image goes with its annotations) and counts it in `skipped`.
+        check: of the image files: "exists" that they are there; "header" also that they have the
+            size the annotations say and are complete, in some 0.3 ms each; "decode" every pixel,
+            which takes about as long as loading an epoch.
+        masks: read segmentations (some 0.1 ms each); an object without one is then broken. None:
+            if there are any.
+        keypoints: read keypoints; an object without them is then broken. None: if a category names
+            some.
+        transform: called with (image, target).
+
+    Attributes:
+        names: category names, of labels 1..C in order.
+        category_ids: their ids.
+        images: records of the images, in the order of the items.
+        skipped: counts of what was left out, by kind.
+        keypoint_names: of the first category that has any.
+
+    Raises:
+        AnnotationError: with "raise", something is broken: a box of zero area, not inside its image
+            or not four finite numbers, an unknown category or image, a segmentation that is empty,
+            malformed or out of range, keypoints of a wrong length, an image file that is missing,
+            cut short, unreadable or of another size.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        image_dir: Path,
+        images: list[dict],
+        categories: list[dict],
+        annotations: list[dict],
+        problems: Problems,
+        on_error: OnError = "raise",
+        check: FileCheck = "header",
+        masks: bool | None = False,
+        keypoints: bool | None = False,
+        transform: Transform | None = None,
+    ) -> None:
+        check_choice("on_error", on_error, ("raise", "skip"))
+        check_choice("check", check, ("exists", "header", "decode"))
+        self.path, self.image_dir, self.on_error = path, image_dir, on_error
+        self.transform = transform
+        self._categories = sorted(categories, key=lambda category: category["id"])
+        self.names: tuple[str, ...] = tuple(str(c["name"]) for c in self._categories)
+        self.category_ids: tuple[int, ...] = tuple(c["id"] for c in self._categories)
+        self.label_of = {id: label for label, id in enumerate(self.category_ids, start=1)}
+        named = [c["keypoints"] for c in self._categories if isinstance(c.get("keypoints"), list)]
+        self.keypoint_names: tuple[str, ...] = tuple(map(str, next(filter(None, named), ())))
+        if masks is None:
+            masks = any("segmentation" in annotation for annotation in annotations)
+        if keypoints is None:
+            keypoints = bool(self.keypoint_names)
+        if keypoints and not self.keypoint_names:
+            raise AnnotationError(f"{path}: keypoints are needed, but no category names any")
+        self.masks, self.keypoints = masks, keypoints
+
+        self.images = self._sound_images(images, problems, check)
+        known = {image["id"]: image for image in images}
+        self._annotations = self._sound_annotations(annotations, known, problems)
+        self.skipped: Counter[str] = problems.settle(on_error)
+        self._cache()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Target]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} of {len(self)} images")
+        index, image = self._readable(index % len(self))
+        target = self.target(index)
+        return (image, target) if self.transform is None else self.transform(image, target)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Worker processes started by spawn get the data set pickled; a cache does not pickle.
+        return {name: value for name, value in self.__dict__.items() if name != "_cached"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._cache()
+
+    def image_path(self, index: int) -> Path:
+        """Path of an image's file."""
+        return self.image_dir / self.images[index]["file_name"]
+
+    def image(self, index: int) -> Tensor:
+        """An image's pixels, uint8 [3, H, W] RGB.
+
+        Raises:
+            ImageError: the file cannot be read.
+            AnnotationError: it has another size than the annotations say.
+        """
+        record, path = self.images[index], self.image_path(index)
+        image = self._cached(path)
+        if image.shape[1:] != (record["height"], record["width"]):
+            raise AnnotationError(
+                f"{path}: the file is {image.shape[2]} x {image.shape[1]} pixels, {self.path} says "
+                f"{record['width']} x {record['height']}"
+            )
+        return image
+
+    def target(self, index: int) -> Target:
+        """The objects of an image, without crowds: see the class."""
+        record = self.images[index]
+        objects = [a for a in self._annotations[record["id"]] if not a["iscrowd"]]
+        boxes = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        labels = torch.tensor([self.label_of[a["category_id"]] for a in objects], dtype=torch.int64)
+        target = {"boxes": boxes, "labels": labels, "image_id": record["id"]}
+        if self.masks:
+            rles = [a["segmentation"] for a in objects]
+            target["masks"] = decode_masks(rles, record["height"], record["width"])
+        if self.keypoints:
+            points = torch.tensor([a["keypoints"] for a in objects], dtype=torch.float32)
+            target["keypoints"] = points.reshape(-1, len(self.keypoint_names), 3)
+        return target
+
+    def ground_truth(self) -> dict[str, Any]:
+        """The data set as a COCO dict without what was skipped, crowds included.
+
+        Segmentations (as run lengths) and keypoints are there if the data set was opened with them.
+        """
+        annotations = [a for image in self.images for a in self._annotations[image["id"]]]
+        return {
+            "images": self.images,
+            "categories": self._categories,
+            "annotations": annotations,
+        }
+
+    def _cache(self) -> None:
+        self._cached: Callable[..., Any] = lru_cache(CACHED_IMAGES)(load_image)
+
+    def _readable(self, index: int) -> tuple[int, Tensor]:
+        """The image at the index, or the next that can be read, and its index."""
+        for place in [*range(index, len(self)), *range(index)]:
+            try:
+                return place, self.image(place)
+            except (ImageError, AnnotationError) as error:
+                if self.on_error == "raise":
+                    raise AnnotationError(str(error)) from error
+                warnings.warn(f"{error}: the next image takes its place", stacklevel=3)
+        raise AnnotationError(f"{self.path}: none of its {len(self)} images can be read")
+
+    def _sound_images(self, images: list[dict], problems: Problems, check: FileCheck) -> list[dict]:
+        sound, seen = [], set()
+        for image in images:
+            problem = _image_problem(image)
+            if image["id"] in seen:
+                problem = "duplicate image id", ""
+            if problem is None:
+                sound.append(image)
+            else:
+                problems.add(f"image {image['id']}", *problem)
+            seen.add(image["id"])
+        files = (
+            (self.image_dir / image["file_name"], (image["width"], image["height"]))
+            for image in sound
+        )
+        found = image_file_problems(files, check)
+        for image, problem in zip(sound, found, strict=True):
+            if problem is not None:
+                problems.add(f"image {image['id']}", *problem)
+        return [image for image, problem in zip(sound, found, strict=True) if problem is None]
+
+    def _sound_annotations(
+        self, annotations: list[dict], known: dict[Any, dict], problems: Problems
+    ) -> dict[Any, list[dict]]:
+        present = {image["id"] for image in self.images}
+        sound: dict[Any, list[dict]] = defaultdict(list)
+        for number, annotation in enumerate(annotations, start=1):
+            where = annotation.get(
+                "where", f"annotation {annotation.get('id', f'number {number}')}"
+            )
+            image = _lookup(known, annotation.get("image_id"))
+            if image is None:
+                problems.add(where, "unknown image", repr(annotation.get("image_id")))
+            elif image["id"] in present:
+                try:
+                    sound[image["id"]].append(self._sound(annotation, image, number))
+                except _Broken as broken:
+                    problems.add(where, *broken.args)
+        return sound
+
+    def _sound(self, annotation: dict, image: dict, number: int) -> dict:
+        """The annotation with all its fields, of the parts asked for only.
+
+        Raises _Broken with (kind, detail).
+        """
+        if _lookup(self.label_of, annotation.get("category_id")) is None:
+            raise _Broken("unknown category", repr(annotation.get("category_id")))
+        box: Any = annotation.get("bbox")
+        problem = box_problem(box, image["width"], image["height"])
+        crowd = bool(annotation.get("iscrowd"))
+        if problem is None and self.keypoints and not crowd:
+            problem = keypoints_problem(annotation.get("keypoints"), len(self.keypoint_names))
+        if problem is not None:
+            raise _Broken(*problem)
+        fields: dict[str, Any] = {"iscrowd": int(crowd)}
+        if not is_number(annotation.get("area")):
+            fields["area"] = box[2] * box[3]
+        if self.masks:
+            try:
+                rle = to_rle(annotation.get("segmentation"), image["height"], image["width"])
+            except SegmentationError as error:
+                raise _Broken("broken segmentation", str(error)) from error
+            fields["segmentation"] = rle
+        # What was not checked is not handed on: pycocotools trusts what it is given.
+        unchecked = {"segmentation": self.masks, "keypoints": self.keypoints}
+        kept = {key: value for key, value in annotation.items() if unchecked.get(key, True)}
+        return {"id": number} | kept | fields
+
+
+class _Broken(Exception):
+    """An annotation that cannot be used: kind, detail."""
+
+
+def _lookup(table: dict, key: Any) -> Any:
+    """The entry of a key from a file, which may be of a kind that no table can have as key."""
+    return table.get(key) if isinstance(key, int | str) else None
+
+
+def _image_problem(image: dict) -> tuple[str, str] | None:
+    sides = image["width"], image["height"]
+    if not all(isinstance(side, int) and side > 0 for side in sides):
+        return "size is not two positive whole numbers", f"{sides[0]!r} x {sides[1]!r}"
+    if not isinstance(image["file_name"], str) or not image["file_name"]:
+        return "file name is not text", repr(image["file_name"])
+    return None

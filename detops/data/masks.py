@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""Segmentations of COCO annotations: polygons and run lengths, checked and made one form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .problems import is_number
+
+RLE = dict[str, Any]
+# Polygons are drawn by hand and clipped when drawn: a vertex may be this far outside, in pixels.
+POLYGON_SLACK = 1.0
+
+
+class SegmentationError(ValueError):
+    """A segmentation that says nothing, or something impossible."""
+
+
+def to_rle(segmentation: Any, height: int, width: int) -> RLE:
+    """Compressed run lengths of a segmentation.
+
+    Args:
+        segmentation: a list of polygons [x, y, x, y, ...]; or run lengths, `counts` a list of
+            numbers or COCO's compressed text, with `size` [height, width].
+        height: of the image, pixels.
+        width: of the image, pixels.
+
+    Returns:
+        What pycocotools takes: `size` and `counts`, compressed.
+
+    Raises:
+        SegmentationError: it is none of these forms, does not fit the image, or covers no pixel.
+    """
+    from pycocotools import mask as coco
+
+    if isinstance(segmentation, list):
+        _check_polygons(segmentation, height, width)
+        rle = coco.merge(coco.frPyObjects(segmentation, height, width))
+    elif isinstance(segmentation, dict):
+        # The library writes past its buffers if run lengths do not add up: so they are added here.
+        counts = _run_lengths(segmentation, height, width)
+        rle = coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
+    else:
+        raise SegmentationError(
+            f"expected polygons or run lengths, got {type(segmentation).__name__}"
+        )
+    if coco.area(rle) == 0:
+        raise SegmentationError("covers no pixel")
+    return rle
+
+
+def decode_masks(rles: Sequence[RLE], height: int, width: int) -> Tensor:
+    """Masks uint8 [n, height, width] of compressed run lengths."""
+    from pycocotools import mask as coco
+
+    if len(rles) == 0:
+        return torch.zeros(0, height, width, dtype=torch.uint8)
+    columns = coco.decode(list(rles))  # [height, width, n], first index fastest
+    return torch.from_numpy(np.ascontiguousarray(columns.transpose(2, 0, 1)))
+
+
+def encode_mask(mask: np.ndarray) -> RLE:
+    """Compressed run lengths of one mask [height, width], ready for `json.dump`."""
+    from pycocotools import mask as coco
+
+    rle = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
+    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
+
+
+def _check_polygons(polygons: list, height: int, width: int) -> None:
+    if not polygons:
+        raise SegmentationError("has no polygon")
+    for number, polygon in enumerate(polygons, start=1):
+        if not isinstance(polygon, list) or not all(map(is_number, polygon)):
+            raise SegmentationError(f"polygon {number} is not a list of finite numbers")
+        if len(polygon) < 6 or len(polygon) % 2:
+            raise SegmentationError(
+                f"polygon {number} has {len(polygon)} numbers, not three or more pairs"
+            )
+        for name, values, limit in (("x", polygon[::2], width), ("y", polygon[1::2], height)):
+            if min(values) < -POLYGON_SLACK or max(values) > limit + POLYGON_SLACK:
+                raise SegmentationError(
+                    f"polygon {number} is outside the image: {name} from {min(values)} to "
+                    f"{max(values)}, the image has {limit} pixels"
+                )
+
+
+def _run_lengths(rle: dict, height: int, width: int) -> list[int]:
+    size = rle.get("size")
+    counts: Any = rle.get("counts")
+    if not isinstance(size, list | tuple) or list(size) != [height, width]:
+        raise SegmentationError(f"run lengths of size {size}, the image has [{height}, {width}]")
+    if isinstance(counts, bytes):
+        counts = counts.decode("latin-1")
+    if isinstance(counts, str):
+        counts = _decompress(counts)
+    whole = isinstance(counts, list) and all(type(c) is int and c >= 0 for c in counts)
+    if not whole:
+        raise SegmentationError("run lengths are not whole numbers from 0")
+    if sum(counts) != height * width:
+        raise SegmentationError(
+            f"run lengths add up to {sum(counts)}, the image has {height * width} pixels"
+        )
+    return counts
+
+
+def _decompress(text: str) -> list[int]:
+    """COCO's compressed text: 5 bits a character, lowest first, the sixth set if more follow.
+
+    From the third on, a number is the difference to the one before the last.
+    """
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64:
+            raise SegmentationError(f"run lengths contain the character {character!r}")
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+        value = shift = 0
+    if shift:
+        raise SegmentationError("run lengths end within a number")
+    return counts

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: MIT
+"""Labelled shapes on photographs: data with exact masks, made when asked for."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .coco import export_coco
+from .detection import DetectionDataset, Target, Transform
+from .masks import encode_mask
+from .problems import AnnotationError, FileCheck, OnError, Problems, check_choice
+
+CLASSES = ("ellipse", "rectangle", "triangle", "star", "ring", "cross")
+# Functions of skimage.data whose files are in its wheel. None has large round or starry things that
+# a detector would rightly find, and no photograph is in both splits.
+PHOTOGRAPHS = {
+    "train": ("astronaut", "rocket", "hubble_deep_field", "immunohistochemistry", "camera")
+    + ("brick", "gravel", "coffee"),
+    "test": ("chelsea", "stereo_motorcycle", "grass"),
+}
+SMALLEST_SIDE = 16
+SMALLEST_RADIUS = 6.0
+RADIUS = (0.09, 0.28)  # of the square root of the image's area
+MIN_VISIBLE = 0.4  # share of a shape's area that the border and other shapes leave
+TRIES = 10
+SUBPIXELS = 3
+# Of each class, how much smaller one axis may be than the other.
+LEAST_ASPECT = (0.5, 0.45, 0.7, 0.8, 0.7, 0.75)
+CONTRAST = 0.25  # least distance between the colours of shape and ground, channels in 0..1
+SCENES_KEPT = 8
+
+Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Shapes(DetectionDataset):
+    """Ellipses, rectangles, triangles, stars, rings and crosses on real photographs.
+
+    They are turned, squeezed, shaded and textured; some lie over others or reach out of the image.
+    A mask is what is seen of a shape: the pixels that it covers by half or more, less those that
+    later shapes cover. A box is the smallest around its mask. The photographs are scikit-image's;
+    the test split has others than the training split.
+
+    An item depends on its index, the split, the seed, size and objects alone, to the last bit (with
+    the same versions of NumPy, Pillow and scikit-image).
+
+    Args:
+        split: "train" or "test".
+        length: number of images.
+        size: pixels of a side, or "<height>x<width>", or (height, width).
+        objects: most shapes in an image; there is at least one attempt.
+        seed: another seed is another data set.
+        on_error: taken as by all data sets; nothing here is broken.
+        check: likewise.
+        masks: give masks in the targets.
+        keypoints: must be false: shapes have none.
+        transform: see `DetectionDataset`.
+
+    Raises:
+        ValueError: an argument out of range.
+        ImportError: scikit-image is not installed.
+    """
+
+    def __init__(
+        self,
+        split: str = "train",
+        length: int = 1000,
+        size: int | str | tuple[int, int] = 192,
+        objects: int = 6,
+        seed: int = 0,
+        on_error: OnError = "raise",
+        check: FileCheck = "header",
+        masks: bool | None = True,
+        keypoints: bool | None = False,
+        transform: Transform | None = None,
+    ) -> None:
+        check_choice("split", split, tuple(PHOTOGRAPHS))
+        self.split, self.size = split, _height_and_width(size)
+        numbers = (("length", length, 0), ("objects", objects, 1), ("seed", seed, 0))
+        for name, value, least in numbers:
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}")
+        self.objects, self.seed = objects, seed
+        height, width = self.size
+        images = [
+            {"id": index, "file_name": f"{index:06d}.png", "width": width, "height": height}
+            for index in range(length)
+        ]
+        categories = [{"id": label, "name": name} for label, name in enumerate(CLASSES, start=1)]
+        path = Path(f"shapes:{split}")
+        if keypoints:
+            raise AnnotationError(f"{path}: shapes have no keypoints")
+        _photograph(PHOTOGRAPHS[split][0])  # to fail here, where scikit-image is not installed
+        # No records yet: those of images would be looked for in files.
+        masks = masks is None or masks
+        super().__init__(
+            path, path, [], categories, [], Problems(path), on_error, check, masks, False, transform
+        )
+        self.images = images
+
+    def image(self, index: int) -> Tensor:
+        """An image's pixels, uint8 [3, H, W] RGB."""
+        # A copy: a transform may write into it, and the scene is kept.
+        return torch.from_numpy(self._scene(index)[0].transpose(2, 0, 1).copy())
+
+    def target(self, index: int) -> Target:
+        """The shapes of an image: boxes [n, 4], labels [n], image_id, and masks [n, H, W]."""
+        _, masks, labels = self._scene(index)
+        boxes = torch.tensor([_box(mask) for mask in masks], dtype=torch.float32).reshape(-1, 4)
+        target = {"boxes": boxes, "labels": torch.from_numpy(labels.copy()), "image_id": index}
+        if self.masks:
+            target["masks"] = torch.from_numpy(masks.astype(np.uint8))
+        return target
+
+    def ground_truth(self) -> dict[str, Any]:
+        """The data set as a COCO dict, masks as run lengths; makes every image once."""
+        annotations: list[dict[str, Any]] = []
+        for index in range(len(self)):
+            target, masks = self.target(index), self._scene(index)[1]
+            for box, label, mask in zip(target["boxes"], target["labels"], masks, strict=True):
+                x1, y1, x2, y2 = box.tolist()
+                annotations.append(
+                    {
+                        "id": len(annotations) + 1,
+                        "image_id": index,
+                        "category_id": int(label),
+                        "bbox": [x1, y1, x2 - x1, y2 - y1],
+                        "area": int(mask.sum()),
+                        "iscrowd": 0,
+                        "segmentation": encode_mask(mask),
+                    }
+                )
+        return {
+            "images": self.images,
+            "categories": self._categories,
+            "annotations": annotations,
+        }
+
+    def _cache(self) -> None:
+        self._cached = lru_cache(SCENES_KEPT)(self._draw)
+
+    def _scene(self, index: int) -> Scene:
+        return self._cached(index)
+
+    def _draw(self, index: int) -> Scene:
+        split = [*PHOTOGRAPHS].index(self.split)
+        return draw_scene(
+            np.random.default_rng([self.seed, split, index]), self.split, self.size, self.objects
+        )
+
+
+def export(folder: str | Path, *arguments: Any, **options: Any) -> Path:
+    """Writes generated shapes as a COCO folder with masks; see `export_coco`.
+
+    Args:
+        folder: made if missing.
+        arguments: of `Shapes`.
+        options: of `Shapes`.
+
+    Returns:
+        Path of the JSON file.
+    """
+    return export_coco(Shapes(*arguments, **options), folder)
+
+
+def draw_scene(
+    generator: np.random.Generator, split: str, size: tuple[int, int], objects: int
+) -> Scene:
+    """A photograph with shapes on it.
+
+    Args:
+        generator: all that is random.
+        split: whose photographs.
+        size: height and width, pixels.
+        objects: most shapes.
+
+    Returns:
+        image uint8 [H, W, 3], masks bool [n, H, W] of what is seen of each shape, labels int64 [n]
+        from 1.
+    """
+    image = _background(generator, split, size)
+    masks: list[np.ndarray] = []
+    areas: list[int] = []
+    labels: list[int] = []
+    for _ in range(int(generator.integers(1, objects + 1))):
+        for _ in range(TRIES):
+            kind = int(generator.integers(len(CLASSES)))
+            coverage, u, v, window, area = _shape(generator, kind, size)
+            mask = np.zeros(size, dtype=bool)
+            mask[window] = coverage >= 0.5
+            left = [seen & ~mask for seen in masks]
+            if mask.sum() >= MIN_VISIBLE * area and all(
+                seen.sum() >= MIN_VISIBLE * full for seen, full in zip(left, areas, strict=True)
+            ):
+                break
+        else:
+            continue
+        masks, areas, labels = [*left, mask], [*areas, area], [*labels, kind + 1]
+        ground = image[window]
+        paint = _paint(generator, split, u, v, ground[coverage >= 0.5].mean(axis=0))
+        ground += (paint - ground) * coverage[:, :, None]
+    image += generator.uniform(0, 0.03) * generator.standard_normal(image.shape, np.float32)
+    pixels = (image.clip(0, 1) * 255).round().astype(np.uint8)
+    return pixels, np.array(masks).reshape(-1, *size), np.array(labels, dtype=np.int64)
+
+
+def _box(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """The box around a mask, to the far edge of its last pixels."""
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _shape(
+    generator: np.random.Generator, kind: int, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[slice, slice], int]:
+    """One shape somewhere: coverage in 0..1, its own coordinates, window, pixels with none cut."""
+    height, width = size
+    low, high = (share * math.sqrt(height * width) for share in RADIUS)
+    radius = max(SMALLEST_RADIUS, math.exp(generator.uniform(math.log(low), math.log(high))))
+    centre_y, centre_x = generator.uniform(-0.05, 1.05, 2) * np.array(size)
+    angle = generator.uniform(0, 2 * math.pi)
+    aspect = generator.uniform(LEAST_ASPECT[kind], 1)
+    thickness = generator.uniform(0.22, 0.4)
+
+    # Rectangles and crosses reach beyond the circle of their half side.
+    reach = radius * math.sqrt(2) + 1
+    top, left = math.floor(centre_y - reach), math.floor(centre_x - reach)
+    side = math.ceil(2 * reach) + 1
+    ticks = (np.arange(side * SUBPIXELS) + 0.5) / SUBPIXELS
+    y, x = ticks[:, None] + (top - centre_y), ticks[None, :] + (left - centre_x)
+    cosine, sine = math.cos(angle) / radius, math.sin(angle) / radius
+    u, v = cosine * x + sine * y, (cosine * y - sine * x) / aspect
+    inside = _inside(CLASSES[kind], u, v, thickness)
+    # Strided sums: a mean over the axes of a four-dimensional view takes five times as long.
+    offsets = range(SUBPIXELS)
+    parts = np.array([inside[i::SUBPIXELS, j::SUBPIXELS] for i in offsets for j in offsets])
+    coverage = parts.sum(axis=0, dtype=np.int8) / len(parts)
+
+    rows = slice(max(0, -top), max(0, min(side, height - top)))
+    columns = slice(max(0, -left), max(0, min(side, width - left)))
+    window = (
+        slice(rows.start + top, max(rows.start, rows.stop) + top),
+        slice(columns.start + left, max(columns.start, columns.stop) + left),
+    )
+    middle = slice(SUBPIXELS // 2, None, SUBPIXELS)
+    area = int((coverage >= 0.5).sum())
+    own = (grid[middle, middle][rows, columns] for grid in (u, v))
+    return coverage[rows, columns], *own, window, area
+
+
+def _inside(name: str, u: np.ndarray, v: np.ndarray, thickness: float) -> np.ndarray:
+    """Where points (u, v) are in a shape of half side or radius 1 about the origin.
+
+    Only sums, products and comparisons: they give the same bits everywhere.
+    """
+    if name == "rectangle":
+        return (abs(u) <= 1) & (abs(v) <= 1)
+    if name == "cross":
+        across, along = np.minimum(abs(u), abs(v)), np.maximum(abs(u), abs(v))
+        return (across <= thickness) & (along <= 1)
+    if name in ("triangle", "star"):
+        corners = 3 if name == "triangle" else 5
+        # A pentagram is where at most one of a pentagon's five sides is crossed.
+        crossed = np.zeros(u.shape, dtype=np.int8)
+        for k in range(corners):
+            turn = 2 * math.pi * k / corners
+            distance = math.cos(2 * math.pi / 5) if corners == 5 else 0.5
+            crossed += math.cos(turn) * u + math.sin(turn) * v > distance
+        return crossed <= (corners == 5)
+    square = u * u + v * v
+    inside = square <= 1
+    return inside & (square >= (1 - 1.3 * thickness) ** 2) if name == "ring" else inside
+
+
+def _paint(
+    generator: np.random.Generator, split: str, u: np.ndarray, v: np.ndarray, ground: np.ndarray
+) -> np.ndarray:
+    """Colours [h, w, 3] of a shape: one that differs from the ground's, textured and shaded."""
+    for _ in range(TRIES):
+        colour = generator.uniform(0.02, 0.98, 3)
+        if np.abs(colour - ground).max() >= CONTRAST:
+            break
+    other = (colour + generator.uniform(-0.35, 0.35, 3)).clip(0, 1)
+    texture = generator.integers(5)
+    frequency = generator.uniform(1.5, 4)
+    if texture == 1:  # stripes
+        share = np.floor(u * frequency * 2) % 2
+    elif texture == 2:  # checks
+        share = (np.floor(u * frequency) + np.floor(v * frequency)) % 2
+    elif texture == 3:  # speckles
+        share = generator.random(u.shape)
+    elif texture == 4:  # another photograph, in two colours
+        share = _background(generator, split, u.shape).mean(axis=2)
+    else:
+        share = np.zeros(u.shape)
+    paint = colour + share[:, :, None] * (other - colour)
+    slope_u, slope_v = generator.uniform(-0.35, 0.35, 2)
+    return (paint * (1 + slope_u * u + slope_v * v)[:, :, None]).clip(0, 1)
+
+
+def _background(generator: np.random.Generator, split: str, size: tuple[int, ...]) -> np.ndarray:
+    """A part of a photograph, float64 [h, w, 3] in 0..1."""
+    height, width = size
+    names = PHOTOGRAPHS[split]
+    photograph = _photograph(names[int(generator.integers(len(names)))])
+    # The largest window of the same proportions, or less of it.
+    scale = min(photograph.height / height, photograph.width / width)
+    scale *= generator.uniform(0.35, 1)
+    x = generator.uniform(0, photograph.width - width * scale)
+    y = generator.uniform(0, photograph.height - height * scale)
+    part = photograph.resize(
+        (width, height),
+        Image.Resampling.BILINEAR,
+        (x, y, x + width * scale, y + height * scale),
+    )
+    pixels = np.asarray(part, dtype=np.float64) / 255
+    if generator.random() < 0.5:
+        pixels = pixels[:, ::-1]
+    return (pixels * generator.uniform(0.6, 1.2) + generator.uniform(-0.1, 0.1)).clip(0, 1)
+
+
+@cache
+def _photograph(name: str) -> Image.Image:
+    try:
+        from skimage import data
+    except ImportError as error:
+        raise ImportError(
+            "detops.data.shapes draws on scikit-image's photographs: pip install scikit-image"
+        ) from error
+    pixels = getattr(data, name)()
+    return Image.fromarray(pixels[0] if isinstance(pixels, tuple) else pixels).convert("RGB")
+
+
+def _height_and_width(size: Any) -> tuple[int, int]:
+    if isinstance(size, str):
+        parts = size.split("x")
+        sides = tuple(int(part) if part.isdecimal() else -1 for part in parts)
+    else:
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+    if len(sides) != 2 or not all(type(s) is int and s >= SMALLEST_SIDE for s in sides):
+        raise ValueError(
+            f"size: expected a side or (height, width) from {SMALLEST_SIDE} pixels, got {size!r}"
+        )
+    return sides

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""Detection data sets in Pascal VOC's folders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import numpy as np
+from PIL import Image
+
+from .detection import DetectionDataset
+from .masks import encode_mask
+from .problems import AnnotationError, Problems, check_choice
+
+VOC_NAMES = tuple(
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor".split()
+)
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+class VocDetection(DetectionDataset):
+    """Images and objects of a folder as those of the Pascal VOC challenges.
+
+    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png), listed in
+    `ImageSets/Main/<split>.txt`; masks come from `SegmentationObject/<name>.png`, where pixels of
+    the k-th object have the value k, of the images that `ImageSets/Segmentation/<split>.txt`
+    lists. Where no lists are, all images with annotations are taken.
+
+    VOC counts pixels from 1 and includes the last: its box (xmin, ymin, xmax, ymax) becomes
+    (xmin - 1, ymin - 1, xmax, ymax). `image_id` is the image's name. Evaluation is COCO's, which
+    reports VOC's AP as AP50, but for a finer interpolation.
+
+    Args:
+        root: the folder, `VOC2007` for example.
+        split: of ImageSets; by default "trainval", or the only one there is.
+        difficult: what becomes of objects marked as difficult. "ignore" leaves them out of the
+            targets and has the evaluation count detections of them neither way (as COCO crowds);
+            "use" takes them as any others. Both keep `difficult` in the annotations.
+        names: the categories, a list or one text with commas; by default the challenges' twenty if
+            they cover all objects, else those that occur, in alphabetical order.
+        options: see `DetectionDataset`: on_error, check, masks, transform.
+
+    Raises:
+        AnnotationError: no such folder, split or annotations, or, with on_error="raise", something
+            in it is broken.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str | None = None,
+        difficult: Literal["ignore", "use"] = "ignore",
+        names: Sequence[str] | str | None = None,
+        **options: Any,
+    ) -> None:
+        check_choice("difficult", difficult, ("ignore", "use"))
+        root = Path(root)
+        masks = options.get("masks", False)
+        problems = Problems(root)
+        images: list[dict] = []
+        objects: list[dict] = []
+        for name in _listed(root, split, "Segmentation" if masks else "Main"):
+            where = f"Annotations/{name}.xml"
+            try:
+                image, found = _read_xml(root / where, name)
+            except _XmlError as error:
+                problems.add(where, "broken annotation file", str(error))
+                continue
+            image["file_name"] = _file_name(root / "JPEGImages", name)
+            if masks:
+                _add_masks(root / "SegmentationObject" / f"{name}.png", image, found, problems)
+            images.append(image)
+            objects += found
+        present = {o["name"] for o in objects if o["name"]}
+        if names is None:
+            names = VOC_NAMES if present <= set(VOC_NAMES) else sorted(present)
+        if isinstance(names, str):
+            names = names.split(",")
+        ids = {category: id for id, category in enumerate(names, start=1)}
+        for o in objects:
+            o["category_id"] = ids.get(o["name"], o["name"])
+            o["iscrowd"] = int(difficult == "ignore" and o["difficult"])
+        categories = [{"id": id, "name": category} for category, id in ids.items()]
+        contents = (images, categories, objects)
+        super().__init__(root, root / "JPEGImages", *contents, problems, **options)
+
+
+class _XmlError(ValueError):
+    """An annotation file without what every one must have."""
+
+
+def _listed(root: Path, split: str | None, folder: str) -> list[str]:
+    """Names of the images of a split."""
+    lists = root / "ImageSets" / folder
+    if not (root / "Annotations").is_dir():
+        raise AnnotationError(f"{root}: not a Pascal VOC folder: no folder 'Annotations'")
+    # Lists such as `cat_val.txt` tell which images have a cat, those of `train_val.txt` a train.
+    stems = sorted(path.stem for path in lists.glob("*.txt"))
+    known = [stem for stem in stems if stem.rpartition("_")[0] not in VOC_NAMES]
+    if not known and split is None:
+        return sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
+    if split is None:
+        split = known[0] if len(known) == 1 else "trainval"
+    try:
+        lines = (lists / f"{split}.txt").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        there = f"; there are {', '.join(known)}" if known else ""
+        raise AnnotationError(
+            f"{lists / f'{split}.txt'}: cannot read the split {split!r}{there}"
+        ) from error
+    return [line.split()[0] for line in lines if line.strip()]
+
+
+def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
+    try:
+        tree = ElementTree.parse(path).getroot()
+    except OSError as error:
+        raise _XmlError(error.strerror) from error
+    except (ElementTree.ParseError, ValueError) as error:
+        raise _XmlError(f"not XML ({error})") from error
+    sides = [_number(tree, f"size/{side}") for side in ("width", "height")]
+    if not all(side > 0 and side == int(side) for side in sides):
+        raise _XmlError(f"size is {sides[0]:g} x {sides[1]:g}")
+    image = {"id": name, "width": int(sides[0]), "height": int(sides[1])}
+    objects = []
+    for number, element in enumerate(tree.iter("object"), start=1):
+        found: dict[str, Any] = {"image_id": name}
+        found["where"] = f"Annotations/{path.name}, object {number}"
+        found["name"] = (element.findtext("name") or "").strip()
+        found["difficult"] = int((element.findtext("difficult") or "0").strip() == "1")
+        try:
+            x1, y1, x2, y2 = (_number(element, f"bndbox/{corner}") for corner in CORNERS)
+            found["bbox"] = [x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1]
+        except _XmlError as error:
+            found["bbox"] = str(error)
+        objects.append(found)
+    return image, objects
+
+
+def _number(element: ElementTree.Element, tag: str) -> float:
+    text = element.findtext(tag)
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _XmlError(f"{tag} is {text!r}")
+    return value
+
+
+def _file_name(folder: Path, name: str) -> str:
+    """The image's file; the usual one if there is none, to be named as missing."""
+    candidates = (f"{name}{suffix}" for suffix in IMAGE_SUFFIXES)
+    return next((file for file in candidates if (folder / file).is_file()), f"{name}.jpg")
+
+
+def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems) -> None:
+    """Gives the objects of an image their segmentations; 255 marks what belongs to none."""
+    try:
+        with Image.open(path) as file:
+            values = np.array(file)
+    except Exception as error:  # as in load_image
+        problems.add(f"SegmentationObject/{path.name}", "unreadable masks", str(error))
+        return
+    if values.shape != (image["height"], image["width"]):
+        problems.add(f"SegmentationObject/{path.name}", "masks of another size", f"{values.shape}")
+        return
+    for number, found in enumerate(objects, start=1):
+        found["segmentation"] = encode_mask(values == number)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""Metrics of a training, as JSON lines and for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..distributed import is_main
+
+Record = dict[str, Any]
+
+
+@contextmanager
+def metrics_writer(
+    folder: Path, step: int = 0, tensorboard: bool = False
+) -> Iterator[Callable[[Record], None]]:
+    """Appends to `metrics.jsonl`, and to TensorBoard's event files, in the main process only.
+
+    Args:
+        folder: of the files.
+        step: steps done before; what was written about later ones is taken back.
+        tensorboard: write event files too.
+
+    Yields:
+        The function to call with each step's record: `step`, numbers, and dicts of such.
+
+    Raises:
+        ImportError: TensorBoard is asked for and not installed.
+    """
+    if not is_main():
+        yield lambda record: None
+        return
+    with ExitStack() as stack:
+        # First, since it may be missing.
+        events = stack.enter_context(_summary_writer(folder, step)) if tensorboard else None
+        path = folder / "metrics.jsonl"
+        _drop_lines_after(path, step)
+        # Line buffered, so that a killed run leaves the lines of the steps it made.
+        lines = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
+
+        def write(record: Record) -> None:
+            lines.write(json.dumps(record) + "\n")
+            if events is not None:
+                for name, value in scalars(record).items():
+                    events.add_scalar(name, value, record["step"])
+
+        yield write
+
+
+def scalars(record: Record, prefix: str = "") -> dict[str, float]:
+    """The numbers of a record by name, those of a dict inside as `outer/inner`; no None."""
+    found: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found |= scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and key != "step":
+            found[prefix + key] = value
+    return found
+
+
+def _summary_writer(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "metrics for TensorBoard need the package tensorboard: pip install tensorboard"
+        ) from error
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def _drop_lines_after(path: Path, step: int) -> None:
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError):
+            continue
+    path.write_text("".join(kept), encoding="utf-8")

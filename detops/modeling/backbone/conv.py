@@ -1,0 +1,176 @@
+"""Convolutions together with what follows them, in as few passes over memory as can be."""
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .norm import FrozenBatchNorm2d
+
+
+def conv2d(
+    conv: nn.Module,
+    x: Tensor,
+    norm: nn.Module | None = None,
+    *,
+    relu: bool = False,
+    add: Tensor | None = None,
+    overwrite: bool = False,
+) -> Tensor:
+    """A convolution, its normalisation, a sum and a rectifier.
+
+    A frozen normalisation is folded into the weights: where gradients are wanted on every call, so
+    that they reach the weights, otherwise once. Folded weights are kept beside the module, twice
+    the memory, and made anew when one of the tensors they come from is another or was written to
+    (other than through ``.data``, which nobody can notice). On the CPU oneDNN then adds and
+    rectifies what it computes before it is written.
+
+    Any other layer, and any with hooks, is called as it is.
+
+    Args:
+        conv: a convolution, or any other module from a map to a map.
+        x: ``[N, C, H, W]``.
+        norm: applied behind the convolution.
+        relu: rectify, last.
+        add: of the result's size, added behind the normalisation.
+        overwrite: nobody else needs ``add``: the result may take its memory.
+    """
+    if not _foldable(conv, norm):
+        y = conv(x) if norm is None else norm(conv(x))
+    elif _recorded(conv, x, add) or x.numel() == 0:
+        _KEPT.pop(conv, None)
+        y = _convolve(conv, x, *_fold(conv, norm))
+    else:
+        return _fused(conv, x, norm, relu, add, overwrite)
+    return _finish(y, relu, add)
+
+
+# PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.
+ONEDNN = torch.ops.mkldnn
+
+
+class _Folded(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+    packed: Tensor | None  # the weight in a layout that only oneDNN reads
+    # Aliases, which keep the memory: it cannot come to hold another tensor at the same place.
+    sources: list[Tensor]
+    versions: list[int]
+    dtype: torch.dtype
+
+    def holds(self, sources: list[Tensor], dtype: torch.dtype) -> bool:
+        return (
+            self.dtype == dtype
+            and self.versions == [t._version for t in sources]
+            and all(
+                a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride()
+                for a, b in zip(self.sources, sources, strict=True)
+            )
+        )
+
+
+# Not attributes of the modules: copies and pickles of these must not carry them.
+_KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
+
+
+def _foldable(conv: nn.Module, norm: nn.Module | None) -> bool:
+    plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
+    plain = plain and not isinstance(conv.padding, str)
+    plain = plain and (norm is None or type(norm) is FrozenBatchNorm2d)
+    hooked = any(
+        m is not None and (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks)
+        for m in (conv, norm)
+    )
+    return plain and not hooked
+
+
+def _recorded(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
+    """Whether autograd or a graph records what is computed."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    tensors = (x, add, conv.weight, conv.bias)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _fold(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> tuple[Tensor, Tensor | None]:
+    if norm is None:
+        return conv.weight, conv.bias
+    scale, shift = norm.affine()
+    bias = shift if conv.bias is None else shift + scale * conv.bias
+    return conv.weight * scale.view(-1, 1, 1, 1), bias
+
+
+def _convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+def _finish(y: Tensor, relu: bool, add: Tensor | None) -> Tensor:
+    if add is not None:
+        y = y.add_(add) if y.dtype == add.dtype else y + add
+    return F.relu_(y) if relu else y
+
+
+def _fused(
+    conv: nn.Conv2d,
+    x: Tensor,
+    norm: FrozenBatchNorm2d | None,
+    relu: bool,
+    add: Tensor | None,
+    overwrite: bool,
+) -> Tensor:
+    device = x.device.type
+    dtype = x.dtype
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+        x = x.to(dtype)
+    weight, bias, packed, *_ = _folded(conv, norm, x, dtype)
+    if packed is None:
+        return _finish(_convolve(conv, x, weight, bias), relu, add)
+    arguments = (packed, bias, conv.padding, conv.stride, conv.dilation, conv.groups)
+    # The sum is fused for one group and dtype alone.
+    if add is None or conv.groups > 1 or add.dtype != dtype:
+        unary = "relu" if relu and add is None else "none"
+        y = ONEDNN._convolution_pointwise(x, *arguments, unary, [], "")
+        return y if add is None else _finish(y, relu, add)
+    after = ("add", 1.0, "relu" if relu else None, [], None)
+    if overwrite:
+        return ONEDNN._convolution_pointwise_.binary(add, x, *arguments, *after)
+    return ONEDNN._convolution_pointwise.binary(x, add, *arguments, *after)
+
+
+def _folded(
+    conv: nn.Conv2d, norm: FrozenBatchNorm2d | None, x: Tensor, dtype: torch.dtype
+) -> _Folded:
+    sources = [conv.weight] + ([] if conv.bias is None else [conv.bias])
+    if norm is not None:
+        sources += [norm.weight, norm.bias, norm.running_mean, norm.running_var]
+    # Tensors made in inference mode do not count how often they are written to.
+    countable = not any(t.is_inference() for t in sources)
+    kept = _KEPT.get(conv)
+    if countable and kept is not None and kept.holds(sources, dtype):
+        return kept
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        weight, bias = _fold(conv, norm)
+        weight = weight.detach().to(dtype)
+        bias = None if bias is None else bias.detach().to(dtype)
+        packed = _pack(conv, weight, x)
+        versions = [t._version for t in sources] if countable else []
+    kept = _Folded(weight, bias, packed, [t.detach() for t in sources], versions, dtype)
+    if countable:
+        _KEPT[conv] = kept
+    return kept
+
+
+def _pack(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> Tensor | None:
+    """The weight as oneDNN wants it, or None where its fused convolutions cannot be had."""
+    available = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    if not (available and x.device.type == "cpu"):
+        return None
+    half = weight.dtype == torch.bfloat16 and ONEDNN._is_mkldnn_bf16_supported()
+    if weight.dtype != torch.float32 and not half:
+        return None
+    return ONEDNN._reorder_convolution_weight(
+        weight, conv.padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
+    )

@@ -1,0 +1,189 @@
+"""torchvision on our ops: :func:`patch_torchvision`."""
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from .. import _C
+from .functions import FUNCTIONS
+from .kernels import KERNELS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BODIES: dict[str, Callable[..., Any]] = {}
+
+
+def _template(*args: Any, **kwargs: Any) -> Any:
+    from detops.patch import _BODIES
+
+    return _BODIES["name"](*args, **kwargs)
+
+
+class _Body:
+    """Another body for a function: whoever holds the function, under whatever name, gets it.
+
+    Detectors keep functions in attributes of their own (``roi_heads.box_similarity``), where no
+    search through modules would find them.
+    """
+
+    def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
+        # torchvision wraps some functions; theirs is the body that counts.
+        self.function: FunctionType = inspect.unwrap(getattr(import_module(module), name))
+        self.code: CodeType = self.function.__code__
+        original = FunctionType(
+            self.code,
+            self.function.__globals__,
+            name,
+            self.function.__defaults__,
+            self.function.__closure__,
+        )
+        self.key = f"{module}.{name}"
+        _BODIES[self.key] = lambda *args, **kwargs: replacement(original, *args, **kwargs)
+        code = _template.__code__
+        constants = tuple(self.key if c == "name" else c for c in code.co_consts)
+        self.function.__code__ = code.replace(co_consts=constants, co_name=name)
+
+    def restore(self) -> None:
+        self.function.__code__ = self.code
+
+
+def _override_kernels() -> torch.library.Library:
+    """A fragment of torchvision's library; what it replaced is back when it is destroyed."""
+    library = torch.library.Library("torchvision", "IMPL")
+    devices = ["CPU"] if _C.cuda_version is None else ["CPU", "CUDA"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for name, kernel in KERNELS.items():
+            for device in devices:
+                library.impl(name, kernel, device)
+    return library
+
+
+class _Patch:
+    """What is replaced while at least one handle is open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.handles = 0
+        self.library: torch.library.Library | None = None
+        self.bodies: list[_Body] = []
+
+    def open(self) -> None:
+        with self.lock:
+            if self.handles == 0:
+                try:
+                    self._apply()
+                except BaseException:
+                    self._restore()
+                    raise
+            self.handles += 1
+
+    def close(self) -> None:
+        with self.lock:
+            self.handles -= 1
+            if self.handles == 0:
+                self._restore()
+
+    def _apply(self) -> None:
+        self.library = _override_kernels()
+        for (module, name), replacement in FUNCTIONS.items():
+            self.bodies.append(_Body(module, name, replacement))
+
+    def _restore(self) -> None:
+        while self.bodies:
+            self.bodies.pop().restore()
+        if self.library is not None:
+            self.library._destroy()
+            self.library = None
+
+
+_PATCH = _Patch()
+
+
+class TorchvisionPatch:
+    """An open patch; see :func:`patch_torchvision`."""
+
+    def __init__(self) -> None:
+        _PATCH.open()
+        self._open = True
+
+    def restore(self) -> None:
+        """Closes this patch. The last one to be closed puts everything back; twice is harmless."""
+        if self._open:
+            self._open = False
+            _PATCH.close()
+
+    def __enter__(self) -> "TorchvisionPatch":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+    def __call__(self, function: F) -> F:
+        """A decorator: patched during calls of ``function``, and not before."""
+        self.restore()
+
+        @wraps(function)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            with TorchvisionPatch():
+                return function(*args, **kwargs)
+
+        return patched  # type: ignore[return-value]
+
+
+def patch_torchvision() -> TorchvisionPatch:
+    """Makes torchvision compute with these ops, until the patch is restored.
+
+    ::
+
+        with detops.patch_torchvision():
+            detections = torchvision_model(images)
+
+        patch = detops.patch_torchvision()  # from here on
+        patch.restore()
+
+        @detops.patch_torchvision()  # during calls
+        def evaluate(model): ...
+
+    The kernels of ``torch.ops.torchvision`` (nms, roi_align, roi_pool, ps_roi_align, ps_roi_pool,
+    deform_conv2d, forward and backward) are replaced in the dispatcher, and the functions that are
+    Python (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, box_iou and its kin, the losses,
+    masks_to_boxes) get another body. So it does not matter when or how they were imported, and
+    models that exist already are reached, TorchScript and ``torch.compile`` included. No name and
+    no attribute changes.
+
+    Results are torchvision's: the same indices in the same order from NMS, bit for bit; floating
+    point results within rounding, so that only a box within rounding of a threshold could differ.
+    They differ by design where torchvision's are not defined: a ratio of overlaps without a value
+    (0 / 0) is 0 and not NaN; a batch index out of range is an error and not a read out of bounds;
+    and the gradient of ps_roi_pool skips the last row and column of a map, as its output does.
+    Not touched are quantized tensors, devices other than CPU and (if built for it) CUDA, ONNX
+    export and traces. Script and export models outside the patch.
+
+    Patches nest; everything is back when the last one is restored, whatever their order. They hold
+    for the process: other threads are patched too, and a call that is under way in another thread
+    while the patch begins or ends may use either.
+
+    Raises:
+        ImportError: torchvision is not installed.
+    """
+    try:
+        import torchvision  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"detops.patch_torchvision: torchvision cannot be imported ({error}); install it with "
+            "pip install torchvision"
+        ) from error
+    return TorchvisionPatch()

@@ -1,0 +1,146 @@
+"""Bodies for those functions of torchvision that are not dispatcher ops.
+
+Each gets torchvision's own function first, and leaves to it what ours does not take. What it gives
+is what torchvision's gives: the same detections, in the same order.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import _C, ops
+
+Function = Callable[..., Any]
+
+
+def _here(*tensors: Tensor) -> bool:
+    """Whether our kernels run on these, and no graph is recorded for export."""
+    ours = ("cpu",) if _C.cuda_version is None else ("cpu", "cuda")
+    return not torch.jit.is_tracing() and all(t.device.type in ours for t in tensors)
+
+
+def _floating(*tensors: Tensor) -> bool:
+    return _here(*tensors) and all(t.is_floating_point() for t in tensors)
+
+
+def _wide(*tensors: Tensor) -> bool:
+    """In half precision torchvision rounds what ours does not, and sometimes the result."""
+    return _here(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
+
+
+def _batched_nms(
+    original: Function, boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+) -> Tensor:
+    if not _floating(boxes, scores):
+        return original(boxes, scores, idxs, iou_threshold)
+    # torchvision ends with a sort that is not stable: equal scores must meet it in the same order.
+    keep = ops.batched_nms(boxes, scores, idxs, iou_threshold).sort().values
+    return keep[scores[keep].sort(descending=True).indices]
+
+
+def _multiscale_roi_align(
+    original: Function,
+    x_filtered: Sequence[Tensor],
+    boxes: list[Tensor],
+    output_size: Sequence[int],
+    sampling_ratio: int,
+    scales: Sequence[float] | None,
+    mapper: Any,
+) -> Tensor:
+    maps = x_filtered
+    # Levels that are not a run of powers of two leave boxes without a map, which stay zero there.
+    alike = scales is not None and all(
+        scale * 2**level == scales[0] and x.dtype == maps[0].dtype
+        for level, (scale, x) in enumerate(zip(scales, maps, strict=False))
+    )
+    if not (alike and len(boxes) and mapper.eps == 1e-6 and _floating(*maps, *boxes)):
+        return original(maps, boxes, output_size, sampling_ratio, scales, mapper)
+    height, width = output_size
+    pooled = ops.multiscale_roi_align(
+        maps,
+        boxes,
+        (height, width),
+        scales,  # type: ignore[arg-type]
+        sampling_ratio,
+        canonical_scale=mapper.s0,
+        canonical_level=mapper.lvl0,
+    )
+    return pooled.contiguous()
+
+
+def _paste_masks_in_image(
+    original: Function, masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int = 1
+) -> Tensor:
+    if torch.jit.is_tracing():
+        return original(masks, boxes, img_shape, padding)
+    from torchvision.models.detection import roi_heads
+
+    # The values are torchvision's, a bilinear resize to whole pixels; but each mask goes straight
+    # to its place, and not through an image of its own that is then copied into the stack.
+    masks, scale = roi_heads.expand_masks(masks, padding)
+    boxes = roi_heads.expand_boxes(boxes, scale).to(torch.int64)
+    height, width = img_shape
+    pasted = masks.new_zeros(len(masks), 1, height, width)
+    for image, mask, (x1, y1, x2, y2) in zip(pasted[:, 0], masks, boxes.tolist(), strict=True):
+        size = (max(y2 - y1 + 1, 1), max(x2 - x1 + 1, 1))
+        resized = F.interpolate(mask[None], size=size, mode="bilinear", align_corners=False)[0, 0]
+        left, right = max(x1, 0), min(x2 + 1, width)
+        top, bottom = max(y1, 0), min(y2 + 1, height)
+        image[top:bottom, left:right] = resized[top - y1 : bottom - y1, left - x1 : right - x1]
+    return pasted
+
+
+def _overlap(
+    ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any, **named: Any
+) -> Tensor:
+    function = ours if _wide(boxes1, boxes2) else original
+    return function(boxes1, boxes2, *rest, **named)
+
+
+def _elementwise(
+    ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any, **named: Any
+) -> Tensor:
+    # Ours does not broadcast.
+    alike = inputs.shape == targets.shape and inputs.dtype == targets.dtype
+    function = ours if alike and _wide(inputs, targets) else original
+    return function(inputs, targets, *rest, **named)
+
+
+def _masks_to_boxes(original: Function, masks: Tensor) -> Tensor:
+    # torchvision drops the rows of masks without pixels, and reads complex numbers.
+    ours = masks.numel() > 0 and not masks.is_complex() and _here(masks)
+    return ops.masks_to_boxes(masks) if ours else original(masks)
+
+
+# By module and name. Public functions call the private ones among these, which do the same in all
+# versions of torchvision that we know.
+FUNCTIONS: dict[tuple[str, str], Function] = {
+    ("torchvision.ops.boxes", "_batched_nms_vanilla"): _batched_nms,
+    ("torchvision.ops.poolers", "_multiscale_roi_align"): _multiscale_roi_align,
+    ("torchvision.models.detection.roi_heads", "paste_masks_in_image"): _paste_masks_in_image,
+    ("torchvision.ops.boxes", "masks_to_boxes"): _masks_to_boxes,
+    ("torchvision.ops.focal_loss", "sigmoid_focal_loss"): partial(
+        _elementwise, ops.sigmoid_focal_loss
+    ),
+    **{
+        ("torchvision.ops.boxes", name): partial(_overlap, getattr(ops, name))
+        for name in (
+            "box_iou",
+            "generalized_box_iou",
+            "distance_box_iou",
+            "complete_box_iou",
+        )
+    },
+    **{
+        (f"torchvision.ops.{module}", name): partial(_elementwise, getattr(ops, name))
+        for module, name in (
+            ("giou_loss", "generalized_box_iou_loss"),
+            ("diou_loss", "distance_box_iou_loss"),
+            ("ciou_loss", "complete_box_iou_loss"),
+        )
+    },
+}

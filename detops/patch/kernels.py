@@ -1,0 +1,111 @@
+"""Kernels of torchvision's dispatcher ops, on ours.
+
+An op's kernel stands below everything else that torchvision registers for it: autograd, autocast
+and fake tensors stay torchvision's and arrive here. Results have torchvision's layout, which is
+contiguous whatever the input's is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _C
+
+
+def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    return _C.nms(boxes, scores, iou_threshold)
+
+
+def _roi_align(input: Tensor, boxes: Tensor, *pooling: Any) -> Tensor:
+    return _C.roi_align_forward(input, boxes, *pooling).contiguous()
+
+
+def _roi_align_backward(grad: Tensor, boxes: Tensor, *pooling: Any) -> Tensor:
+    return _C.roi_align_backward(grad.contiguous(), boxes, *pooling)
+
+
+def _roi_pool(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tensor]:
+    output, argmax = _C.roi_pool_forward(input, boxes, *pooling)
+    return output.contiguous(), argmax.contiguous()
+
+
+def _roi_pool_backward(grad: Tensor, boxes: Tensor, argmax: Tensor, *pooling: Any) -> Tensor:
+    grad = grad.contiguous()
+    return _C.roi_pool_backward(grad, grad, boxes, argmax, *pooling)
+
+
+def _mapping(pooled: Tensor) -> Tensor:
+    """The input's channel that each bin of ``[K, C, height, width]`` was taken from."""
+    channels = torch.arange(pooled[:1].numel(), dtype=torch.int32, device=pooled.device)
+    return channels.view(pooled.shape[1:]).expand(pooled.shape).contiguous()
+
+
+def _ps_roi_align(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tensor]:
+    output = _C.ps_roi_align_forward(input, boxes, *pooling).contiguous()
+    return output, _mapping(output)
+
+
+def _ps_roi_align_backward(grad: Tensor, boxes: Tensor, mapping: Tensor, *pooling: Any) -> Tensor:
+    scale, height, width, sampling_ratio, *size = pooling
+    backward: Callable[..., Tensor] = _C.ps_roi_align_backward
+    return backward(grad.contiguous(), boxes, scale, height, width, *size, sampling_ratio)
+
+
+def _ps_roi_pool(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tensor]:
+    output = _C.ps_roi_pool_forward(input, boxes, *pooling).contiguous()
+    return output, _mapping(output)
+
+
+def _ps_roi_pool_backward(grad: Tensor, boxes: Tensor, mapping: Tensor, *pooling: Any) -> Tensor:
+    return _C.ps_roi_pool_backward(grad.contiguous(), boxes, *pooling)
+
+
+def _deform_conv2d(
+    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, *window: Any
+) -> Tensor:
+    stride, padding, dilation, masked = window[:2], window[2:4], window[4:6], window[8]
+    return _C.deform_conv2d_forward(
+        input, offset, mask if masked else None, weight, bias, stride, padding, dilation
+    ).contiguous()
+
+
+def _deform_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    *window: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    stride, padding, dilation, masked = window[:2], window[2:4], window[4:6], bool(window[8])
+    to_input, to_offset, to_mask, to_weight, to_bias = _C.deform_conv2d_backward(
+        grad.contiguous(),
+        input,
+        offset,
+        mask if masked else None,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        [True, True, masked, True, True],
+    )
+    return to_input, to_weight, to_offset, to_mask if masked else torch.zeros_like(mask), to_bias
+
+
+KERNELS: dict[str, Callable] = {
+    "nms": _nms,
+    "roi_align": _roi_align,
+    "_roi_align_backward": _roi_align_backward,
+    "roi_pool": _roi_pool,
+    "_roi_pool_backward": _roi_pool_backward,
+    "ps_roi_align": _ps_roi_align,
+    "_ps_roi_align_backward": _ps_roi_align_backward,
+    "ps_roi_pool": _ps_roi_pool,
+    "_ps_roi_pool_backward": _ps_roi_pool_backward,
+    "deform_conv2d": _deform_conv2d,
+    "_deform_conv2d_backward": _deform_conv2d_backward,
+}

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""Segmentations and keypoints of COCO annotations."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from detops.data import AnnotationError, CocoDetection, export_coco
+from detops.data.masks import SegmentationError, decode_masks, encode_mask, to_rle
+
+HEIGHT, WIDTH = 30, 40
+MASK = np.zeros((HEIGHT, WIDTH), dtype=bool)
+MASK[5:12, 3:20] = True
+MASK[8:10, 6:9] = False
+POLYGON = [[3, 5, 20, 5, 20, 12, 3, 12]]
+
+
+def run_lengths(mask):
+    """Lengths of alternating runs of 0 and 1 down the columns."""
+    counts, current, length = [], False, 0
+    for pixel in mask.T.flatten().tolist():
+        if pixel != current:
+            counts, current, length = [*counts, length], pixel, 0
+        length += 1
+    return [*counts, length]
+
+
+def decoded(segmentation):
+    return decode_masks([to_rle(segmentation, HEIGHT, WIDTH)], HEIGHT, WIDTH)[0].numpy() > 0
+
+
+def test_three_forms_give_one_mask():
+    size = [HEIGHT, WIDTH]
+    compressed = encode_mask(MASK)
+    assert compressed == json.loads(json.dumps(compressed))
+    for counts in (run_lengths(MASK), compressed["counts"], compressed["counts"].encode()):
+        assert np.array_equal(decoded({"size": size, "counts": counts}), MASK)
+    filled = MASK.copy()
+    filled[5:12, 3:20] = True
+    assert np.array_equal(decoded(POLYGON), filled)
+    two = [[0, 0, 4, 0, 4, 4, 0, 4], [10, 10, 14, 10, 14, 12, 10, 12]]
+    assert decoded(two).sum() == 16 + 8
+
+
+def test_no_masks():
+    assert decode_masks([], 4, 5).shape == (0, 4, 5)
+
+
+def compressed(counts):
+    return {"size": [HEIGHT, WIDTH], "counts": counts}
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        (None, "got NoneType"),
+        ("text", "got str"),
+        ([], "no polygon"),
+        ([[]], "polygon 1 has 0 numbers"),
+        ([[1, 2, 3, 4]], "has 4 numbers"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "has 7 numbers"),
+        ([[1, 2, 3, 4, 5, float("nan")]], "polygon 1 is not a list of finite numbers"),
+        ([POLYGON[0], [1, 2, 3, 4, 5, None]], "polygon 2 is not"),
+        ([1, 2, 3, 4, 5, 6], "polygon 1 is not"),
+        ([[1, 2, 50, 2, 50, 9]], "outside the image: x from 1 to 50"),
+        ([[1, -3, 5, 2, 5, 9]], "outside the image: y from -3 to 9"),
+        ([[3, 3, 3, 3, 3, 3]], "covers no pixel"),
+        ({}, "size None"),
+        ({"size": [WIDTH, HEIGHT], "counts": [0]}, r"size \[40, 30\]"),
+        (compressed(None), "not whole numbers"),
+        (compressed([1, 2, -3]), "not whole numbers"),
+        (compressed([1.5, 1198.5]), "not whole numbers"),
+        (compressed([600, 601]), "add up to 1201"),
+        (compressed([1200]), "covers no pixel"),
+        (compressed("é"), "character"),
+        (compressed("P"), "end within a number"),
+        (compressed(""), "add up to 0"),
+        (compressed(encode_mask(MASK)["counts"][:-1]), "run lengths"),
+    ],
+)
+def test_broken_segmentation(segmentation, message):
+    with pytest.raises(SegmentationError, match=message):
+        to_rle(segmentation, HEIGHT, WIDTH)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(min_codepoint=40, max_codepoint=115), max_size=40))
+def test_any_text_is_a_mask_or_named_as_broken(text):
+    try:
+        rle = to_rle(compressed(text), HEIGHT, WIDTH)
+    except SegmentationError:
+        return
+    again = coco_mask.decode({"size": [HEIGHT, WIDTH], "counts": text.encode()})
+    assert np.array_equal(coco_mask.decode(rle), again)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_compressed_text_is_read_as_pycocotools_writes_it(seed):
+    generator = np.random.default_rng(seed)
+    mask = generator.random((HEIGHT, WIDTH)) < generator.random() ** 3
+    if mask.any():
+        assert np.array_equal(decoded(encode_mask(mask)), mask)
+
+
+@pytest.fixture
+def write(tmp_path):
+    Image.new("RGB", (WIDTH, HEIGHT), (200, 100, 50)).save(tmp_path / "a.png")
+
+    def write(annotations, **changes):
+        for number, annotation in enumerate(annotations, start=1):
+            base = {"id": number, "image_id": 7, "category_id": 1, "bbox": [3, 5, 17, 7]}
+            annotations[number - 1] = base | annotation
+        data = {
+            "images": [{"id": 7, "file_name": "a.png", "width": WIDTH, "height": HEIGHT}],
+            "categories": [{"id": 1, "name": "cat", "keypoints": ["left_ear", "tail"]}],
+            "annotations": annotations,
+        }
+        path = tmp_path / "data.json"
+        path.write_text(json.dumps(data | changes))
+        return path
+
+    return write
+
+
+def test_masks_of_targets(write):
+    path = write([{"segmentation": encode_mask(MASK)}, {"segmentation": POLYGON}])
+    target = CocoDetection(path, masks=True)[0][1]
+    assert target["masks"].dtype == torch.uint8 and target["masks"].shape == (2, HEIGHT, WIDTH)
+    assert np.array_equal(target["masks"][0].numpy() > 0, MASK)
+    assert target["masks"].is_contiguous()
+    plain = CocoDetection(path)
+    assert "masks" not in plain[0][1]
+    assert not any("segmentation" in a for a in plain.ground_truth()["annotations"])
+    assert "masks" in CocoDetection(path, masks=None)[0][1]
+    assert "masks" not in CocoDetection(write([{}]), masks=None)[0][1]
+    empty = CocoDetection(write([]), masks=True, keypoints=True)[0][1]
+    assert empty["masks"].shape == (0, HEIGHT, WIDTH) and empty["keypoints"].shape == (0, 2, 3)
+
+
+def test_broken_masks_matter_only_where_masks_are_needed(write):
+    path = write([{"segmentation": [[1, 2]]}, {}, {"segmentation": POLYGON}])
+    with pytest.raises(
+        AnnotationError, match=r"data\.json: 2 broken.*annotation 1: broken segmentation: polygon 1"
+    ):
+        CocoDetection(path, masks=True)
+    dataset = CocoDetection(path, masks=True, on_error="skip")
+    assert dataset.skipped == {"broken segmentation": 2}
+    assert len(dataset[0][1]["masks"]) == 1
+    assert len(CocoDetection(path)[0][1]["boxes"]) == 3
+
+
+POINTS = [4, 6, 2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (None, "not finite numbers"),
+        ([1, 2, 2], "expected 6 numbers, got 3"),
+        ([1, 2, 2, 3, 4, float("inf")], "not finite numbers"),
+        ([1, 2, 2, 3, 4, 5], "visibility is not 0, 1 or 2"),
+    ],
+)
+def test_keypoints(write, points, message):
+    path = write([{"keypoints": POINTS}, {"keypoints": points}])
+    with pytest.raises(AnnotationError, match=f"annotation 2: .*{message}"):
+        CocoDetection(path, keypoints=True)
+    dataset = CocoDetection(path, keypoints=True, on_error="skip")
+    assert dataset.keypoint_names == ("left_ear", "tail")
+    assert dataset[0][1]["keypoints"].tolist() == [[[4, 6, 2], [0, 0, 0]]]
+    assert "keypoints" not in CocoDetection(path)[0][1]
+
+
+def test_keypoints_that_no_category_names(write):
+    path = write([], categories=[{"id": 1, "name": "cat"}, {"id": 2, "name": "x", "keypoints": 3}])
+    with pytest.raises(AnnotationError, match="no category names any"):
+        CocoDetection(path, keypoints=True)
+    assert "keypoints" not in CocoDetection(path, keypoints=None)[0][1]
+
+
+def test_export_is_read_back_the_same(write, tmp_path):
+    path = write([{"segmentation": POLYGON, "keypoints": POINTS}] * 2)
+    source = CocoDetection(path, masks=True, keypoints=True)
+    again = CocoDetection(export_coco(source, tmp_path / "export"), masks=True, keypoints=True)
+    (image, target), (image2, target2) = source[0], again[0]
+    assert torch.equal(image, image2) and again.names == source.names
+    assert all(
+        torch.equal(target[key], target2[key]) for key in ("boxes", "labels", "masks", "keypoints")
+    )

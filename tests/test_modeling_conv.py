@@ -1,0 +1,243 @@
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from detops.modeling.backbone.conv import _KEPT, conv2d
+from detops.modeling.backbone.fpn import FPN, add_enlarged
+from detops.modeling.backbone.norm import FrozenBatchNorm2d
+from detops.modeling.backbone.resnet import BasicBlock, Bottleneck
+
+
+def frozen_norm(channels):
+    norm = FrozenBatchNorm2d(channels)
+    for buffer in norm.buffers():
+        buffer.copy_(torch.rand(channels) + 0.5)
+    return norm
+
+
+def layers(dtype=torch.float32, bias=True, norm=frozen_norm, **kwargs):
+    conv = nn.Conv2d(8, 12, 3, padding=1, bias=bias, **kwargs)
+    pair = nn.ModuleList([conv] if norm is None else [conv, norm(12)])
+    conv, norm = [*pair.to(dtype=dtype, memory_format=torch.channels_last), None][:2]
+    return conv, norm
+
+
+def image(dtype=torch.float32, size=(2, 8, 9, 7)):
+    return torch.randn(size, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def step_by_step(conv, x, norm=None, relu=False, add=None):
+    x = conv(x)
+    x = x if norm is None else norm(x)
+    x = x if add is None else x + add
+    return F.relu(x) if relu else x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("norm", [frozen_norm, None, lambda c: nn.GroupNorm(3, c)])
+@pytest.mark.parametrize("kwargs", [{}, {"bias": False}, {"stride": 2, "groups": 4, "dilation": 2}])
+def test_equals_the_layers_one_by_one(dtype, relu, added, norm, kwargs):
+    conv, norm = layers(dtype, norm=norm, **kwargs)
+    x = image(dtype)
+    with torch.no_grad():
+        add = torch.randn_like(conv(x)) if added else None
+        expected = step_by_step(conv, x, norm, relu, add)
+        before = None if add is None else add.clone()
+        close = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
+        for _ in range(2):  # the second time from folded weights
+            found = conv2d(conv, x, norm, relu=relu, add=add)
+            torch.testing.assert_close(found, expected, **close)
+            assert found.is_contiguous(memory_format=torch.channels_last)
+        assert add is None or torch.equal(add, before)
+        torch.testing.assert_close(
+            conv2d(conv, x, norm, relu=relu, add=add, overwrite=True), expected, **close
+        )
+
+
+@pytest.mark.parametrize("norm", [frozen_norm, None])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients(norm, bias):
+    conv, norm = layers(torch.float64, bias, norm)
+    add = torch.randn(2, 12, 9, 7, dtype=torch.float64)
+    gradients = []
+    for function in (conv2d, step_by_step):
+        x, other = image(torch.float64).requires_grad_(), add.clone().requires_grad_()
+        torch.manual_seed(1)
+        x.data.normal_()
+        conv.zero_grad()
+        function(conv, x, norm, relu=True, add=other).square().sum().backward()
+        gradients.append([x.grad, other.grad, *(p.grad.clone() for p in conv.parameters())])
+    torch.testing.assert_close(*gradients)
+
+
+def test_frozen_layers_want_no_gradient():
+    conv, norm = layers()
+    conv.requires_grad_(False)
+    conv2d(conv, image(), norm)
+    assert conv in _KEPT
+
+
+def test_no_images():
+    conv, norm = layers()
+    x = image(size=(0, 8, 9, 7))
+    with torch.no_grad():
+        assert conv2d(conv, x, norm, relu=True).shape == (0, 12, 9, 7)
+
+
+def rewritten(conv, norm):
+    other_conv, other_norm = layers()
+    yield lambda: conv.weight.mul_(2)
+    yield lambda: norm.running_var.add_(1)
+    yield lambda: conv.load_state_dict(other_conv.state_dict())
+    yield lambda: norm.load_state_dict(other_norm.state_dict())
+    yield lambda: setattr(conv.weight, "data", torch.randn_like(conv.weight))
+    yield lambda: setattr(conv, "bias", nn.Parameter(torch.randn(12)))
+    yield lambda: setattr(conv, "weight", nn.Parameter(torch.randn_like(conv.weight)))
+    yield lambda: conv.double() and norm.double()
+    yield lambda: conv.float() and norm.float()
+    yield lambda: conv.to(memory_format=torch.contiguous_format)
+
+
+@torch.no_grad()
+def test_folded_weights_follow_the_weights():
+    conv, norm = layers()
+    changes = 0
+    for change in rewritten(conv, norm):
+        conv2d(conv, image(conv.weight.dtype), norm)
+        change()
+        x = image(conv.weight.dtype)
+        torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+        changes += 1
+    assert changes == 10
+
+
+def test_after_a_step_of_the_optimizer():
+    conv, norm = layers()
+    optimizer = torch.optim.SGD(conv.parameters(), 1e-3)
+    x = image()
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+        assert conv in _KEPT
+        conv2d(conv, x, norm).sum().backward()
+        assert conv not in _KEPT  # half the memory while training
+        optimizer.step()
+
+
+def test_weights_made_in_inference_mode():
+    with torch.inference_mode():
+        conv, norm = layers()
+        for _ in range(2):
+            x = image()
+            torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+            conv.weight.mul_(2)
+        assert conv not in _KEPT
+
+
+def test_folded_in_inference_mode_used_elsewhere():
+    conv, norm = layers()
+    x = image()
+    with torch.inference_mode():
+        conv2d(conv, x, norm)
+    conv.requires_grad_(False)
+    torch.testing.assert_close(conv2d(conv, x, norm), step_by_step(conv, x, norm))
+
+
+@torch.no_grad()
+def test_copies_and_pickles_carry_no_folded_weights():
+    conv, norm = layers()
+    pair = nn.ModuleList([conv, norm])
+    names = set(pair.state_dict())
+    x = image()
+    conv2d(conv, x, norm)
+    twin = copy.deepcopy(pair)
+    twin[0].weight.mul_(2)
+    torch.testing.assert_close(conv2d(*twin[:1], x, twin[1]), step_by_step(twin[0], x, twin[1]))
+    file = io.BytesIO()
+    torch.save(pair, file)
+    assert set(pair.state_dict()) == names and len(file.getvalue()) < 20_000
+
+
+@torch.no_grad()
+def test_hooks_are_called():
+    conv, norm = layers()
+    x = image()
+    seen = []
+    expected = conv2d(conv, x, norm)
+    for module in (conv, norm):
+        module.register_forward_hook(lambda *_: seen.append(1))
+    torch.testing.assert_close(conv2d(conv, x, norm), expected)
+    assert len(seen) == 2
+
+
+@torch.no_grad()
+def test_other_layers_are_called_as_they_are():
+    x = image()
+    convs = [nn.Conv2d(8, 12, 3, padding="same"), nn.Conv2d(8, 12, 3, padding_mode="reflect")]
+    for conv in [*convs, nn.Sequential(nn.Conv2d(8, 12, 1), nn.GroupNorm(3, 12), nn.ReLU())]:
+        torch.testing.assert_close(conv2d(conv, x, relu=True), F.relu(conv(x)))
+
+
+def test_autocast():
+    conv, norm = layers()
+    x = image()
+    with torch.no_grad():
+        expected = step_by_step(conv, x, norm, True, torch.ones(2, 12, 9, 7))
+        with torch.autocast("cpu", torch.bfloat16):
+            for add in (torch.ones(2, 12, 9, 7), torch.ones(2, 12, 9, 7, dtype=torch.bfloat16)):
+                found = conv2d(conv, x, norm, relu=True, add=add)
+                torch.testing.assert_close(found.float(), expected, rtol=3e-2, atol=5e-2)
+            assert found.dtype == torch.bfloat16
+            assert conv2d(conv, x.double(), norm.double()).dtype == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv2d(conv, x, norm.float()).dtype == torch.bfloat16
+
+
+def test_without_onednn(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    conv, norm = layers()
+    x, add = image(), torch.randn(2, 12, 9, 7)
+    with torch.no_grad():
+        expected = step_by_step(conv, x, norm, True, add)
+        torch.testing.assert_close(conv2d(conv, x, norm, relu=True, add=add), expected)
+        assert _KEPT[conv].packed is None
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_blocks_leave_their_input_alone(gradient):
+    for block in (
+        BasicBlock(8, 8, 1, frozen_norm),
+        Bottleneck(8, 8, 1, frozen_norm, width=4, groups=1, stride_in_1x1=True),
+        Bottleneck(8, 16, 2, frozen_norm, width=4, groups=1, stride_in_1x1=False),
+    ):
+        x = image()
+        before = x.clone()
+        with torch.set_grad_enabled(gradient):
+            block(x)
+        assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("size", [(6, 10), (5, 9), (6, 9)])
+def test_add_enlarged(size):
+    finer = image(size=(2, 8, *size))
+    coarser = image(size=(2, 8, 3, 5))
+    expected = finer + F.interpolate(coarser, size=size)
+    assert torch.equal(add_enlarged(finer, coarser), expected) and torch.equal(finer, expected)
+
+
+@pytest.mark.parametrize("norm", [None, lambda c: nn.GroupNorm(2, c)])
+@pytest.mark.parametrize("relu", [True, False])
+def test_gradients_of_pyramids(norm, relu):
+    torch.manual_seed(0)
+    fpn = FPN([4, 6, 8], 4, norm=norm, relu=relu).double()
+    maps = [torch.randn(1, c, s, s, dtype=torch.float64) for c, s in ((4, 9), (6, 5), (8, 3))]
+    maps[0] = torch.randn(1, 4, 10, 10, dtype=torch.float64)
+    for m in maps:
+        m.requires_grad_()
+    assert torch.autograd.gradcheck(lambda *m: tuple(fpn([*m])), maps, fast_mode=True)

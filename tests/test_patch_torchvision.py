@@ -1,0 +1,541 @@
+"""torchvision inside ``detops.patch_torchvision()`` against itself outside."""
+
+import functools
+import subprocess
+import sys
+import warnings
+from collections import OrderedDict
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torchvision.models import detection
+from torchvision.models.detection import roi_heads
+from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
+from torchvision.ops import box_iou, nms, roi_align
+from torchvision.ops import boxes as box_ops
+
+import detops
+from detops.patch.functions import FUNCTIONS
+from detops.patch.kernels import KERNELS
+
+SIZE = 128
+REPLACED = tuple(FUNCTIONS)
+
+
+def our_ops(function):
+    """The result, and which of our ops ran."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        result = function()
+    names = {e.key for e in profile.key_averages()}
+    return result, {n.removeprefix("detops::") for n in names if n.startswith("detops::")}
+
+
+def random_boxes(count, size=SIZE):
+    corner = torch.rand(count, 2) * size * 0.7
+    return torch.cat([corner, corner + 2 + torch.rand(count, 2) * size * 0.25], 1)
+
+
+class Body(nn.Module):
+    """Maps of ``levels`` sizes, each half the one before."""
+
+    def __init__(self, levels, channels=16):
+        super().__init__()
+        self.out_channels = channels
+        self.stem = nn.Conv2d(3, channels, 4, 4)
+        self.layers = nn.ModuleList(
+            [nn.Conv2d(channels, channels, 3, 2, 1) for _ in range(levels - 1)]
+        )
+
+    def forward(self, x):
+        maps = [self.stem(x)]
+        for layer in self.layers:
+            maps.append(layer(maps[-1].relu()))
+        return OrderedDict((str(i), x) for i, x in enumerate(maps))
+
+
+def ssd(lite):
+    anchors = DefaultBoxGenerator([[2], [2, 3]], scales=[0.1, 0.3, 0.6])
+    counts = anchors.num_anchors_per_location()
+    if lite:
+        head = detection.ssdlite.SSDLiteHead([16, 16], counts, 5, nn.BatchNorm2d)
+    else:
+        head = detection.ssd.SSDHead([16, 16], counts, 5)
+    model = detection.ssd.SSD(
+        Body(2), anchors, (SIZE, SIZE), 5, head=head, score_thresh=0.1, detections_per_img=200
+    )
+    last = list(head.classification_head.module_list)
+    return model, [layer[-1] for layer in last] if lite else last
+
+
+def rcnn(kind):
+    classes = 2 if kind is detection.KeypointRCNN else 5
+    heads = {
+        "box_head": detection.faster_rcnn.TwoMLPHead(16 * 49, 64),
+        "box_predictor": detection.faster_rcnn.FastRCNNPredictor(64, classes),
+    }
+    if kind is detection.MaskRCNN:
+        heads["mask_head"] = detection.mask_rcnn.MaskRCNNHeads(16, (16,), 1)
+        heads["mask_predictor"] = detection.mask_rcnn.MaskRCNNPredictor(16, 16, classes)
+    if kind is detection.KeypointRCNN:
+        heads["keypoint_head"] = detection.keypoint_rcnn.KeypointRCNNHeads(16, (16,))
+        heads["keypoint_predictor"] = detection.keypoint_rcnn.KeypointRCNNPredictor(16, 17)
+    model = kind(
+        Body(5), min_size=SIZE, max_size=SIZE, box_score_thresh=0.1, box_nms_thresh=0.7,
+        box_detections_per_img=110, **heads,
+    )  # fmt: skip
+    return model, [model.roi_heads.box_predictor.cls_score]
+
+
+def dense(kind):
+    ratios = (1.0,) if kind is detection.FCOS else (0.5, 1.0, 2.0)
+    anchors = AnchorGenerator(((8,), (16,), (32,), (64,), (128,)), (ratios,) * 5)
+    head = None
+    if kind is detection.RetinaNet:
+        head = detection.retinanet.RetinaNetHead(32, anchors.num_anchors_per_location()[0], 5)
+    model = kind(
+        Body(5, 32), 5, anchor_generator=anchors, head=head, min_size=SIZE, max_size=SIZE,
+        score_thresh=0.1, detections_per_img=200, nms_thresh=0.7,
+    )  # fmt: skip
+    return model, [model.head.classification_head.cls_logits]
+
+
+DETECTORS = {
+    "fasterrcnn": lambda: rcnn(detection.FasterRCNN),
+    "maskrcnn": lambda: rcnn(detection.MaskRCNN),
+    "keypointrcnn": lambda: rcnn(detection.KeypointRCNN),
+    "retinanet": lambda: dense(detection.RetinaNet),
+    "fcos": lambda: dense(detection.FCOS),
+    "ssd": lambda: ssd(lite=False),
+    "ssdlite": lambda: ssd(lite=True),
+}
+DENSE = ("retinanet", "fcos", "ssd", "ssdlite")
+
+
+def detector(name):
+    """A small detector whose logits spread widely, so that hundreds of detections survive."""
+    model, last = DETECTORS[name]()
+
+    def spread(layer, _, logits):
+        layer.weight.data *= 2 / logits.std()
+        nn.init.zeros_(layer.bias)
+
+    hooks = [layer.register_forward_hook(spread) for layer in last]
+    with torch.no_grad():
+        model.eval()(images())
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
+def images():
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(3, *size, generator=generator) for size in ((SIZE, SIZE), (100, SIZE))]
+
+
+def targets(name):
+    found = []
+    for image in images():
+        boxes = random_boxes(7, 100)
+        target = {"boxes": boxes, "labels": torch.randint(1, 5, (7,))}
+        if name == "maskrcnn":
+            target["masks"] = (torch.rand(7, *image.shape[1:]) > 0.5).byte()
+        if name == "keypointrcnn":
+            place = boxes[:, None, :2] + torch.rand(7, 17, 2) * (
+                boxes[:, None, 2:] - boxes[:, None, :2]
+            )
+            target["keypoints"] = torch.cat([place, torch.ones(7, 17, 1)], 2)
+            target["labels"] = torch.ones(7, dtype=torch.int64)
+        found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detections(name):
+    model = detector(name).eval()
+    with torch.no_grad():
+        outside = model(images())
+        with detops.patch_torchvision():
+            inside, ran = our_ops(lambda: model(images()))
+        again, none = our_ops(lambda: model(images()))
+    assert none == set()
+    assert ran & {"nms", "batched_nms"}
+    assert ("multiscale_roi_align_forward" in ran) == ("rcnn" in name)
+    for ours, theirs, restored in zip(inside, outside, again, strict=True):
+        assert len(theirs["boxes"]) > 100
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert torch.equal(restored[key], value)
+            if name in DENSE or key == "labels":
+                assert torch.equal(ours[key], value), key
+            else:
+                # RoIAlign sums in another order.
+                torch.testing.assert_close(ours[key], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_losses_and_gradients(name):
+    model = detector(name).train()
+    truth = targets(name)
+
+    def step():
+        torch.manual_seed(2)
+        model.zero_grad()
+        losses = model(images(), truth)
+        sum(losses.values()).backward()
+        return losses, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    losses, gradients = step()
+    with detops.patch_torchvision():
+        (our_losses, our_gradients), ran = our_ops(step)
+    assert ("box_iou_loss_backward" if name == "fcos" else "box_iou_forward") in ran
+    assert ("sigmoid_focal_loss_backward" in ran) == (name in ("retinanet", "fcos"))
+    assert ("multiscale_roi_align_backward" in ran) == ("rcnn" in name)
+    torch.testing.assert_close(our_losses, losses, rtol=1e-5, atol=1e-6)
+    assert our_gradients.keys() == gradients.keys()
+    # What is zero but for rounding, such as that of a bias before a normalisation.
+    noise = 1e-6 * max(gradient.abs().max() for gradient in gradients.values())
+    for key, gradient in gradients.items():
+        bound = 1e-5 * gradient.abs().max() + noise
+        assert (our_gradients[key] - gradient).abs().max() <= bound, key
+
+
+class Holder(nn.Module):
+    """Keeps functions where no search through modules would find them."""
+
+    def __init__(self):
+        super().__init__()
+        self.iou = box_ops.box_iou
+        self.align = torchvision.ops.RoIAlign(3, 1.0, 2)
+        self.pooler = torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)
+
+
+@torch.jit.script
+def scripted_nms(boxes: torch.Tensor, scores: torch.Tensor):
+    return torch.ops.torchvision.nms(boxes, scores, 0.5)
+
+
+BOXES = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9], [20, 20, 30, 40]])
+SCORES = torch.tensor([0.5, 0.9, 0.1])
+MAP = torch.arange(64.0).view(1, 1, 8, 8)
+MAPS = {"a": torch.rand(1, 1, 16, 16), "b": torch.rand(1, 1, 8, 8)}
+HOLDER = Holder()
+CALLS = {
+    "attribute of the package": ("nms", lambda: torchvision.ops.nms(BOXES, SCORES, 0.5)),
+    "attribute of a module": ("nms", lambda: box_ops.nms(BOXES, SCORES, 0.5)),
+    "imported by name": ("nms", lambda: nms(BOXES, SCORES, 0.5)),
+    "packet": ("nms", lambda: torch.ops.torchvision.nms(BOXES, SCORES, 0.5)),
+    "overload": ("nms", lambda: torch.ops.torchvision.nms.default(BOXES, SCORES, 0.5)),
+    "partial": ("nms", functools.partial(nms, BOXES, SCORES, 0.5)),
+    "script": ("nms", lambda: scripted_nms(BOXES, SCORES)),
+    "batched": ("nms", lambda: torchvision.ops.batched_nms(BOXES, SCORES, torch.ones(3), 0.5)),
+    "module": ("roi_align_forward", lambda: HOLDER.align(MAP, [BOXES])),
+    "function": ("roi_align_forward", lambda: roi_align(MAP, [BOXES], 3)),
+    "pooler": (
+        "multiscale_roi_align_forward", lambda: HOLDER.pooler(MAPS, [BOXES], [(32, 32)])
+    ),
+    "python, by name": ("box_iou_forward", lambda: box_iou(BOXES, BOXES)),
+    "python, held": ("box_iou_forward", lambda: HOLDER.iou(BOXES, boxes2=BOXES)),
+    "python, class": ("box_iou_forward", lambda: roi_heads.box_ops.box_iou(BOXES, BOXES, "xyxy")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", CALLS)
+def test_every_way_to_import(style):
+    op, call = CALLS[style]
+    outside, none = our_ops(call)
+    with detops.patch_torchvision():
+        inside, ran = our_ops(call)
+    assert none == set() and op in ran
+    torch.testing.assert_close(inside, outside)
+
+
+def test_what_is_imported_inside_is_torchvisions_outside():
+    with detops.patch_torchvision():
+        from torchvision.ops import box_iou as inside
+
+        held = Holder()
+    assert inside is box_iou and held.iou is box_iou
+    assert our_ops(lambda: inside(BOXES, BOXES))[1] == set()
+
+
+ROIS = torch.cat([torch.randint(0, 2, (9, 1)), random_boxes(9, 20)], 1)
+X = torch.rand(2, 12, 16, 20)
+POOLINGS = {
+    "roi_align": lambda x: torchvision.ops.roi_align(x, ROIS, (3, 2), 0.9, 2, True),
+    "adaptive": lambda x: torchvision.ops.roi_align(x, ROIS, (3, 2), 0.5),
+    "roi_pool": lambda x: torchvision.ops.roi_pool(x, ROIS, (3, 2), 0.9),
+    "ps_roi_align": lambda x: torchvision.ops.ps_roi_align(x, ROIS, (3, 2), 0.9, 2),
+    "ps_roi_pool": lambda x: torchvision.ops.ps_roi_pool(x, ROIS, (3, 2), 0.3),
+}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", POOLINGS)
+def test_poolings(name, layout):
+    def run():
+        x = X.clone(memory_format=layout).requires_grad_()
+        pooled = POOLINGS[name](x)
+        (pooled * torch.linspace(0, 1, pooled.numel()).view_as(pooled)).sum().backward()
+        return pooled, x.grad
+
+    (pooled, gradient), none = our_ops(run)
+    with detops.patch_torchvision():
+        (our_pooled, our_gradient), ran = our_ops(run)
+    op = "roi_align" if name == "adaptive" else name
+    assert none == set() and ran == {f"{op}_forward", f"{op}_backward"}
+    assert our_pooled.stride() == pooled.stride()
+    torch.testing.assert_close(our_pooled, pooled)
+    torch.testing.assert_close(our_gradient, gradient)
+
+
+@pytest.mark.parametrize("op", ["ps_roi_align", "ps_roi_pool"])
+def test_channel_mappings(op):
+    ratio = [2] if op == "ps_roi_align" else []
+    call = functools.partial(getattr(torch.ops.torchvision, op), X, ROIS, 1.0, 3, 2, *ratio)
+    outside = call()[1]
+    with detops.patch_torchvision():
+        inside = call()[1]
+    assert inside.dtype == outside.dtype and torch.equal(inside, outside)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_deform_conv2d(masked, with_bias):
+    torch.manual_seed(0)
+    offset, mask = torch.randn(2, 2 * 2 * 9, 8, 10), torch.rand(2, 2 * 9, 8, 10)
+    weight, bias = torch.randn(6, 4, 3, 3), torch.randn(6)
+
+    def run():
+        inputs = [t.clone().requires_grad_() for t in (X, offset, weight, bias, mask)]
+        x, o, w, b, m = inputs
+        y = torchvision.ops.deform_conv2d(
+            x, o, w, b if with_bias else None, (2, 2), (1, 1), mask=m if masked else None
+        )
+        (y * torch.linspace(0, 1, y.numel()).view_as(y)).sum().backward()
+        return y, [t.grad for t in inputs]
+
+    outside, _ = our_ops(run)
+    with detops.patch_torchvision():
+        inside, ran = our_ops(run)
+    assert ran == {"deform_conv2d_forward", "deform_conv2d_backward"}
+    torch.testing.assert_close(inside, outside, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 900, 3000])
+def test_batched_nms_index_for_index(count):
+    boxes = random_boxes(count, 1000)
+    labels = torch.randint(0, 7, (count,))
+    # Many equal scores: torchvision's order of these comes from a sort that is not stable.
+    scores = torch.randint(0, 50, (count,)).float()
+    outside = torchvision.ops.batched_nms(boxes, scores, labels, 0.4)
+    with detops.patch_torchvision():
+        inside, ran = our_ops(lambda: torchvision.ops.batched_nms(boxes, scores, labels, 0.4))
+    assert torch.equal(inside, outside)
+    assert ran == ({"batched_nms"} if count == 3000 else {"nms"} if count else set())
+
+
+def test_pasted_masks_bit_for_bit():
+    boxes = torch.cat(
+        [random_boxes(9), torch.tensor([[-9.0, -9, 5, 5], [120, 90, 140, 130], [-5, -5, 200, 200],
+         [3, 3, 3, 3], [5, 5, 2, 2]])]
+    )  # fmt: skip
+    masks = torch.rand(len(boxes), 1, 28, 28)
+    for padding in (1, 2):
+        outside = roi_heads.paste_masks_in_image(masks, boxes, (100, SIZE), padding=padding)
+        with detops.patch_torchvision():
+            inside = roi_heads.paste_masks_in_image(masks, boxes, (100, SIZE), padding=padding)
+            none = roi_heads.paste_masks_in_image(masks[:0], boxes[:0], (100, SIZE))
+        assert torch.equal(inside, outside) and none.shape == (0, 1, 100, SIZE)
+
+
+def positive(*shape):
+    return torch.rand(*shape).cumsum(-1) * 10
+
+
+LOGITS = torch.randn(40, 5)
+LABELS = (torch.rand(40, 5) > 0.8).float()
+ops = torchvision.ops
+FLOATING = {
+    "box_iou": lambda a, b: ops.box_iou(a, b),
+    "box_iou in a format": lambda a, b: ops.box_iou(a, b, fmt="cxcywh"),
+    "generalized_box_iou": lambda a, b: ops.generalized_box_iou(a, b),
+    "distance_box_iou": lambda a, b: ops.distance_box_iou(a, b),
+    "complete_box_iou": lambda a, b: ops.complete_box_iou(a, boxes2=b, eps=1e-6),
+    "generalized_box_iou_loss": lambda a, b: ops.generalized_box_iou_loss(a, b, reduction="sum"),
+    "distance_box_iou_loss": lambda a, b: ops.distance_box_iou_loss(a, b, "mean"),
+    "complete_box_iou_loss": lambda a, b: ops.complete_box_iou_loss(a, b),
+    "sigmoid_focal_loss": lambda a, b: ops.sigmoid_focal_loss(a - 6, b.sigmoid(), reduction="mean"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", FLOATING)
+def test_overlaps_and_losses(name, dtype):
+    a, b = positive(20, 4).to(dtype), positive(20, 4).to(dtype)
+
+    def run():
+        x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+        result = FLOATING[name](x, y)
+        result.sum().backward()
+        return result, x.grad, y.grad
+
+    outside, none = our_ops(run)
+    with detops.patch_torchvision():
+        inside, ran = our_ops(run)
+    assert none == set() and (ran or dtype == torch.bfloat16)
+    assert [t.dtype for t in inside] == [t.dtype for t in outside]
+    torch.testing.assert_close(inside, outside, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (lambda: ops.box_iou(BOXES.int(), BOXES.int()), False),
+        (lambda: ops.box_iou(BOXES.expand(2, 3, 4), BOXES), True),
+        (lambda: ops.box_iou(BOXES[:0], BOXES), True),
+        (lambda: ops.masks_to_boxes(torch.eye(6).roll(1, 0)[None] > 0), True),
+        (lambda: ops.masks_to_boxes(torch.zeros(3, 5, 6)), True),
+        (lambda: ops.masks_to_boxes(torch.zeros(3, 0, 6)), False),
+        (lambda: ops.generalized_box_iou_loss(BOXES, BOXES[:1]), False),
+        (lambda: ops.batched_nms(BOXES[:0], SCORES[:0], SCORES[:0], 0.5), False),
+        (lambda: ops.nms(BOXES[:0], SCORES[:0], 0.5), True),
+        (lambda: ops.roi_align(MAP, [BOXES[:0]], 2), True),
+        (lambda: HOLDER.pooler(MAPS, [BOXES[:0]], [(32, 32)]), True),
+    ],
+)
+def test_odd_inputs(call, ours):
+    outside = call()
+    with detops.patch_torchvision():
+        inside, ran = our_ops(call)
+    assert bool(ran) == ours and inside.dtype == outside.dtype
+    torch.testing.assert_close(inside, outside)
+
+
+def test_a_pyramid_with_a_gap_keeps_torchvisions_levels():
+    maps = {"a": torch.rand(1, 2, 32, 32), "b": torch.rand(1, 2, 8, 8)}
+    boxes = [torch.tensor([[0.0, 0, 20, 20], [0, 0, 120, 120], [0, 0, 200, 200], [0, 0, 480, 480]])]
+
+    def run():
+        return torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)(maps, boxes, [(512, 512)])
+
+    try:
+        outside = run()
+    except Exception as error:
+        outside = error
+    with detops.patch_torchvision():
+        torch.testing.assert_close(run(), outside)
+
+
+def test_traces_hold_torchvisions_ops():
+    def traced():
+        graph = torch.jit.trace(lambda a, b: box_iou(a, b), (BOXES, BOXES)).graph
+        return {node.kind() for node in graph.nodes()}
+
+    outside = traced()
+    with detops.patch_torchvision():
+        assert traced() == outside
+
+
+def test_errors_stay_errors():
+    with detops.patch_torchvision():
+        with pytest.raises(ValueError, match="reduction"):
+            ops.sigmoid_focal_loss(LOGITS, LABELS, reduction="x")
+        with pytest.raises(RuntimeError, match="scores"):
+            nms(BOXES, SCORES[:2], 0.5)
+        with pytest.raises(TypeError):
+            box_iou(BOXES)
+
+
+def state():
+    """All that a patch could leave behind."""
+    attributes = {
+        (name, key): id(value)
+        for name, module in sys.modules.copy().items()
+        if name.split(".")[0] == "torchvision"
+        for key, value in vars(module).items()
+    }
+    codes = {
+        key: value.__code__
+        for key, value in ((k, sys.modules[k[0]].__dict__[k[1]]) for k in REPLACED)
+    }
+    kernels = {name: torch._C._dispatch_dump(f"torchvision::{name}") for name in KERNELS}
+    return attributes, codes, kernels
+
+
+def patched():
+    return our_ops(lambda: (nms(BOXES, SCORES, 0.5), box_iou(BOXES, BOXES)))[1] != set()
+
+
+def test_everything_is_put_back():
+    before = state()
+    with pytest.raises(KeyError), detops.patch_torchvision():
+        assert patched() and state() != before
+        raise KeyError
+    assert state() == before and not patched()
+
+    outer = detops.patch_torchvision()
+    with detops.patch_torchvision() as inner:
+        assert patched()
+    assert patched()
+    inner.restore()  # a second time
+    assert patched()
+    second = detops.patch_torchvision()
+    outer.restore()  # not the last one opened
+    assert patched()
+    second.restore()
+    assert state() == before and not patched()
+
+
+def test_decorator():
+    before = state()
+
+    @detops.patch_torchvision()
+    def inside(fail):
+        """Docs."""
+        assert patched()
+        if fail:
+            raise KeyError
+        return 3
+
+    assert state() == before
+    assert inside(False) == 3 and inside.__doc__ == "Docs."
+    with pytest.raises(KeyError):
+        inside(True)
+    assert state() == before
+
+
+def test_a_patch_that_fails_half_way_leaves_nothing(monkeypatch):
+    before = state()
+    monkeypatch.setitem(FUNCTIONS, ("torchvision.ops.boxes", "gone"), lambda *_: None)
+    with pytest.raises(AttributeError, match="gone"):
+        detops.patch_torchvision()
+    assert state() == before
+    monkeypatch.undo()
+    with detops.patch_torchvision():
+        assert patched()
+
+
+def test_no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with detops.patch_torchvision():
+            pass
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_torchvision_is_imported_when_it_is_patched():
+    code = "import sys, detops; print('torchvision' in sys.modules); detops.patch_torchvision();"
+    result = run_python(code + "print('torchvision' in sys.modules)")
+    assert result.stdout.split() == ["False", "True"], result.stderr
+
+
+def test_without_torchvision():
+    result = run_python(
+        "import sys; sys.modules['torchvision'] = None\nimport detops\ndetops.patch_torchvision()"
+    )
+    assert "ImportError: detops.patch_torchvision: torchvision cannot be imported" in result.stderr
