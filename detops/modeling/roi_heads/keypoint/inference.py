@@ -27,16 +27,20 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     pixels = sides.ceil().clamp(max=FINEST * maps.size(-1))
     best = torch.empty_like(maps[:, :, 0, :2])
     scores = torch.empty_like(maps[:, :, 0, 0])
+    # [K, y, n, x]: so all maps of a detection are one matrix, in both products.
+    maps = maps.transpose(1, 2).contiguous()
     order = pixels.prod(dim=1).argsort()
     for start in range(0, len(order), GROUP):
         rows = order[start : start + GROUP]
         x, y = (_enlargement(count, maps.size(-1)) for count in pixels[rows].unbind(dim=1))
         # Half precision could not tell neighbouring pixels apart.
         with torch.autocast(maps.device.type, enabled=False):
-            enlarged = y @ maps[rows] @ x.mT
-        scores[rows], index = enlarged.flatten(2).max(dim=2)
-        width = enlarged.size(3)
-        best[rows] = torch.stack([index % width, index // width], dim=2).to(best)
+            tall = (y @ maps[rows].flatten(2)).unflatten(2, maps.shape[2:])
+            enlarged = (tall.flatten(1, 2) @ x.mT).unflatten(1, tall.shape[1:3])
+        in_row, column = enlarged.max(dim=3)
+        scores[rows], row = in_row.max(dim=1)
+        column = column.gather(1, row.unsqueeze(1)).squeeze(1)
+        best[rows] = torch.stack([column, row], dim=2).to(best)
     # Each map's own last pixel stands for those that fill it up.
     best = torch.minimum(best, pixels.unsqueeze(1) - 1)
     xy = boxes[:, None, :2] + (best + 0.5) * (sides / pixels).unsqueeze(1)
@@ -44,7 +48,7 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _enlargement(pixels: Tensor, size: int) -> Tensor:
-    """Matrices ``[K, 1, P, size]`` from ``size`` cells to ``pixels`` ``[K]`` pixels.
+    """Matrices ``[K, P, size]`` from ``size`` cells to ``pixels`` ``[K]`` pixels.
 
     P is the largest; beyond its own, a matrix repeats the last pixel.
     """
@@ -57,7 +61,7 @@ def _enlargement(pixels: Tensor, size: int) -> Tensor:
     matrix = weights[..., 2:-2].clone()
     matrix[..., 0] += weights[..., :2].sum(dim=2)
     matrix[..., -1] += weights[..., -2:].sum(dim=2)
-    return matrix.unsqueeze(1)
+    return matrix
 
 
 def _cubic(t: Tensor, a: float = -0.75) -> Tensor:
