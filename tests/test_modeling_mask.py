@@ -254,6 +254,37 @@ def test_training_and_inference():
     assert [d["masks"].shape for d in none] == [(0, 1, 60, 70), (0, 1, 53, 51)]
 
 
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_fifth_stage_as_feature_extractor(share, dilation):
+    overrides = SMALL[SMALL.index("MODEL.RESNETS.STEM_OUT_CHANNELS") :] + [
+        "MODEL.ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR", share,
+        "MODEL.RESNETS.RES5_DILATION", dilation, "MODEL.ROI_MASK_HEAD.RESOLUTION", 14 * dilation,
+        "MODEL.RESNETS.RES2_OUT_CHANNELS", 8, "MODEL.RESNETS.WIDTH_PER_GROUP", 4,
+        "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 32, "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 16,
+        "MODEL.ROI_HEADS.SCORE_THRESH", 0.0,
+    ]  # fmt: skip
+    torch.manual_seed(0)
+    model = build_detection_model(load_config("configs/mask_rcnn_R_50_C4_1x.yaml", overrides))
+    box, mask = model.roi_heads.box, model.roi_heads.mask
+    assert (mask.feature_extractor is box.feature_extractor) == share
+    calls = []
+    box.feature_extractor.register_forward_hook(lambda *_: calls.append(1))
+    images, targets = example()
+    model.train()(images, targets)["loss_mask"].backward()
+    assert len(calls) == 1
+    for name, parameter in mask.named_parameters():
+        assert parameter.grad.isfinite().all() and parameter.grad.any(), name
+    # Without sharing, the loss of the masks says nothing to the box head.
+    assert all((p.grad is not None) == share for p in box.feature_extractor.parameters())
+    with torch.no_grad():
+        found = model.eval()(images)
+    assert len(calls) == (3 if share else 2)
+    for detection, image in zip(found, images, strict=True):
+        assert detection["masks"].shape == (len(detection["boxes"]), 1, *image.shape[1:])
+        assert len(detection["boxes"])
+
+
 @pytest.mark.parametrize("size", [(3, 1, 1), (3, 5, 90)])
 def test_odd_images_without_objects(size):
     model = small_detector("INPUT.MIN_SIZE_TRAIN", "(0,)", "INPUT.MIN_SIZE_TEST", 0)
@@ -301,6 +332,11 @@ def test_bad_targets(change, message):
     targets[0] |= change(targets[0]["masks"])
     with pytest.raises(ValueError, match=message):
         small_detector().train()(images, targets)
+
+
+def test_a_network_without_heads_has_no_masks():
+    with pytest.raises(ConfigError, match="MODEL.MASK_ON: expected False with MODEL.RPN_ONLY"):
+        small_detector("MODEL.RPN_ONLY", True)
 
 
 @pytest.mark.parametrize(
