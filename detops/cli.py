@@ -113,7 +113,7 @@ def train(
     tests = load_datasets(cfg.DATASETS.TEST, images, on_error) if cfg.DATASETS.TEST else []
     for dataset in datasets + tests:
         _tell_skipped(dataset)
-    trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed)
+    trainer = _build_trainer(Trainer, cfg, text, datasets, output, device, seed, resume)
     if resume:
         trainer.resume()
     began, done_before = time.perf_counter(), trainer.step
@@ -193,6 +193,10 @@ def detect(
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
     ] = 0.5,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Config of the network, for weights of maskrcnn-benchmark, torchvision."),
+    ] = None,
     device: Device = None,
 ) -> None:
     """Detect objects in images, and draw them.
@@ -202,6 +206,9 @@ def detect(
         detops detect photo.jpg
 
         detops detect *.jpg --weights runs/trees/weights.pt --output found --json found.json
+
+        detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
+            --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
     """
     from .data import load_image
     from .engine import Detector
@@ -211,7 +218,10 @@ def detect(
     for path in images:
         if not path.is_file():
             raise UsageError(f"{path}: no such image file")
-    detector = Detector.from_checkpoint(weights, device)
+    if config is None:
+        detector = Detector.from_checkpoint(weights, device)
+    else:
+        detector = Detector.from_weights(weights, _load_config(config, [])[0], device)
     output.mkdir(parents=True, exist_ok=True)
     several = len(detector.names) > 1
     entries, used = [], set()
@@ -371,25 +381,31 @@ def _build_trainer(
     output: Path,
     device: str | None,
     seed: int,
+    resume: bool,
 ) -> Any:
     import torch
     from torch.utils.data import ConcatDataset
 
     from .data.transforms import TrainTransform
     from .engine.detect import default_device
+    from .engine.weights import load_weights_into
     from .modeling import build_detection_model
+    from .modeling.build import num_classes
 
     names = datasets[0].names
-    classes = cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES
+    key, classes = num_classes(cfg)
     if classes != len(names) + 1:
         raise UsageError(
-            f"MODEL.ROI_BOX_HEAD.NUM_CLASSES: expected {len(names) + 1} (background and "
+            f"{key}: expected {len(names) + 1} (background and "
             f"{len(names)} categories of {datasets[0].path}), got {classes}"
         )
     for dataset in datasets:
         dataset.transform = TrainTransform(cfg)
     torch.manual_seed(seed)
     model = build_detection_model(cfg)
+    if cfg.MODEL.WEIGHT and not resume:
+        epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
+        err.print(str(load_weights_into(model, cfg.MODEL.WEIGHT, batch_norm_epsilon=epsilon)))
     place = default_device() if device is None else device
     return trainer(model, ConcatDataset(datasets), cfg, text, names, output, place, seed)
 

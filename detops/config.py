@@ -5,6 +5,7 @@
 
 import ast
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
+
+# An item of the tuples that are empty by default, to tell the type of the others by.
+ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
+# Tuples whose items may be tuples.
+NESTED = {"MODEL.RPN.ANCHOR_SIZES", "MODEL.RETINANET.ANCHOR_SIZES"}
 
 
 class ConfigError(ValueError):
@@ -33,13 +39,14 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
     Raises:
         ConfigError: names the key, the file (or "overrides"), what was expected and what came.
     """
-    values = _read(DEFAULTS)
+    defaults = _read(DEFAULTS)
+    values = deepcopy(defaults)
     if path is not None:
-        _merge(values, _read(Path(path)), source=str(path))
+        _merge(values, _read(Path(path)), defaults, source=str(path))
     if len(overrides) % 2:
         raise ConfigError(f"overrides: expected pairs of key and value, got {list(overrides)}")
     for key, value in zip(overrides[::2], overrides[1::2], strict=True):
-        _merge(values, _nest(str(key), value), source="overrides")
+        _merge(values, _nest(str(key), value), defaults, source="overrides")
     cfg = OmegaConf.create(values)
     OmegaConf.set_readonly(cfg, True)
     return cfg
@@ -77,22 +84,25 @@ def _nest(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _merge(target: dict[str, Any], source_values: Mapping, source: str, prefix: str = "") -> None:
-    for key, value in source_values.items():
+def _merge(
+    target: dict[str, Any], changes: Mapping, defaults: Mapping, source: str, prefix: str = ""
+) -> None:
+    """Writes the changes into `target`; `defaults` tell the types."""
+    for key, value in changes.items():
         name = f"{prefix}{key}"
-        if key not in target:
+        if key not in defaults:
             raise ConfigError(
-                f"{source}: unknown key {name}; known here: {', '.join(map(str, target))}"
+                f"{source}: unknown key {name}; known here: {', '.join(map(str, defaults))}"
             )
-        if isinstance(target[key], dict):
+        if isinstance(defaults[key], dict):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{source}: {name}: expected keys and values, got {value!r}")
-            _merge(target[key], value, source, prefix=f"{name}.")
+            _merge(target[key], value, defaults[key], source, prefix=f"{name}.")
         else:
-            target[key] = _coerce(target[key], value, f"{source}: {name}")
+            target[key] = _coerce(defaults[key], value, name, source)
 
 
-def _coerce(default: Any, value: Any, where: str) -> Any:
+def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
     """`value` as the type of `default`, or a ConfigError."""
     wanted = type(default)
     if isinstance(value, str) and wanted is not str:
@@ -103,11 +113,27 @@ def _coerce(default: Any, value: Any, where: str) -> Any:
         except (ValueError, SyntaxError):
             pass
     if wanted is list and isinstance(value, (list, tuple)):
-        return [list(v) if isinstance(v, tuple) else v for v in value]
+        return _coerce_items(default, value, key, source)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     # bool is an int to Python, not to whoever writes a config.
     if type(value) is wanted:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
-    raise ConfigError(f"{where}: expected {expected}, got {type(value).__name__} {value!r}")
+    raise ConfigError(f"{source}: {key}: expected {expected}, got {type(value).__name__} {value!r}")
+
+
+def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -> list:
+    """Each item as the type of the default's, or a ConfigError that tells which is not."""
+    name, _, _ = key.partition("[")
+    item = default[0] if default else ITEMS.get(name)
+    items = []
+    for i, value in enumerate(values):
+        place = f"{key}[{i}]"
+        if item is None:
+            items.append(list(value) if isinstance(value, tuple) else value)
+        elif isinstance(value, (list, tuple)) and name in NESTED and name == key:
+            items.append(_coerce_items(default, value, place, source))
+        else:
+            items.append(_coerce(item, value, place, source))
+    return items

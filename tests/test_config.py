@@ -38,6 +38,17 @@ SOLVER: {BASE_LR: 1e-3, STEPS: "(60000, 80000)"}
     assert cfg.MODEL.MASK_ON is True and cfg.SOLVER.MAX_ITER == 7 and cfg.OUTPUT_DIR == "12"
 
 
+def test_anchor_sizes_may_be_nested_and_items_take_the_defaults_type(tmp_path):
+    file = write(tmp_path, "MODEL: {RPN: {ANCHOR_SIZES: '((8, 16), (32,))', ASPECT_RATIOS: [1]}}")
+    cfg = load_config(file, ["MODEL.RPN.ANCHOR_STRIDE", "(8, 16)", "SOLVER.STEPS", "()"])
+    assert cfg.MODEL.RPN.ANCHOR_SIZES == [[8.0, 16.0], [32.0]]
+    assert isinstance(cfg.MODEL.RPN.ASPECT_RATIOS[0], float) and cfg.SOLVER.STEPS == []
+    # The type is the default's, whatever a file has put in its place.
+    cfg = load_config(file, ["MODEL.RPN.ANCHOR_SIZES", (4, 8), "MODEL.RPN.ANCHOR_SIZES", ((2, 3),)])
+    assert cfg.MODEL.RPN.ANCHOR_SIZES == [[2.0, 3.0]]
+    assert load_config(None, ["DATASETS.TRAIN", ("a",)]).DATASETS.TRAIN == ["a"]
+
+
 def test_round_trip_and_read_only(tmp_path):
     cfg = load_config(None, ["SOLVER.MAX_ITER", 5])
     assert load_config(write(tmp_path, dump_config(cfg))) == cfg
@@ -56,6 +67,25 @@ def test_round_trip_and_read_only(tmp_path):
         ("SOLVER: {STEPS: many}", "SOLVER.STEPS: expected tuple, got str 'many'"),
         ("SOLVER: 3", "config.yaml: SOLVER: expected keys and values, got 3"),
         ("MODEL: {WEIGHT: 3}", "MODEL.WEIGHT: expected str, got int 3"),
+        ("SOLVER: {STEPS: '(1, x)'}", "SOLVER.STEPS: expected tuple, got str '.1, x.'"),
+        ("SOLVER: {STEPS: [1, x]}", r"config.yaml: SOLVER.STEPS\[1\]: expected int, got str 'x'"),
+        ("SOLVER: {STEPS: [[1]]}", r"SOLVER.STEPS\[0\]: expected int, got list"),
+        (
+            "MODEL: {RESNETS: {STAGE_WITH_DCN: '(0, 1, 1, 1)'}}",
+            r"MODEL.RESNETS.STAGE_WITH_DCN\[0\]: expected bool, got int 0",
+        ),
+        ("MODEL: {RPN: {ANCHOR_SIZES: [[8, a]]}}", r"RPN.ANCHOR_SIZES\[0\]\[1\]: expected float"),
+        ("MODEL: {RPN: {ANCHOR_SIZES: [[[8]]]}}", r"RPN.ANCHOR_SIZES\[0\]\[0\]: expected float"),
+        ("MODEL: {RPN: {ANCHOR_STRIDE: 16}}", "MODEL.RPN.ANCHOR_STRIDE: expected tuple, got int"),
+        ("MODEL: {ROI_BOX_HEAD: 7}", "MODEL.ROI_BOX_HEAD: expected keys and values, got 7"),
+        ("MODEL: {ROI_BOX_HEAD: {X: {Y: 1}}}", "unknown key MODEL.ROI_BOX_HEAD.X; known here: FEA"),
+        ("MODEL: {RPN: {NMS_THRESH: {A: 1}}}", "MODEL.RPN.NMS_THRESH: expected float, got dict"),
+        ("DATASETS: {TRAIN: (coco_2014_train)}", "DATASETS.TRAIN: expected tuple, got str"),
+        ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
+        ("TEST: {BBOX_AUG: {SCALES: [4.5]}}", r"TEST.BBOX_AUG.SCALES\[0\]: expected int"),
+        ("{[1]: 2}", "config.yaml: not YAML"),
+        ("1: 2", "config.yaml: unknown key 1; known here: MODEL"),
+        ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),
         ("a: [", "config.yaml: not YAML"),
     ],

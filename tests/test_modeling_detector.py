@@ -185,7 +185,6 @@ def test_bad_input(images, targets, message):
             "unknown MODEL.BACKBONE.CONV_BODY 'R-9'; known: R-101",
         ),
         (["MODEL.RPN.RPN_HEAD", "x"], "unknown MODEL.RPN.RPN_HEAD 'x'"),
-        (["MODEL.MASK_ON", True], "MODEL.MASK_ON: not supported yet"),
         (["MODEL.RPN.ANCHOR_STRIDE", (4, 8)], "expected one entry per level .3., got 3 and 2"),
         (["MODEL.RPN.ANCHOR_SIZES", ((8,), (16,), (32, 64))], "as many sizes on every level"),
         (["MODEL.RESNETS.TRANS_FUNC", "Block"], "expected ...WithFixedBatchNorm or ...WithGN"),

@@ -6,7 +6,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator as Torchvi
 from torchvision.models.detection.image_list import ImageList as TorchvisionImageList
 
 import detops
-from detops.modeling.backbone.fpn import FPN
+from detops.modeling.backbone.fpn import FPN, LastLevelMaxPool, LastLevelP6P7
 from detops.modeling.backbone.norm import FrozenBatchNorm2d, group_norm
 from detops.modeling.balanced_sampler import BalancedSampler
 from detops.modeling.image_list import to_image_list
@@ -120,17 +120,25 @@ def test_group_norm_arguments():
         group_norm(30, 8, -1, 1e-5)
 
 
-def test_fpn_equals_torchvisions():
-    ours = FPN([8, 16, 24], 4)
-    theirs = torchvision.ops.FeaturePyramidNetwork(
-        [8, 16, 24], 4, torchvision.ops.feature_pyramid_network.LastLevelMaxPool()
-    )
+@pytest.mark.parametrize("top", ["none", "pool", "c5", "p5"])
+def test_fpn_equals_torchvisions(top):
+    extra = torchvision.ops.feature_pyramid_network
+    ours_top, theirs_top = {
+        "none": (None, None),
+        "pool": (LastLevelMaxPool(), extra.LastLevelMaxPool()),
+        "c5": (LastLevelP6P7(24, 4), extra.LastLevelP6P7(24, 4)),
+        "p5": (LastLevelP6P7(4, 4, use_c5=False), extra.LastLevelP6P7(4, 4)),
+    }[top]
+    ours = FPN([8, 16, 24], 4, first=2, top_blocks=ours_top)
+    theirs = torchvision.ops.FeaturePyramidNetwork([8, 16, 24], 4, theirs_top)
+    if top in ("c5", "p5"):
+        theirs_top.load_state_dict(ours_top.state_dict())
     for i in range(3):
-        theirs.inner_blocks[i][0].load_state_dict(getattr(ours, f"fpn_inner{i + 1}").state_dict())
-        theirs.layer_blocks[i][0].load_state_dict(getattr(ours, f"fpn_layer{i + 1}").state_dict())
+        theirs.inner_blocks[i][0].load_state_dict(getattr(ours, f"fpn_inner{i + 2}").state_dict())
+        theirs.layer_blocks[i][0].load_state_dict(getattr(ours, f"fpn_layer{i + 2}").state_dict())
     maps = [torch.randn(1, c, s, s + 2) for c, s in ((8, 17), (16, 9), (24, 5))]
     expected = list(theirs({str(i): m for i, m in enumerate(maps)}).values())
-    assert ours.levels == 4
+    assert ours.levels == len(expected)
     for a, b in zip(ours(maps), expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -143,7 +151,7 @@ def test_proposals_equal_a_slow_loop():
     deltas[0][0, 5] = float("nan")
     sizes = [(80, 90), (60, 100)]
     select = ProposalSelector(detops.BoxCoder(), 30, 8, 12, False, 0.5, 3)
-    for i, found in enumerate(select(logits, deltas, anchors, sizes)):
+    for i, (found, found_scores) in enumerate(select(logits, deltas, anchors, sizes)):
         boxes, scores = [], []
         for a, s, d in zip(anchors, logits, deltas, strict=True):
             top = torch.sort(s[i], descending=True).indices[:30]
@@ -155,8 +163,13 @@ def test_proposals_equal_a_slow_loop():
             scores.append(s[keep])
         order = torch.cat(scores).argsort(descending=True)[:12]
         torch.testing.assert_close(found, torch.cat(boxes)[order])
+        assert torch.equal(found_scores, torch.cat(scores)[order])
     per_batch = ProposalSelector(detops.BoxCoder(), 30, 8, 12, True, 0.5, 3)
-    assert sum(len(b) for b in per_batch(logits, deltas, anchors, sizes)) == 12
+    assert sum(len(b) for b, _ in per_batch(logits, deltas, anchors, sizes)) == 12
+    # One level: the count over all levels is not asked for.
+    few = ProposalSelector(detops.BoxCoder(), 30, 8, 2, True, 0.5, 3)
+    one = few(logits[:1], deltas[:1], anchors[:1], sizes)
+    assert [len(b) for b, _ in one] == [8, 8]
 
 
 def test_detections_equal_a_slow_loop():
@@ -204,7 +217,8 @@ def test_rpn_loss_by_hand():
 def test_box_loss_by_hand():
     loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(4, 0.5), detops.BoxCoder(), False)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
-    sampled = [Sampled(boxes, torch.tensor([2, 0]), torch.tensor([[2.0, 0, 12, 10]]))]
+    matched, truth = torch.tensor([[2.0, 0, 12, 10]]), torch.tensor([0])
+    sampled = [Sampled(boxes, torch.tensor([2, 0]), matched, truth)]
     logits, deltas = torch.zeros(2, 3), torch.zeros(2, 12)
     deltas[0, 8] = 1.2  # class 2, dx; 0.2 is wanted
     losses = loss(logits, deltas, sampled)
@@ -221,5 +235,10 @@ def test_box_sampling_adds_the_ground_truth():
     sampled = loss.sample(torch.tensor([[40.0, 40, 50, 50]]), target)
     assert sampled.boxes.tolist() == [[0, 0, 10, 10], [40, 40, 50, 50]]
     assert sampled.labels.tolist() == [3, 0] and sampled.matched.tolist() == [[0, 0, 10, 10]]
+    assert sampled.truth.tolist() == [0]
+    positives = sampled.positives(torch.tensor([[5.0], [6.0]]))
+    assert {k: v.tolist() for k, v in positives.items()} == {
+        "boxes": [[0, 0, 10, 10]], "labels": [3], "truth": [0], "features": [[5]]
+    }  # fmt: skip
     nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
     assert loss.sample(torch.zeros(0, 4), nothing).boxes.shape == (0, 4)

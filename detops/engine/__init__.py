@@ -5,14 +5,17 @@ from .checkpoint import CheckpointError, load_checkpoint, save_weights
 from .detect import Detector
 from .evaluate import coco_metrics, evaluate
 from .train import Trainer, TrainingError
+from .weights import WeightsReport, load_weights_into
 
 __all__ = [
     "CheckpointError",
     "Detector",
     "Trainer",
     "TrainingError",
+    "WeightsReport",
     "coco_metrics",
     "evaluate",
     "load_checkpoint",
+    "load_weights_into",
     "save_weights",
 ]

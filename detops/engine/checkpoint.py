@@ -66,22 +66,32 @@ def _compact(value: Tensor, half: bool) -> Tensor:
     return value.half() if half and value.dtype == torch.float32 and fits else value
 
 
-def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint onto the CPU without running any code in it.
+def read_file(path: str | Path) -> Any:
+    """What torch.save has written, onto the CPU, without running any code in it.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or not a checkpoint of this package.
+        CheckpointError: the file is missing or damaged, or holds more than tensors and plain
+            values.
     """
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint file")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file fails in the zip reader, the unpickler or the tensor reader, each with errors
     # of its own.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"{path}: damaged, or not a checkpoint ({reason[:120]})") from error
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint of this package.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not a checkpoint of this package.
+    """
+    checkpoint = read_file(path)
     required = {"config": str, "names": list, "model": Mapping}
     for key, kind in required.items():
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
@@ -109,9 +119,12 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str | Pa
         if key in state and state[key].shape != value.shape
     ]
     if differences:
-        more = len(differences) - NAMED_DIFFERENCES
-        rest = f"; and {more} more" if more > 0 else ""
-        raise CheckpointError(
-            f"{source}: does not fit the model: {'; '.join(differences[:NAMED_DIFFERENCES])}{rest}"
-        )
+        raise CheckpointError(f"{source}: does not fit the model: {list_some(differences)}")
     model.load_state_dict(state)
+
+
+def list_some(items: Sequence[str], separator: str = "; ") -> str:
+    """The first few, and how many more there are."""
+    more = len(items) - NAMED_DIFFERENCES
+    rest = f"{separator}and {more} more" if more > 0 else ""
+    return separator.join(items[:NAMED_DIFFERENCES]) + rest

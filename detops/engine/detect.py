@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..data.image import load_image
 from ..data.tiling import cut_tiles, merge_detections
 from .checkpoint import load_checkpoint, load_weights
+from .weights import load_weights_into
 
 TILES_AT_ONCE = 8
 
@@ -82,6 +83,24 @@ class Detector:
         load_weights(model, checkpoint["model"], path)
         return cls.from_config(model, checkpoint["names"], cfg, device)
 
+    @classmethod
+    def from_weights(
+        cls, path: str | Path, cfg: Any, device: str | torch.device | None = None
+    ) -> Detector:
+        """A detector from a config and weights of any kind that `load_weights_into` reads.
+
+        Names are those of `default_names`.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or not of this network as a whole.
+        """
+        from ..modeling import build_detection_model
+
+        model = build_detection_model(cfg)
+        epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
+        load_weights_into(model, path, complete=True, batch_norm_epsilon=epsilon)
+        return cls.from_config(model, default_names(cfg), cfg, device)
+
     @torch.inference_mode()
     def detect(
         self,
@@ -126,6 +145,22 @@ class Detector:
         whole = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
         whole[:, : y2 - y1, : x2 - x1] = cut
         return whole
+
+
+def default_names(cfg: Any) -> list[str]:
+    """Names for labels 1, 2...: COCO's where their number is COCO's, otherwise numbers."""
+    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
+
+    from ..modeling.build import num_classes
+
+    _, count = num_classes(cfg)
+    # Numbered as in the annotations, which leave numbers out, or one after the other.
+    sparse = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"][1:]
+    dense = [name for name in sparse if name != "N/A"]
+    for names in (sparse, dense):
+        if len(names) == count - 1:
+            return names
+    return [str(label) for label in range(1, count)]
 
 
 def to_device(model: nn.Module, device: torch.device) -> nn.Module:

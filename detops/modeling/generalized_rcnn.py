@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..ops import clip_boxes_to_image
+from .checks import Target, check_images, check_targets
 from .image_list import to_image_list
-
-Target = dict[str, Tensor]
+from .rescale import to_batch, to_image
 
 
 class GeneralizedRCNN(nn.Module):
@@ -21,7 +20,8 @@ class GeneralizedRCNN(nn.Module):
     Args:
         backbone: ``[N, 3, H, W]`` to levels, finest first.
         rpn: levels to proposals and losses.
-        roi_heads: levels and proposals to detections and losses.
+        roi_heads: levels and proposals to detections and losses; None: what ``rpn`` gives are the
+            detections.
         pixel_mean: taken from each channel.
         pixel_std: each channel is divided by it.
         to_bgr255: mean and deviation are meant for BGR in 0..255, not RGB in 0..1.
@@ -32,6 +32,9 @@ class GeneralizedRCNN(nn.Module):
         max_size_test: as in training.
         size_divisibility: sides of the batch become multiples of it.
         num_classes: background included; labels of targets must be below. None: not checked.
+        with_masks: targets must have masks.
+        mask_threshold: least probability inside a mask; negative: masks stay 0 to 255.
+        num_keypoints: keypoints that an object of the targets must have.
     """
 
     pixel_mean: Tensor
@@ -42,7 +45,7 @@ class GeneralizedRCNN(nn.Module):
         *,
         backbone: nn.Module,
         rpn: nn.Module,
-        roi_heads: nn.Module,
+        roi_heads: nn.Module | None,
         pixel_mean: Sequence[float],
         pixel_std: Sequence[float],
         to_bgr255: bool = False,
@@ -52,6 +55,9 @@ class GeneralizedRCNN(nn.Module):
         max_size_test: int = 1333,
         size_divisibility: int = 0,
         num_classes: int | None = None,
+        with_masks: bool = False,
+        mask_threshold: float = 0.5,
+        num_keypoints: int = 0,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -65,6 +71,8 @@ class GeneralizedRCNN(nn.Module):
         self.min_size_test, self.max_size_test = min_size_test, max_size_test
         self.size_divisibility = size_divisibility
         self.num_classes = num_classes
+        self.with_masks, self.mask_threshold = with_masks, mask_threshold
+        self.num_keypoints = num_keypoints
 
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
@@ -74,34 +82,41 @@ class GeneralizedRCNN(nn.Module):
         Args:
             images: ``[3, h, w]``, RGB in 0..1, sizes may differ.
             targets: in training, per image ``boxes`` float ``[G, 4]`` in its pixels and ``labels``
-                int64 ``[G]`` from 1; G may be 0.
+                int64 ``[G]`` from 1; G may be 0. For a mask head ``masks`` bool or uint8
+                ``[G, h, w]``; for a keypoint head ``keypoints`` float ``[G, n, 3]``, each
+                (x, y, visibility), visibility 0 for one that is not labelled.
 
         Returns:
             In training the losses by name; otherwise per image ``boxes`` ``[K, 4]`` in its pixels,
-            ``labels`` ``[K]`` and ``scores`` ``[K]``, best first.
+            ``labels`` ``[K]`` and ``scores`` ``[K]``, best first; from a mask head ``masks`` bool
+            ``[K, 1, h, w]``; from a keypoint head ``keypoints`` ``[K, n, 3]`` as (x, y, 1) and
+            ``keypoints_scores`` ``[K, n]``.
 
         Raises:
             ValueError: images or targets of another form; names which and what came.
         """
-        _check_images(images)
+        check_images(images)
         if self.training:
-            _check_targets(images, targets, self.num_classes)
+            check_targets(images, targets, self.num_classes, self.with_masks, self.num_keypoints)
         resized = [self._prepare(image) for image in images]
         if self.training and targets is not None:
+            points = ("boxes", "keypoints") if self.num_keypoints else ("boxes",)
             targets = [
-                target | {"boxes": _rescale(target["boxes"], image, small)}
+                to_batch(target, points, image, small)
                 for target, image, small in zip(targets, images, resized, strict=True)
             ]
         batch = to_image_list(resized, self.size_divisibility)
         features = self.backbone(batch.tensors)
-        proposals, rpn_losses = self.rpn(features, batch.sizes, targets)
-        found, box_losses = self.roi_heads(features, proposals, batch.sizes, targets)
+        found, losses = self.rpn(features, batch.sizes, targets)
+        if self.roi_heads is not None:
+            found, head_losses = self.roi_heads(features, found, batch.sizes, targets)
+            losses = losses | head_losses
         if self.training:
-            return rpn_losses | box_losses
-        for detection, image, small in zip(found, images, resized, strict=True):
-            boxes = _rescale(detection["boxes"], small, image)
-            detection["boxes"] = clip_boxes_to_image(boxes, (image.shape[1], image.shape[2]))
-        return found
+            return losses
+        return [
+            to_image(detection, small, image, self.mask_threshold)
+            for detection, image, small in zip(found, images, resized, strict=True)
+        ]
 
     def _prepare(self, image: Tensor) -> Tensor:
         """Normalises and resizes."""
@@ -121,58 +136,3 @@ class GeneralizedRCNN(nn.Module):
         if size == (height, width):
             return image
         return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
-
-
-def _rescale(boxes: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    y, x = (target.shape[i] / source.shape[i] for i in (1, 2))
-    return boxes * boxes.new_tensor([x, y, x, y])
-
-
-def _check_images(images: Sequence[Tensor]) -> None:
-    if len(images) == 0:
-        raise ValueError("images: expected at least one image, got none")
-    for i, image in enumerate(images):
-        if image.dim() != 3 or image.size(0) != 3 or not image.is_floating_point():
-            raise ValueError(
-                f"images[{i}]: expected floating point [3, h, w] in 0..1, got {image.dtype} "
-                f"{list(image.shape)}"
-            )
-        if image.numel() == 0:
-            raise ValueError(f"images[{i}]: expected pixels, got {list(image.shape)}")
-
-
-def _check_targets(
-    images: Sequence[Tensor], targets: Sequence[Target] | None, num_classes: int | None
-) -> None:
-    if targets is None or len(targets) != len(images):
-        given = "None" if targets is None else str(len(targets))
-        raise ValueError(f"targets: expected one per image ({len(images)}), got {given}")
-    for i, target in enumerate(targets):
-        for key in ("boxes", "labels"):
-            if not isinstance(target.get(key), Tensor):
-                raise ValueError(f"targets[{i}]: expected a tensor {key!r}, got {list(target)}")
-        boxes, labels = target["boxes"], target["labels"]
-        if boxes.dim() != 2 or boxes.size(1) != 4 or not boxes.is_floating_point():
-            raise ValueError(
-                f"targets[{i}]['boxes']: expected floating point [G, 4], got {boxes.dtype} "
-                f"{list(boxes.shape)}"
-            )
-        if labels.shape != boxes.shape[:1] or labels.dtype != torch.int64:
-            raise ValueError(
-                f"targets[{i}]['labels']: expected int64 [{len(boxes)}], got {labels.dtype} "
-                f"{list(labels.shape)}"
-            )
-        solid = (boxes[:, 2:] > boxes[:, :2]).all(dim=1) & boxes.isfinite().all(dim=1)
-        if not bool(solid.all()):
-            bad = int(torch.nonzero(~solid)[0])
-            raise ValueError(
-                f"targets[{i}]['boxes'][{bad}]: expected x1 < x2 and y1 < y2, "
-                f"got {boxes[bad].tolist()}"
-            )
-        wrong = (labels < 1) | (labels >= (num_classes or 2**62))
-        if bool(wrong.any()):
-            bad = int(torch.nonzero(wrong)[0])
-            bound = "" if num_classes is None else f" and below {num_classes}"
-            raise ValueError(
-                f"targets[{i}]['labels'][{bad}]: expected at least 1{bound}, got {int(labels[bad])}"
-            )

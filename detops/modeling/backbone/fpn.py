@@ -9,8 +9,15 @@ from .conv import conv2d
 from .norm import Norm
 
 
-def _conv(inputs: int, outputs: int, kernel: int, norm: Norm | None, relu: bool) -> nn.Module:
-    conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm is None)
+def _conv(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    norm: Norm | None = None,
+    relu: bool = False,
+) -> nn.Module:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=norm is None)
     nn.init.kaiming_uniform_(conv.weight, a=1)
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)
@@ -34,13 +41,48 @@ def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
     return finer.add_(F.interpolate(coarser, size=finer.shape[-2:]))
 
 
+class LastLevelMaxPool(nn.Module):
+    """One more level: every other pixel of the last."""
+
+    levels = 1
+
+    def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
+        """From the coarsest map of the body, and of the pyramid, which is what is used."""
+        return [F.max_pool2d(pyramid, 1, 2)]
+
+
+class LastLevelP6P7(nn.Module):
+    """Two more levels by convolutions of stride 2: "Focal Loss" (Lin et al., 2017), section 4.
+
+    Args:
+        in_channels: of the map that P6 is computed from.
+        out_channels: of both levels.
+        use_c5: that map is the body's coarsest, otherwise the pyramid's.
+    """
+
+    levels = 2
+
+    def __init__(self, in_channels: int, out_channels: int, use_c5: bool = True) -> None:
+        super().__init__()
+        self.p6 = _conv(in_channels, out_channels, 3, stride=2)
+        self.p7 = _conv(out_channels, out_channels, 3, stride=2)
+        self.use_c5 = use_c5
+
+    def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
+        """From the coarsest map of the body, and of the pyramid."""
+        p6 = conv2d(self.p6, body if self.use_c5 else pyramid)
+        return [p6, conv2d(self.p7, F.relu(p6))]
+
+
 class FPN(nn.Module):
     """The pyramid of "Feature Pyramid Networks" (Lin et al., 2017), section 3.
 
     Args:
         in_channels: of the maps, finest first.
         out_channels: of every level.
-        extra_level: append the last level at half its resolution.
+        first: stage of the body that the first map is from: what the names count from.
+        top_blocks: coarser levels from the coarsest map of body and pyramid; see
+            :class:`LastLevelMaxPool`.
         norm: normalisation behind each convolution, in place of a bias.
         relu: a rectifier behind each convolution.
     """
@@ -50,21 +92,24 @@ class FPN(nn.Module):
         in_channels: Sequence[int],
         out_channels: int,
         *,
-        extra_level: bool = True,
+        first: int = 1,
+        top_blocks: LastLevelMaxPool | LastLevelP6P7 | None = None,
         norm: Norm | None = None,
         relu: bool = False,
     ) -> None:
         super().__init__()
         self.inner, self.layers = [], []
-        for i, channels in enumerate(in_channels, start=1):
-            self.add_module(f"fpn_inner{i}", _conv(channels, out_channels, 1, norm, relu))
-            self.add_module(f"fpn_layer{i}", _conv(out_channels, out_channels, 3, norm, relu))
+        for i, channels in enumerate(in_channels, start=first):
+            inner = _conv(channels, out_channels, 1, norm=norm, relu=relu)
+            layer = _conv(out_channels, out_channels, 3, norm=norm, relu=relu)
+            self.add_module(f"fpn_inner{i}", inner)
+            self.add_module(f"fpn_layer{i}", layer)
             self.inner.append(f"fpn_inner{i}")
             self.layers.append(f"fpn_layer{i}")
-        self.extra_level = extra_level
+        self.top_blocks = top_blocks
         self.relu = relu
         self.out_channels = out_channels
-        self.levels = len(self.inner) + int(extra_level)
+        self.levels = len(self.inner) + (top_blocks.levels if top_blocks else 0)
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         """One map per level, finest first, all with ``out_channels`` channels."""
@@ -78,6 +123,6 @@ class FPN(nn.Module):
         levels = [
             conv2d(getattr(self, name), x) for name, x in zip(self.layers, laterals, strict=True)
         ]
-        if self.extra_level:
-            levels.append(F.max_pool2d(levels[-1], 1, 2))
+        if self.top_blocks is not None:
+            levels += self.top_blocks(maps[-1], levels[-1])
         return levels

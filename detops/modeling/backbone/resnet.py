@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .conv import conv2d
+from .deform_conv import DeformConv
 from .norm import Norm
 
 # Blocks per stage, by the name's depth.
@@ -18,9 +19,12 @@ STAGES = {
 }
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+def conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, groups: int = 1
+) -> nn.Conv2d:
     """A convolution without bias, for a normalisation to follow."""
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    padding = dilation * (kernel // 2)
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 
@@ -69,7 +73,20 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions around a shortcut."""
+    """1x1, 3x3, 1x1 convolutions around a shortcut.
+
+    Args:
+        inputs: channels in.
+        outputs: channels out.
+        stride: of the block.
+        norm: normalisation behind each convolution.
+        width: channels of the 3x3 convolution.
+        groups: its groups: ResNeXt.
+        dilation: its dilation; above 1 it stands in for the stride.
+        stride_in_1x1: the first convolution takes the stride, otherwise the 3x3.
+        deformable_groups: the 3x3 convolution is deformable, in so many groups; 0: it is plain.
+        modulated: the deformable convolution weights its samples.
+    """
 
     def __init__(
         self,
@@ -79,15 +96,31 @@ class Bottleneck(nn.Module):
         norm: Norm,
         *,
         width: int,
-        groups: int,
-        stride_in_1x1: bool,
+        groups: int = 1,
+        dilation: int = 1,
+        stride_in_1x1: bool = True,
+        deformable_groups: int = 0,
+        modulated: bool = False,
     ) -> None:
         super().__init__()
+        stride = stride if dilation == 1 else 1
         first, second = (stride, 1) if stride_in_1x1 else (1, stride)
         self.downsample = shortcut(inputs, outputs, stride, norm)
         self.conv1 = conv(inputs, width, 1, first)
         self.bn1 = norm(width)
-        self.conv2 = conv(width, width, 3, second, groups)
+        self.conv2: nn.Module
+        if deformable_groups:
+            self.conv2 = DeformConv(
+                width,
+                width,
+                stride=second,
+                dilation=dilation,
+                groups=groups,
+                deformable_groups=deformable_groups,
+                modulated=modulated,
+            )
+        else:
+            self.conv2 = conv(width, width, 3, second, dilation, groups)
         self.bn2 = norm(width)
         self.conv3 = conv(width, outputs, 1)
         self.bn3 = norm(outputs)
@@ -103,6 +136,13 @@ class Bottleneck(nn.Module):
 Block = Callable[[int, int, int, int], nn.Module]
 
 
+def stack(block: Block, inputs: int, outputs: int, depth: int, stage: int) -> nn.Sequential:
+    """The blocks of a stage, counted from 0; behind the stem, each stage halves the size."""
+    blocks = [block(inputs, outputs, 1 if stage == 0 else 2, stage)]
+    blocks += [block(outputs, outputs, 1, stage) for _ in range(depth - 1)]
+    return nn.Sequential(*blocks)
+
+
 class ResNet(nn.Module):
     """A stem and up to four stages, ``layer1`` to ``layer4``, at strides 4, 8, 16, 32.
 
@@ -112,6 +152,7 @@ class ResNet(nn.Module):
         block: ``block(inputs, outputs, stride, stage)`` with stages counted from 0.
         depths: blocks per stage.
         stage_channels: outputs of the first stage, doubled at each.
+        first_output: the first stage, counted from 0, whose map is put out.
         freeze_at: how many of stem, layer1, layer2... keep their weights.
     """
 
@@ -123,30 +164,32 @@ class ResNet(nn.Module):
         block: Block,
         depths: Sequence[int],
         stage_channels: int,
-        freeze_at: int,
+        first_output: int = 0,
+        freeze_at: int = 0,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = []
-        self.out_channels = []
+        self.first_output = first_output
+        channels = []
         inputs = stem_channels
         for i, depth in enumerate(depths):
             outputs = stage_channels * 2**i
-            blocks = [block(inputs, outputs, 1 if i == 0 else 2, i)]
-            blocks += [block(outputs, outputs, 1, i) for _ in range(depth - 1)]
             name = f"layer{i + 1}"
-            self.add_module(name, nn.Sequential(*blocks))
+            self.add_module(name, stack(block, inputs, outputs, depth, i))
             self.stages.append(name)
-            self.out_channels.append(outputs)
+            channels.append(outputs)
             inputs = outputs
-        for name in ["stem", *self.stages][:freeze_at]:
+        self.out_channels = channels[first_output:]
+        for name in ["stem", *self.stages][: max(0, freeze_at)]:
             getattr(self, name).requires_grad_(False)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """``[N, 3, H, W]`` to one map per stage, finest first."""
+        """``[N, 3, H, W]`` to one map per stage from ``first_output`` on, finest first."""
         x = self.stem(x)
         maps = []
-        for name in self.stages:
+        for i, name in enumerate(self.stages):
             x = getattr(self, name)(x)
-            maps.append(x)
+            if i >= self.first_output:
+                maps.append(x)
         return maps

@@ -9,12 +9,12 @@ from torch import nn
 
 from ...config import ConfigError
 from ..generalized_rcnn import GeneralizedRCNN
-from ..roi_heads import RoIHeads
 from .backbone import build_backbone
-from .box import build_box_head
+from .retinanet import build_retinanet
+from .roi_heads import build_roi_heads
 from .rpn import build_rpn
 
-__all__ = ["build_detection_model"]
+__all__ = ["build_detection_model", "num_classes"]
 
 
 def build_detection_model(cfg: Any) -> nn.Module:
@@ -27,17 +27,21 @@ def build_detection_model(cfg: Any) -> nn.Module:
         raise ConfigError(
             f"MODEL.META_ARCHITECTURE: expected GeneralizedRCNN, got {cfg.MODEL.META_ARCHITECTURE}"
         )
-    for key in ("RPN_ONLY", "MASK_ON", "RETINANET_ON", "KEYPOINT_ON"):
-        if cfg.MODEL[key]:
-            raise ConfigError(f"MODEL.{key}: not supported yet, expected False")
-    if not cfg.MODEL.RPN.USE_FPN or not cfg.MODEL.ROI_HEADS.USE_FPN:
-        raise ConfigError("MODEL.RPN.USE_FPN, MODEL.ROI_HEADS.USE_FPN: expected True, got False")
+    retinanet = cfg.MODEL.RETINANET_ON
+    # A RetinaNet's config has RPN_ONLY set as well.
+    rpn_only = cfg.MODEL.RPN_ONLY and not retinanet
+    heads = not (retinanet or rpn_only)
+    for key in ("MASK_ON", "KEYPOINT_ON"):
+        if cfg.MODEL[key] and not heads:
+            raise ConfigError(
+                f"MODEL.{key}: expected False with MODEL.RPN_ONLY or MODEL.RETINANET_ON, got True"
+            )
     try:
         backbone = build_backbone(cfg)
         return GeneralizedRCNN(
             backbone=backbone,
-            rpn=build_rpn(cfg, backbone.fpn),
-            roi_heads=RoIHeads(box=build_box_head(cfg, backbone.fpn)),
+            rpn=(build_retinanet if retinanet else build_rpn)(cfg, backbone),
+            roi_heads=build_roi_heads(cfg, backbone) if heads else None,
             pixel_mean=list(cfg.INPUT.PIXEL_MEAN),
             pixel_std=list(cfg.INPUT.PIXEL_STD),
             to_bgr255=cfg.INPUT.TO_BGR255,
@@ -46,9 +50,18 @@ def build_detection_model(cfg: Any) -> nn.Module:
             min_size_test=cfg.INPUT.MIN_SIZE_TEST,
             max_size_test=cfg.INPUT.MAX_SIZE_TEST,
             size_divisibility=cfg.DATALOADER.SIZE_DIVISIBILITY,
-            num_classes=cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES,
+            num_classes=None if rpn_only else num_classes(cfg)[1],
+            with_masks=cfg.MODEL.MASK_ON,
+            mask_threshold=cfg.MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS_THRESHOLD,
+            num_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_CLASSES if cfg.MODEL.KEYPOINT_ON else 0,
         )
     except ConfigError:
         raise
     except ValueError as error:  # a part refused its arguments
         raise ConfigError(str(error)) from error
+
+
+def num_classes(cfg: Any) -> tuple[str, int]:
+    """The key that counts the classes, background included, and its value."""
+    section = "RETINANET" if cfg.MODEL.RETINANET_ON else "ROI_BOX_HEAD"
+    return f"MODEL.{section}.NUM_CLASSES", cfg.MODEL[section].NUM_CLASSES

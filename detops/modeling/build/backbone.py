@@ -1,48 +1,72 @@
 """Bodies and pyramids."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from omegaconf import OmegaConf
 from torch import nn
 
 from ...config import ConfigError
-from ..backbone.fpn import FPN
+from ..backbone import FPN, Backbone, ResNet
+from ..backbone.fpn import LastLevelMaxPool, LastLevelP6P7
 from ..backbone.norm import FrozenBatchNorm2d, Norm, group_norm
-from ..backbone.resnet import STAGES, BasicBlock, Block, Bottleneck, ResNet, Stem
+from ..backbone.resnet import STAGES, BasicBlock, Block, Bottleneck, Stem, stack
 from ..registry import BACKBONES
 
 
-def build_backbone(cfg: Any) -> nn.Module:
+def build_backbone(cfg: Any) -> Backbone:
     """The body, and the pyramid if there is one, that MODEL.BACKBONE.CONV_BODY names."""
     return BACKBONES[cfg.MODEL.BACKBONE.CONV_BODY](cfg)
 
 
-def build_norm(cfg: Any, kind: str) -> Norm:
-    """The normalisation that a TRANS_FUNC or STEM_FUNC names by its ending."""
+def build_norm(cfg: Any, key: str) -> Norm:
+    """The normalisation that the function of that key names by its ending."""
+    kind = OmegaConf.select(cfg, key)
     if kind.endswith("WithFixedBatchNorm"):
         return FrozenBatchNorm2d
     if kind.endswith("WithGN"):
-        return _group_norm(cfg)
-    raise ConfigError(f"expected ...WithFixedBatchNorm or ...WithGN, got {kind}")
+        return build_group_norm(cfg)
+    raise ConfigError(f"{key}: expected ...WithFixedBatchNorm or ...WithGN, got {kind}")
 
 
-def _group_norm(cfg: Any) -> Norm:
+def build_group_norm(cfg: Any) -> Norm:
+    """The normalisation that MODEL.GROUP_NORM describes."""
     gn = cfg.MODEL.GROUP_NORM
     return partial(group_norm, num_groups=gn.NUM_GROUPS, dim_per_gp=gn.DIM_PER_GP, eps=gn.EPSILON)
 
 
-def build_block(cfg: Any) -> Block:
-    """``block(inputs, outputs, stride, stage)`` as MODEL.RESNETS describes it."""
+def build_block(cfg: Any, deformable: bool = True) -> Block:
+    """``block(inputs, outputs, stride, stage)`` as MODEL.RESNETS describes it.
+
+    Args:
+        cfg: the config.
+        deformable: stages are deformable where STAGE_WITH_DCN says so, otherwise none is.
+    """
     resnets = cfg.MODEL.RESNETS
-    kind, norm = resnets.TRANS_FUNC, build_norm(cfg, resnets.TRANS_FUNC)
-    if any(resnets.STAGE_WITH_DCN):
-        raise ConfigError("MODEL.RESNETS.STAGE_WITH_DCN: not supported yet, expected all False")
+    kind, norm = resnets.TRANS_FUNC, build_norm(cfg, "MODEL.RESNETS.TRANS_FUNC")
+    dcn = list(resnets.STAGE_WITH_DCN)
+    for key in ("NUM_GROUPS", "WIDTH_PER_GROUP", "RES5_DILATION", "DEFORMABLE_GROUPS"):
+        if resnets[key] < 1:
+            raise ConfigError(f"MODEL.RESNETS.{key}: expected at least 1, got {resnets[key]}")
+    if len(dcn) != 4:
+        raise ConfigError(f"MODEL.RESNETS.STAGE_WITH_DCN: expected 4 values, got {dcn}")
     if kind.startswith("BasicBlock"):
+        if any(dcn) or resnets.NUM_GROUPS > 1 or resnets.RES5_DILATION > 1:
+            raise ConfigError(
+                "MODEL.RESNETS.TRANS_FUNC: basic blocks have no STAGE_WITH_DCN, NUM_GROUPS, "
+                "RES5_DILATION"
+            )
         return lambda inputs, outputs, stride, stage: BasicBlock(inputs, outputs, stride, norm)
     if not kind.startswith("Bottleneck"):
         raise ConfigError(f"MODEL.RESNETS.TRANS_FUNC: unknown block {kind}")
     width = resnets.NUM_GROUPS * resnets.WIDTH_PER_GROUP
+    if any(dcn) and width % resnets.DEFORMABLE_GROUPS:
+        raise ConfigError(
+            f"MODEL.RESNETS.DEFORMABLE_GROUPS: expected a divisor of {width}, "
+            f"got {resnets.DEFORMABLE_GROUPS}"
+        )
     return lambda inputs, outputs, stride, stage: Bottleneck(
         inputs,
         outputs,
@@ -50,30 +74,96 @@ def build_block(cfg: Any) -> Block:
         norm,
         width=width * 2**stage,
         groups=resnets.NUM_GROUPS,
+        dilation=resnets.RES5_DILATION if stage == 3 else 1,
         stride_in_1x1=resnets.STRIDE_IN_1X1,
+        deformable_groups=resnets.DEFORMABLE_GROUPS if deformable and dcn[stage] else 0,
+        modulated=resnets.WITH_MODULATED_DCN,
     )
+
+
+def _depths(cfg: Any) -> tuple[int, ...]:
+    """Blocks of each stage that is built."""
+    depths = STAGES["-".join(cfg.MODEL.BACKBONE.CONV_BODY.split("-")[:2])]
+    stages = cfg.MODEL.RESNETS.NUM_STAGES
+    if not 1 <= stages <= len(depths):
+        raise ConfigError(f"MODEL.RESNETS.NUM_STAGES: expected 1 to 4, got {stages}")
+    return depths[:stages]
+
+
+def build_conv5(cfg: Any, in_channels: int) -> tuple[nn.Sequential, int]:
+    """``layer4`` as a head, and its channels.
+
+    Never deformable: the family's is not, whatever STAGE_WITH_DCN says.
+    """
+    outputs = 8 * cfg.MODEL.RESNETS.RES2_OUT_CHANNELS
+    block, depth = build_block(cfg, deformable=False), _depths(cfg)[-1]
+    return nn.Sequential(OrderedDict(layer4=stack(block, in_channels, outputs, depth, 3))), outputs
+
+
+def _body(cfg: Any, depths: Sequence[int], first_output: int) -> ResNet:
+    resnets = cfg.MODEL.RESNETS
+    return ResNet(
+        stem=Stem(resnets.STEM_OUT_CHANNELS, build_norm(cfg, "MODEL.RESNETS.STEM_FUNC")),
+        stem_channels=resnets.STEM_OUT_CHANNELS,
+        block=build_block(cfg),
+        depths=depths,
+        stage_channels=resnets.RES2_OUT_CHANNELS,
+        first_output=first_output,
+        freeze_at=cfg.MODEL.BACKBONE.FREEZE_CONV_BODY_AT,
+    )
+
+
+@BACKBONES.register(*(f"{depth}-C{i}" for depth in STAGES for i in (4, 5)))
+def build_resnet(cfg: Any) -> Backbone:
+    """``body``, of which the last map is used: C4 ends at stride 16, C5 at 32."""
+    name, resnets = cfg.MODEL.BACKBONE.CONV_BODY, cfg.MODEL.RESNETS
+    depths = _depths(cfg)
+    if len(depths) < 4:
+        raise ConfigError(f"MODEL.RESNETS.NUM_STAGES: expected 4 with {name}, got {len(depths)}")
+    stages = int(name[-1]) - 1
+    body = _body(cfg, depths[:stages], stages - 1)
+    if resnets.BACKBONE_OUT_CHANNELS != body.out_channels[-1]:
+        raise ConfigError(
+            f"MODEL.RESNETS.BACKBONE_OUT_CHANNELS: expected {body.out_channels[-1]}, what {name} "
+            f"puts out, got {resnets.BACKBONE_OUT_CHANNELS}"
+        )
+    return Backbone(body)
+
+
+def _pyramid(
+    cfg: Any, body: ResNet, top_blocks: LastLevelMaxPool | LastLevelP6P7 | None
+) -> Backbone:
+    if cfg.MODEL.RESNETS.RES5_DILATION > 1:
+        raise ConfigError(
+            "MODEL.RESNETS.RES5_DILATION: expected 1 with a pyramid, whose levels halve in size, "
+            f"got {cfg.MODEL.RESNETS.RES5_DILATION}"
+        )
+    fpn = FPN(
+        body.out_channels,
+        cfg.MODEL.RESNETS.BACKBONE_OUT_CHANNELS,
+        first=body.first_output + 1,
+        top_blocks=top_blocks,
+        norm=build_group_norm(cfg) if cfg.MODEL.FPN.USE_GN else None,
+        relu=cfg.MODEL.FPN.USE_RELU,
+    )
+    return Backbone(body, fpn)
 
 
 @BACKBONES.register(*(f"{depth}-FPN" for depth in STAGES))
-def build_resnet_fpn(cfg: Any) -> nn.Sequential:
-    """``body`` and ``fpn``."""
-    resnets = cfg.MODEL.RESNETS
-    depths = STAGES[cfg.MODEL.BACKBONE.CONV_BODY.removesuffix("-FPN")]
-    if not 1 <= resnets.NUM_STAGES <= len(depths):
-        raise ConfigError(f"MODEL.RESNETS.NUM_STAGES: expected 1 to 4, got {resnets.NUM_STAGES}")
-    body = ResNet(
-        stem=Stem(resnets.STEM_OUT_CHANNELS, build_norm(cfg, resnets.STEM_FUNC)),
-        stem_channels=resnets.STEM_OUT_CHANNELS,
-        block=build_block(cfg),
-        depths=depths[: resnets.NUM_STAGES],
-        stage_channels=resnets.RES2_OUT_CHANNELS,
-        freeze_at=cfg.MODEL.BACKBONE.FREEZE_CONV_BODY_AT,
-    )
-    fpn = FPN(
-        body.out_channels,
-        resnets.BACKBONE_OUT_CHANNELS,
-        extra_level=cfg.MODEL.FPN.EXTRA_LEVEL,
-        norm=_group_norm(cfg) if cfg.MODEL.FPN.USE_GN else None,
-        relu=cfg.MODEL.FPN.USE_RELU,
-    )
-    return nn.Sequential(OrderedDict(body=body, fpn=fpn))
+def build_resnet_fpn(cfg: Any) -> Backbone:
+    """``body`` and ``fpn`` on all its stages."""
+    body = _body(cfg, _depths(cfg), 0)
+    return _pyramid(cfg, body, LastLevelMaxPool() if cfg.MODEL.FPN.EXTRA_LEVEL else None)
+
+
+@BACKBONES.register(*(f"{depth}-FPN-RETINANET" for depth in STAGES))
+def build_resnet_fpn_p6p7(cfg: Any) -> Backbone:
+    """``body`` and ``fpn`` from stride 8 on, with P6 and P7 on top."""
+    depths = _depths(cfg)
+    if len(depths) < 2:
+        raise ConfigError("MODEL.RESNETS.NUM_STAGES: expected at least 2 for RetinaNet, got 1")
+    body = _body(cfg, depths, 1)
+    channels = cfg.MODEL.RESNETS.BACKBONE_OUT_CHANNELS
+    use_c5 = cfg.MODEL.RETINANET.USE_C5
+    inputs = body.out_channels[-1] if use_c5 else channels
+    return _pyramid(cfg, body, LastLevelP6P7(inputs, channels, use_c5))

@@ -4,34 +4,35 @@ from typing import Any
 
 from ...config import ConfigError
 from ...ops import BoxCoder
-from ..backbone.fpn import FPN
+from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
-from ..rpn import RPN, AnchorGenerator
+from ..rpn import RPN
+from .anchors import build_anchors, sizes_per_level
 
 
-def build_rpn(cfg: Any, fpn: FPN) -> RPN:
+def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
     """Anchors, head and selection of the region proposal network."""
     rpn = cfg.MODEL.RPN
-    sizes = [(s,) if isinstance(s, (int, float)) else tuple(s) for s in rpn.ANCHOR_SIZES]
-    if len(sizes) != fpn.levels or len(rpn.ANCHOR_STRIDE) != fpn.levels:
+    if rpn.USE_FPN:
+        sizes = sizes_per_level(rpn.ANCHOR_SIZES)
+    elif backbone.levels > 1 or len(rpn.ANCHOR_STRIDE) != 1:
         raise ConfigError(
-            f"MODEL.RPN.ANCHOR_SIZES, MODEL.RPN.ANCHOR_STRIDE: expected one entry per level "
-            f"({fpn.levels}), got {len(sizes)} and {len(rpn.ANCHOR_STRIDE)}"
+            f"MODEL.RPN.USE_FPN: expected True with {backbone.levels} levels and "
+            f"{len(rpn.ANCHOR_STRIDE)} MODEL.RPN.ANCHOR_STRIDE, got False"
         )
-    anchors = AnchorGenerator(
-        sizes, list(rpn.ASPECT_RATIOS), list(rpn.ANCHOR_STRIDE), rpn.STRADDLE_THRESH
-    )
-    counts = set(anchors.num_anchors())
-    if len(counts) > 1:
+    elif not all(isinstance(s, (int, float)) for s in rpn.ANCHOR_SIZES):
         raise ConfigError(
-            "MODEL.RPN.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
-            f"a head, got {sizes}"
+            "MODEL.RPN.ANCHOR_SIZES: expected numbers where MODEL.RPN.USE_FPN is False, "
+            f"got {list(rpn.ANCHOR_SIZES)}"
         )
+    else:
+        sizes = [tuple(rpn.ANCHOR_SIZES)]
+    anchors, per_position = build_anchors(cfg, "RPN", "ANCHOR_STRIDE", sizes, backbone.levels)
     return RPN(
         anchor_generator=anchors,
-        head=RPN_HEADS[rpn.RPN_HEAD](fpn.out_channels, counts.pop()),
+        head=RPN_HEADS[rpn.RPN_HEAD](backbone.out_channels, per_position),
         matcher=Matcher(rpn.FG_IOU_THRESHOLD, rpn.BG_IOU_THRESHOLD, True),
         sampler=BalancedSampler(rpn.BATCH_SIZE_PER_IMAGE, rpn.POSITIVE_FRACTION),
         box_coder=BoxCoder(),
@@ -41,4 +42,5 @@ def build_rpn(cfg: Any, fpn: FPN) -> RPN:
         fpn_post_nms_per_batch=rpn.FPN_POST_NMS_PER_BATCH,
         nms_thresh=rpn.NMS_THRESH,
         min_size=rpn.MIN_SIZE,
+        final=cfg.MODEL.RPN_ONLY,
     )

@@ -47,6 +47,8 @@ class AnchorGenerator(nn.Module):
         strides: pixels of the image per position, per level.
         straddle_thresh: in training, anchors that reach more pixels than this beyond the image are
             left out; negative keeps all.
+        stride_from_size: maps beyond the finest have the stride that follows from their size, the
+            batch's over theirs, rounded down: less than the nominal where a size was odd.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class AnchorGenerator(nn.Module):
         aspect_ratios: Sequence[float],
         strides: Sequence[int],
         straddle_thresh: int = 0,
+        stride_from_size: bool = False,
     ) -> None:
         super().__init__()
         if len(sizes) != len(strides):
@@ -65,6 +68,7 @@ class AnchorGenerator(nn.Module):
         self.cell_anchors = CellAnchors([cell_anchors(s, aspect_ratios) for s in sizes])
         self.strides = tuple(strides)
         self.straddle_thresh = straddle_thresh
+        self.stride_from_size = stride_from_size
 
     def num_anchors(self) -> list[int]:
         """Anchors per position, per level."""
@@ -80,15 +84,22 @@ class AnchorGenerator(nn.Module):
             raise ValueError(
                 f"AnchorGenerator: expected {len(self.strides)} feature levels, got {len(features)}"
             )
+        sizes = [(f.shape[-2], f.shape[-1]) for f in features]
         return [
-            self._level(i, stride, f.shape[-2], f.shape[-1])
-            for i, (f, stride) in enumerate(zip(features, self.strides, strict=True))
+            self._level(i, size, self._strides(i, size, sizes[0])) for i, size in enumerate(sizes)
         ]
 
-    def _level(self, level: int, stride: int, height: int, width: int) -> Tensor:
+    def _strides(
+        self, level: int, size: tuple[int, int], finest: tuple[int, int]
+    ) -> tuple[int, int]:
+        if not self.stride_from_size:
+            return self.strides[level], self.strides[level]
+        return self.strides[0] * finest[0] // size[0], self.strides[0] * finest[1] // size[1]
+
+    def _level(self, level: int, size: tuple[int, int], strides: tuple[int, int]) -> Tensor:
         cell = self.cell_anchors[level]
-        x = torch.arange(width, device=cell.device) * stride
-        y = torch.arange(height, device=cell.device) * stride
+        y = torch.arange(size[0], device=cell.device) * strides[0]
+        x = torch.arange(size[1], device=cell.device) * strides[1]
         y, x = torch.meshgrid(y, x, indexing="ij")
         shifts = torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4)
         return (shifts + cell).view(-1, 4)

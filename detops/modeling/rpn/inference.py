@@ -27,8 +27,11 @@ class ProposalSelector:
         deltas: Sequence[Tensor],
         anchors: Sequence[Tensor],
         image_sizes: Sequence[tuple[int, int]],
-    ) -> list[Tensor]:
-        """Per level ``[N, A]``, ``[N, A, 4]`` and ``[A, 4]``, to per image ``[n, 4]``."""
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Per level ``[N, A]``, ``[N, A, 4]`` and ``[A, 4]``, to per image ``[n, 4]`` and ``[n]``.
+
+        Boxes and their logits, best first. The counts over all levels are for several.
+        """
         parts = []
         for level, (score, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
             # Only what can be chosen is decoded.
@@ -41,9 +44,12 @@ class ProposalSelector:
         chosen = [
             self._thin(boxes[i], score[i], level_of[i], size) for i, size in enumerate(image_sizes)
         ]
+        if len(logits) == 1:
+            return chosen
         if self.per_batch:
             return _best_of_batch(chosen, self.fpn_post_nms_top_n)
-        return [boxes[: self.fpn_post_nms_top_n] for boxes, _ in chosen]
+        top = slice(self.fpn_post_nms_top_n)
+        return [(boxes[top], scores[top]) for boxes, scores in chosen]
 
     def _thin(
         self, boxes: Tensor, scores: Tensor, levels: Tensor, image_size: tuple[int, int]
@@ -61,9 +67,9 @@ class ProposalSelector:
         return boxes[keep], scores[keep]
 
 
-def _best_of_batch(chosen: list[tuple[Tensor, Tensor]], count: int) -> list[Tensor]:
+def _best_of_batch(chosen: list[tuple[Tensor, Tensor]], count: int) -> list[tuple[Tensor, Tensor]]:
     scores = torch.cat([s for _, s in chosen])
     keep = torch.zeros_like(scores, dtype=torch.bool)
     keep[scores.topk(min(count, scores.numel())).indices] = True
     parts = keep.split([s.numel() for _, s in chosen])
-    return [boxes[k] for (boxes, _), k in zip(chosen, parts, strict=True)]
+    return [(boxes[k], scores[k]) for (boxes, scores), k in zip(chosen, parts, strict=True)]

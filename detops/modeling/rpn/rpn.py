@@ -1,6 +1,7 @@
 """The region proposal network: "Faster R-CNN" (Ren et al., 2015), section 3.1."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,10 +56,11 @@ class RPN(nn.Module):
         box_coder: meaning of the deltas.
         pre_nms_top_n: best anchors per level that are decoded.
         post_nms_top_n: best proposals per level that stay.
-        fpn_post_nms_top_n: best proposals over all levels that stay.
+        fpn_post_nms_top_n: best proposals over all levels that stay, if there are several.
         fpn_post_nms_per_batch: in training, count that over the batch instead of per image.
         nms_thresh: IoU above which the worse of two proposals of one level falls.
         min_size: shortest side, in pixels, of a proposal.
+        final: nothing comes behind: proposals are given as detections.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class RPN(nn.Module):
         fpn_post_nms_per_batch: bool,
         nms_thresh: float,
         min_size: float,
+        final: bool = False,
     ) -> None:
         super().__init__()
         self.anchor_generator = anchor_generator
         self.head = head
+        self.final = final
         self.loss = RPNLoss(matcher, sampler, box_coder)
         self.selectors = tuple(
             ProposalSelector(
@@ -98,7 +102,7 @@ class RPN(nn.Module):
         features: Sequence[Tensor],
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+    ) -> tuple[list[Any], dict[str, Tensor]]:
         """Proposals of each image, and in training the losses.
 
         Args:
@@ -107,18 +111,27 @@ class RPN(nn.Module):
             targets: in training, per image at least ``boxes`` ``[G, 4]``.
 
         Returns:
-            per image ``[n, 4]``, best first, without gradient; losses by name.
+            per image ``[n, 4]``, best first, without gradient; losses by name. If ``final``, per
+            image ``boxes`` ``[n, 4]``, ``labels`` ``[n]``, all 1, and ``scores`` ``[n]``, the
+            objectness in 0..1; in training none, for the losses do without.
         """
         logits, deltas = self.head(features)
         anchors = self.anchor_generator(features)
-        select = self.selectors[0 if self.training else 1]
-        with torch.no_grad():
-            proposals = select(logits, deltas, anchors, image_sizes)
+        proposals = []
+        if not (self.final and self.training):
+            select = self.selectors[0 if self.training else 1]
+            with torch.no_grad():
+                proposals = select(logits, deltas, anchors, image_sizes)
         if not self.training:
-            return proposals, {}
+            return [_detections(*p) if self.final else p[0] for p in proposals], {}
         if targets is None:
             raise ValueError("RPN: targets are needed in training, got None")
         every = torch.cat(anchors)
         visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
         losses = self.loss(torch.cat(logits, 1), torch.cat(deltas, 1), every, visible, targets)
-        return proposals, losses
+        return [boxes for boxes, _ in proposals], losses
+
+
+def _detections(boxes: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    labels = torch.ones_like(logits, dtype=torch.int64)
+    return {"boxes": boxes, "labels": labels, "scores": logits.sigmoid()}

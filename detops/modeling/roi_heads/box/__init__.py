@@ -1,7 +1,17 @@
 """The box head: classification and refinement of proposals."""
 
 from .box_head import BoxHead
-from .feature_extractor import FPN2MLPFeatureExtractor
-from .predictor import FPNPredictor
+from .feature_extractor import (
+    FPN2MLPFeatureExtractor,
+    FPNXconv1fcFeatureExtractor,
+    ResNet50Conv5ROIFeatureExtractor,
+)
+from .predictor import BoxPredictor
 
-__all__ = ["BoxHead", "FPN2MLPFeatureExtractor", "FPNPredictor"]
+__all__ = [
+    "BoxHead",
+    "BoxPredictor",
+    "FPN2MLPFeatureExtractor",
+    "FPNXconv1fcFeatureExtractor",
+    "ResNet50Conv5ROIFeatureExtractor",
+]

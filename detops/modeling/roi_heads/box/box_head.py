@@ -54,13 +54,18 @@ class BoxHead(nn.Module):
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections of each image in inference, losses in training.
+        """Detections of each image in inference; in training, losses and the positive samples.
 
         Args:
             features: per level ``[N, C, H, W]``.
             proposals: per image ``[n, 4]``.
             image_sizes: (height, width) of each image inside the batch.
             targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
+
+        Returns:
+            per image what the other heads work on: in inference ``boxes``, ``labels``, ``scores``;
+            in training ``boxes`` ``[p, 4]``, ``labels`` ``[p]``, ``truth`` ``[p]`` (the index of
+            the ground truth) and ``features`` ``[p, ...]`` of the positive samples.
         """
         if not self.training:
             logits, deltas = self.predictor(self.feature_extractor(features, proposals))
@@ -70,4 +75,6 @@ class BoxHead(nn.Module):
         sampled = [self.loss.sample(p, t) for p, t in zip(proposals, targets, strict=True)]
         x = self.feature_extractor(features, [s.boxes for s in sampled])
         logits, deltas = self.predictor(x)
-        return [], self.loss(logits, deltas, sampled)
+        rows = x.split([len(s.boxes) for s in sampled])
+        positives = [s.positives(r) for s, r in zip(sampled, rows, strict=True)]
+        return positives, self.loss(logits, deltas, sampled)

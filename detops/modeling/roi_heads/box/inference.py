@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....ops import BoxCoder, batched_nms, clip_boxes_to_image
+from ....ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
+
+# In pixels: what clipping leaves of a box that lies beside the image is no detection.
+MIN_SIDE = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,7 @@ class BoxPostProcessor:
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
         chosen = clip_boxes_to_image(boxes[proposal, cls], size)
         score, label = scores[proposal, cls], cls + 1
-        sides = chosen[:, 2:] - chosen[:, :2]
-        solid = (sides > 0).all(dim=1)
+        solid = remove_small_boxes(chosen, MIN_SIDE)
         chosen, score, label = chosen[solid], score[solid], label[solid]
         keep = batched_nms(chosen, score, label, self.nms_thresh)[: self.detections_per_img]
         return {"boxes": chosen[keep], "labels": label[keep], "scores": score[keep]}

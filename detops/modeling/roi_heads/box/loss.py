@@ -15,12 +15,23 @@ class Sampled(NamedTuple):
     """Proposals of one image drawn for training, positives first.
 
     ``boxes`` ``[n, 4]``; ``labels`` int64 ``[n]``, 0 for background; ``matched`` ``[p, 4]``, the
-    ground truth of the positives.
+    ground truth of the positives; ``truth`` int64 ``[p]``, its index among the targets.
     """
 
     boxes: Tensor
     labels: Tensor
     matched: Tensor
+    truth: Tensor
+
+    def positives(self, features: Tensor) -> dict[str, Tensor]:
+        """What the other heads are trained on; ``features`` ``[n, ...]`` are the box head's."""
+        p = len(self.truth)
+        return {
+            "boxes": self.boxes[:p],
+            "labels": self.labels[:p],
+            "truth": self.truth,
+            "features": features[:p],
+        }
 
 
 class BoxLoss:
@@ -45,11 +56,13 @@ class BoxLoss:
         boxes = torch.cat([proposals, truth])
         match = self.matcher(truth, boxes)
         positive, negative = self.sampler((match >= 0).long() - (match == -2).long())
-        labels = target["labels"][match[positive]]
+        index = match[positive]
+        labels = target["labels"][index]
         return Sampled(
             boxes[torch.cat([positive, negative])],
             torch.cat([labels, labels.new_zeros(negative.numel())]),
-            truth[match[positive]],
+            truth[index],
+            index,
         )
 
     def __call__(self, logits: Tensor, deltas: Tensor, sampled: list[Sampled]) -> dict[str, Tensor]:

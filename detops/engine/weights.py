@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""Weights of other libraries: maskrcnn-benchmark's detectors, torchvision's, and its ResNets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from .checkpoint import CheckpointError, list_some, read_file
+
+BATCH_NORM_EPSILON = 1e-5  # of torchvision's BatchNorm2d and FrozenBatchNorm2d
+ANCHORS = "rpn.anchor_generator.cell_anchors."
+# Two libraries round the sides of one anchor differently, by up to a tenth where it is small.
+SAME_SIDE = 0.2
+
+State = dict[str, Tensor]
+# A pattern at the beginning of a name, and what takes its place; None: the tensor is not needed.
+Rule = tuple[str, str | Callable[[re.Match[str]], str] | None]
+
+
+class WeightsReport(NamedTuple):
+    """What became of the tensors of a file and of a model.
+
+    Args:
+        source: the file.
+        loaded: number of the model's tensors that were filled.
+        unused: the file's tensors that have no place in the model.
+        missing: the model's tensors that the file has nothing for; they stay as they were.
+    """
+
+    source: str
+    loaded: int
+    unused: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """One line."""
+        text = f"{self.source}: {self.loaded} tensors loaded"
+        for title, names in (("not used", self.unused), ("not in it", self.missing)):
+            text += f"; {len(names)} {title}: {list_some(names, ', ')}" if names else ""
+        return text
+
+
+def load_weights_into(
+    model: nn.Module,
+    source: str | Path | Mapping[str, Any],
+    *,
+    complete: bool = False,
+    batch_norm_epsilon: float = BATCH_NORM_EPSILON,
+) -> WeightsReport:
+    """Fills a detector of this package with weights of this or another library.
+
+    Read are detectors of this package and of maskrcnn-benchmark, torchvision's fasterrcnn_,
+    maskrcnn_, keypointrcnn_ and retinanet_resnet50_fpn, and its ResNets and ResNeXts, which fill
+    the body alone. Their state dict may stand alone, or as ``model`` or ``state_dict`` beside other
+    things.
+
+    torchvision's RetinaNet has a class 0 that no object is of: it is left out where the model has
+    one class less. Anchors are taken from the weights, as far as they are those of the config.
+
+    Args:
+        model: from :func:`detops.modeling.build_detection_model`.
+        source: a file, of which no code is run, or what is in one.
+        complete: refuse weights that leave anything of the model as it was, or have no place.
+        batch_norm_epsilon: what the frozen batch norms of a torchvision detector add to the
+            variance. Its file does not tell: 0 in what torchvision publishes as COCO_V1, 1e-5 in
+            what is trained from an ImageNet network. Where the file shows that they were not
+            frozen it is 1e-5, whatever is given here.
+
+    Returns:
+        What was loaded and what was not.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, nothing in it belongs to the model, shapes
+            differ, or with ``complete`` something is left over on either side. The model is then
+            as it was.
+    """
+    name = str(source) if isinstance(source, str | Path) else "state dict"
+    state = _state_dict(source, name)
+    expected = model.state_dict(keep_vars=True)
+    rules = _rules(state)
+    found: State = {}
+    unused = []
+    for key, value in state.items():
+        ours = _rename(key, rules)
+        places = [] if ours is None else _places(ours, expected)
+        found |= dict.fromkeys(places, value)
+        unused += [key] if ours is not None and not places else []
+    if not found:
+        raise CheckpointError(
+            f"{name}: nothing in it belongs to the model; it has {list_some(list(state), ', ')}, "
+            f"the model {list_some(list(expected), ', ')}"
+        )
+    _fold_epsilon(found, state, batch_norm_epsilon)
+    _drop_class_0(found, state, expected)
+    unused += _fit_anchors(found, expected, model)
+    # One tensor may have two names, in a head that shares its layers.
+    filled = {id(expected[place]) for place in found}
+    missing = [
+        key
+        for key, value in expected.items()
+        if id(value) not in filled and not key.startswith(ANCHORS)
+    ]
+    problems = [
+        f"{place} is {list(value.shape)}, the model's is {list(expected[place].shape)}"
+        for place, value in found.items()
+        if value.shape != expected[place].shape
+    ]
+    if complete:
+        problems += [f"lacks {key}" for key in missing] + [f"has unknown {key}" for key in unused]
+    if problems:
+        raise CheckpointError(f"{name}: does not fit the model: {list_some(problems)}")
+    model.load_state_dict(found, strict=False)
+    return WeightsReport(name, len(found), tuple(unused), tuple(missing))
+
+
+def _state_dict(source: str | Path | Mapping[str, Any], name: str) -> State:
+    if "://" in name or name.endswith(".pkl"):
+        raise CheckpointError(
+            f"{name}: expected a file that torch.save has written; catalogues, addresses and "
+            "Caffe2's pickles are not read"
+        )
+    content = read_file(source) if isinstance(source, str | Path) else source
+    for key in ("model", "state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(f"{name}: expected tensors by name, got {type(content).__name__}")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"{name}: expected tensors by name, got {type(value).__name__} at {key!r}"
+            )
+    # What DistributedDataParallel and torch.compile put in front.
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", key): v for key, v in content.items()}
+
+
+def _rules(state: State) -> tuple[Rule, ...]:
+    """From the names of torchvision, old and new, to the family's; all others are the family's."""
+    # torchvision counts a pyramid's levels from its finest, the family by the stages of the body.
+    levels = sum(re.match(r"backbone\.fpn\.inner_blocks\..*weight", k) is not None for k in state)
+
+    def level(match: re.Match[str]) -> str:
+        return f"backbone.fpn.fpn_{match[1]}{5 - levels + int(match[2])}."
+
+    def tower(match: re.Match[str], layers: int = 1) -> str:
+        kind = {"classification": "cls", "regression": "bbox"}[match[1]]
+        return f"rpn.head.{kind}_tower.{layers * int(match[2])}."
+
+    box, mask, keypoint = (f"roi_heads.{head}" for head in ("box", "mask", "keypoint"))
+    return (
+        # Counters of batch norm, and the classes of ImageNet.
+        (r".*\.num_batches_tracked$", None),
+        (r"fc\.", None),
+        # The body, alone or in a detector.
+        (r"(?:backbone\.body\.)?(conv1|bn1)\.", r"backbone.body.stem.\1."),
+        (r"(layer[1-4])\.", r"backbone.body.\1."),
+        (r"backbone\.fpn\.(inner|layer)_blocks\.(\d+)\.(?:0\.)?", level),
+        (r"backbone\.fpn\.extra_blocks\.", "backbone.fpn.top_blocks."),
+        (r"rpn\.head\.conv\.0\.0\.", "rpn.head.conv."),
+        (r"roi_heads\.box_head\.(fc\d)\.", rf"{box}.feature_extractor.\1."),
+        (r"roi_heads\.box_predictor\.", f"{box}.predictor."),
+        (r"roi_heads\.mask_head\.(mask_fcn\d)\.", rf"{mask}.feature_extractor.\1."),
+        (
+            r"roi_heads\.mask_head\.(\d+)\.0\.",
+            lambda m: f"{mask}.feature_extractor.mask_fcn{int(m[1]) + 1}.",
+        ),
+        (r"roi_heads\.mask_predictor\.", f"{mask}.predictor."),
+        (
+            r"roi_heads\.keypoint_head\.(\d+)\.",
+            lambda m: f"{keypoint}.feature_extractor.conv_fcn{int(m[1]) // 2 + 1}.",
+        ),
+        (r"roi_heads\.keypoint_predictor\.", f"{keypoint}.predictor."),
+        (r"head\.(classification|regression)_head\.conv\.(\d+)\.0\.", lambda m: tower(m, 2)),
+        (r"head\.(classification|regression)_head\.conv\.(\d+)\.", tower),
+        (r"head\.classification_head\.cls_logits\.", "rpn.head.cls_logits."),
+        (r"head\.regression_head\.bbox_reg\.", "rpn.head.bbox_pred."),
+    )
+
+
+def _rename(key: str, rules: tuple[Rule, ...]) -> str | None:
+    for pattern, replacement in rules:
+        if re.match(pattern, key):
+            return None if replacement is None else re.sub(f"^{pattern}", replacement, key)
+    return key
+
+
+def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
+    """The model's names for what the family calls `key` in a plain body."""
+    # A deformable convolution holds the plain one, and offsets beside it.
+    for name in (key, re.sub(r"\.conv2\.weight$", ".conv2.conv.weight", key)):
+        if name in expected:
+            return [name]
+        # Without a pyramid, the last stage of the body belongs to the heads.
+        stage = name.removeprefix("backbone.body.")
+        places = [place for place in expected if place.endswith(f".head.{stage}")]
+        if places and stage != name:
+            return places
+    return []
+
+
+def _fold_epsilon(found: State, state: State, epsilon: float) -> None:
+    """Our FrozenBatchNorm2d has no epsilon: torchvision's goes into the variance."""
+    classifier, detector = "conv1.weight" in state, "backbone.body.conv1.weight" in state
+    if not classifier and not detector:
+        return
+    if classifier or any(key.endswith("num_batches_tracked") for key in state):
+        epsilon = BATCH_NORM_EPSILON
+    for place in found:
+        if place.endswith(".running_var"):
+            # In half precision the sum would be what it was.
+            found[place] = found[place].float() + epsilon
+
+
+def _drop_class_0(found: State, state: State, expected: Mapping[str, Tensor]) -> None:
+    deltas = expected.get("rpn.head.bbox_pred.bias")
+    if "head.classification_head.cls_logits.bias" not in state or deltas is None:
+        return
+    anchors = deltas.numel() // 4
+    for place in ("rpn.head.cls_logits.weight", "rpn.head.cls_logits.bias"):
+        if place not in found or found[place].dim() != expected[place].dim():
+            continue
+        if len(found[place]) == len(expected[place]) + anchors:
+            by_anchor = found[place].unflatten(0, (anchors, -1))
+            found[place] = by_anchor[:, 1:].flatten(0, 1)
+
+
+def _fit_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module) -> list[str]:
+    """Anchors in this package's convention; takes out and returns those that are not the model's.
+
+    maskrcnn-benchmark's lie about the middle of a cell, and their last pixel is inside.
+    """
+    others = []
+    for place in [place for place in found if place.startswith(ANCHORS)]:
+        theirs, ours = found[place], expected[place]
+        if theirs.shape == ours.shape:
+            # mypy: an nn.Module's attributes may be anything.
+            strides: Any = model.get_submodule("rpn.anchor_generator").strides
+            stride = strides[int(place.removeprefix(ANCHORS))]
+            if ((theirs[:, :2] + theirs[:, 2:]) - (stride - 1)).abs().max() < 1e-2:
+                theirs = theirs + theirs.new_tensor([0, 0, 1, 1])
+            found[place] = theirs
+            ratio = (theirs[:, 2:] - theirs[:, :2]) / (ours[:, 2:] - ours[:, :2])
+            if ((ratio - 1).abs() < SAME_SIDE).all():
+                continue
+        del found[place]
+        others.append(place)
+    return others

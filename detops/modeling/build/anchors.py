@@ -1,0 +1,47 @@
+"""Anchors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...config import ConfigError
+from ..rpn import AnchorGenerator
+
+
+def sizes_per_level(listed: Sequence[Any]) -> list[tuple[float, ...]]:
+    """ANCHOR_SIZES with a number or a tuple per level, as tuples."""
+    return [(s,) if isinstance(s, (int, float)) else tuple(s) for s in listed]
+
+
+def build_anchors(
+    cfg: Any,
+    section: str,
+    stride_key: str,
+    sizes: Sequence[tuple[float, ...]],
+    levels: int,
+) -> tuple[AnchorGenerator, int]:
+    """The anchors of MODEL.RPN or MODEL.RETINANET, and how many there are per position.
+
+    Args:
+        cfg: the config.
+        section: ``RPN`` or ``RETINANET``.
+        stride_key: what the section calls its strides.
+        sizes: per level.
+        levels: feature levels there are.
+    """
+    part, name = cfg.MODEL[section], f"MODEL.{section}"
+    strides = list(part[stride_key])
+    if len(sizes) != levels or len(strides) != levels:
+        raise ConfigError(
+            f"{name}.ANCHOR_SIZES, {name}.{stride_key}: expected one entry per level "
+            f"({levels}), got {len(sizes)} and {len(strides)}"
+        )
+    anchors = AnchorGenerator(
+        sizes, list(part.ASPECT_RATIOS), strides, part.STRADDLE_THRESH, part.STRIDE_FROM_SIZE
+    )
+    counts = set(anchors.num_anchors())
+    if len(counts) > 1:
+        raise ConfigError(
+            f"{name}.ANCHOR_SIZES: expected as many sizes on every level, for the levels share "
+            f"a head, got {list(sizes)}"
+        )
+    return anchors, counts.pop()

@@ -1,0 +1,28 @@
+"""What the mask and the keypoint head have in common."""
+
+from typing import Any
+
+from torch import nn
+
+from ...config import ConfigError
+from ..roi_heads.box import BoxHead
+
+
+def shared_extractor(cfg: Any, section: str, box: BoxHead) -> Any:
+    """The box head's feature extractor, for a head that can be built on it."""
+    if not hasattr(box.feature_extractor, "resolution"):
+        raise ConfigError(
+            f"MODEL.{section}.SHARE_BOX_FEATURE_EXTRACTOR: expected False, for "
+            f"{cfg.MODEL.ROI_BOX_HEAD.FEATURE_EXTRACTOR} gives vectors, got True"
+        )
+    return box.feature_extractor
+
+
+def check_resolution(cfg: Any, section: str, extractor: Any, predictor: nn.Module) -> None:
+    """Whether ``MODEL.<section>.RESOLUTION`` is what the parts make of the pooler's."""
+    wanted = extractor.resolution * predictor.scale
+    if cfg.MODEL[section].RESOLUTION != wanted:
+        raise ConfigError(
+            f"MODEL.{section}.RESOLUTION: expected {wanted} (maps of {extractor.resolution}, "
+            f"times {predictor.scale} in the predictor), got {cfg.MODEL[section].RESOLUTION}"
+        )

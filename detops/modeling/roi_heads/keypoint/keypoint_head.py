@@ -1,0 +1,79 @@
+"""The keypoint head: "Mask R-CNN" (He et al., 2017), section 5."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .inference import heatmaps_to_keypoints
+from .loss import NOWHERE, keypoint_cells, keypoint_loss
+
+Regions = list[dict[str, Tensor]]
+
+
+class KeypointHead(nn.Module):
+    """Feature extractor, predictor and loss.
+
+    Args:
+        feature_extractor: levels and boxes to feature maps.
+        predictor: feature maps to a heat map per keypoint.
+        resolution: cells a side of the heat maps.
+        share_box_features: the feature extractor is the box head's: in training, its results are
+            taken over.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_extractor: nn.Module,
+        predictor: nn.Module,
+        resolution: int,
+        share_box_features: bool = False,
+    ) -> None:
+        super().__init__()
+        self.feature_extractor = feature_extractor
+        self.predictor = predictor
+        self.resolution = resolution
+        self.share_box_features = share_box_features
+
+    def forward(
+        self,
+        features: Sequence[Tensor],
+        regions: Regions,
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[Regions, dict[str, Tensor]]:
+        """Adds keypoints in inference, gives the loss in training.
+
+        Args:
+            features: per level ``[N, C, H, W]``.
+            regions: what the box head gives, of each image.
+            targets: in training, per image ``keypoints`` ``[G, n, 3]`` in pixels of the batch.
+
+        Returns:
+            the regions, in inference with ``keypoints`` ``[K, n, 3]`` as (x, y, 1) and
+            ``keypoints_scores`` ``[K, n]``, logits; losses by name.
+        """
+        if not self.training:
+            boxes = [r["boxes"] for r in regions]
+            maps = self.predictor(self.feature_extractor(features, boxes))
+            points, scores = heatmaps_to_keypoints(maps, torch.cat(boxes))
+            counts = [len(b) for b in boxes]
+            return [
+                r | {"keypoints": p, "keypoints_scores": s}
+                for r, p, s in zip(regions, points.split(counts), scores.split(counts), strict=True)
+            ], {}
+        if targets is None:
+            raise ValueError("KeypointHead: targets are needed in training, got None")
+        cells = [
+            keypoint_cells(t["keypoints"].to(r["boxes"])[r["truth"]], r["boxes"], self.resolution)
+            for r, t in zip(regions, targets, strict=True)
+        ]
+        # Boxes that show no keypoint have no part in the loss.
+        telling = [(c != NOWHERE).any(dim=1) for c in cells]
+        if self.share_box_features:
+            x = torch.cat([r["features"][t] for r, t in zip(regions, telling, strict=True)])
+        else:
+            boxes = [r["boxes"][t] for r, t in zip(regions, telling, strict=True)]
+            x = self.feature_extractor(features, boxes)
+        wanted = torch.cat([c[t] for c, t in zip(cells, telling, strict=True)])
+        return regions, {"loss_kp": keypoint_loss(self.predictor(x), wanted)}

@@ -1,0 +1,41 @@
+"""Loss of the keypoint head: "Mask R-CNN" (He et al., 2017), section 5."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NOWHERE = -1
+
+
+@torch.no_grad()
+def keypoint_cells(keypoints: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """The cell of its box's heat map that each keypoint lies in.
+
+    Args:
+        keypoints: ``[p, n, 3]`` as (x, y, visibility); not positive: not labelled.
+        boxes: ``[p, 4]``.
+        size: cells a side.
+
+    Returns:
+        int64 ``[p, n]``, row by row; -1 for a keypoint outside the box or not labelled.
+    """
+    low, high = boxes[:, None, :2], boxes[:, None, 2:]
+    point, visible = keypoints[..., :2], keypoints[..., 2] > 0
+    inside = ((point >= low) & (point <= high)).all(dim=-1)
+    # The far border belongs to the last cell.
+    x, y = ((point - low) * (size / (high - low))).clamp(0, size - 1).long().unbind(dim=-1)
+    return torch.where(visible & inside, y * size + x, NOWHERE)
+
+
+def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
+    """Cross entropy over the cells of a heat map, as a mean over the keypoints; 0 without any.
+
+    Args:
+        logits: ``[p, n, M, M]``.
+        cells: int64 ``[p, n]``, see :func:`keypoint_cells`.
+    """
+    count = (cells != NOWHERE).sum().clamp(min=1)
+    total = F.cross_entropy(
+        logits.flatten(0, 1).flatten(1), cells.flatten(), ignore_index=NOWHERE, reduction="sum"
+    )
+    return total / count

@@ -1,0 +1,41 @@
+"""From the masks of boxes to masks of the image."""
+
+import torch
+from torch import Tensor
+
+from ....ops import paste_masks_in_image
+
+
+def paste_masks(
+    masks: Tensor, boxes: Tensor, image_size: tuple[int, int], threshold: float
+) -> Tensor:
+    """Puts each mask into its box, by the convention of maskrcnn-benchmark and torchvision.
+
+    Args:
+        masks: probabilities ``[K, 1, M, M]``.
+        boxes: ``[K, 4]`` in pixels of the image.
+        image_size: (height, width).
+        threshold: see :func:`detops.paste_masks_in_image`.
+
+    Returns:
+        ``[K, 1, height, width]``: bool, or uint8 if ``threshold`` is negative.
+    """
+    snapped = whole_pixels(boxes, masks.size(-1))
+    return paste_masks_in_image(masks, snapped, image_size, threshold).unsqueeze(1)
+
+
+def whole_pixels(boxes: Tensor, cells: int) -> Tensor:
+    """Boxes ``[K, 4]`` such that, with a margin of one cell around, they cover whole pixels.
+
+    The peers surround a mask of ``cells`` a side by one cell of zeros, enlarge its box by as much,
+    cut the corners down to whole numbers and take both as inside. That fixes the size a mask is
+    resized to; here it only moves the box.
+    """
+    # In the peers' order of arithmetic: the corners are cut at the same places.
+    half = (boxes[:, 2:] - boxes[:, :2]) * 0.5
+    centre = (boxes[:, 2:] + boxes[:, :2]) * 0.5
+    half = half * ((cells + 2) / cells)
+    first = (centre - half).trunc()
+    last = (centre + half).trunc() + 1
+    cell = (last - first) / (cells + 2)
+    return torch.cat([first + cell, last - cell], dim=1)

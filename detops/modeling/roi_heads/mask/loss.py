@@ -1,0 +1,56 @@
+"""Loss of the mask head: "Mask R-CNN" (He et al., 2017), section 3."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....ops import roi_align
+
+Regions = list[dict[str, Tensor]]
+
+
+@torch.no_grad()
+def crop_masks(masks: Tensor, truth: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """What a mask head should answer: each box's part of its mask, stretched to a square.
+
+    A cell holds the share of it that the mask covers. Not thresholded: cross entropy takes shares,
+    and they tell where in a cell the border runs. Pixel x reaches from x to x + 1, as it does for
+    :func:`~detops.paste_masks_in_image`, the way back.
+
+    Args:
+        masks: ``[G, h, w]``, not zero inside.
+        truth: int64 ``[p]``, each box's mask.
+        boxes: ``[p, 4]`` in pixels of the masks.
+        size: cells a side.
+
+    Returns:
+        float32 ``[p, size, size]``.
+    """
+    rois = torch.cat([truth.to(boxes).unsqueeze(1), boxes], dim=1)
+    pixels = masks.to(boxes.device).bool().unsqueeze(1).float()
+    return roi_align(pixels, rois, size, aligned=True).squeeze(1)
+
+
+def mask_loss(
+    logits: Tensor,
+    positives: Regions,
+    image_sizes: list[tuple[int, int]],
+    targets: list[dict[str, Tensor]],
+) -> Tensor:
+    """Binary cross entropy of the true class's mask, as a mean over all cells; 0 without any.
+
+    Args:
+        logits: ``[K, M, M]``, of all images' positives in order, each of its class.
+        positives: per image ``boxes`` ``[p, 4]`` and ``truth`` ``[p]``.
+        image_sizes: (height, width) of each image inside the batch.
+        targets: per image ``masks`` ``[G, h, w]``, of any size: the boxes are carried over, so
+            that masks need not be resized with their image.
+    """
+    wanted = []
+    for region, (height, width), target in zip(positives, image_sizes, targets, strict=True):
+        masks, boxes = target["masks"], region["boxes"]
+        y, x = masks.size(1) / height, masks.size(2) / width
+        scaled = boxes * boxes.new_tensor([x, y, x, y])
+        wanted.append(crop_masks(masks, region["truth"], scaled, logits.size(-1)))
+    total = F.binary_cross_entropy_with_logits(logits, torch.cat(wanted), reduction="sum")
+    return total / max(1, logits.numel())

@@ -1,0 +1,66 @@
+"""From feature maps to masks."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...registry import ROI_MASK_PREDICTOR
+
+
+class MaskLogits(nn.Conv2d):
+    """A 1x1 convolution to one channel per class, of which only the asked one is computed.
+
+    "Mask R-CNN" (He et al., 2017), section 3: the loss, and in inference the result, is defined on
+    the mask of one class alone. With COCO's 81 classes, 80 would be computed to be thrown away.
+    """
+
+    def __init__(self, in_channels: int, num_classes: int) -> None:
+        super().__init__(in_channels, num_classes, 1)
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
+        weight = self.weight.flatten(1)[labels].unsqueeze(1)
+        logits = torch.bmm(weight, x.flatten(2)) + self.bias[labels].view(-1, 1, 1)  # type: ignore[index]
+        # Half precision is left here.
+        return logits.float().view(-1, *x.shape[2:])
+
+
+@ROI_MASK_PREDICTOR.register("MaskRCNNC4Predictor")
+class MaskRCNNC4Predictor(nn.Module):
+    """A transposed convolution to twice the size, then logits.
+
+    Args:
+        in_channels: of the maps.
+        num_classes: background included.
+        hidden_channels: between the two.
+    """
+
+    scale = 2
+
+    def __init__(self, in_channels: int, num_classes: int, hidden_channels: int) -> None:
+        super().__init__()
+        self.conv5_mask = nn.ConvTranspose2d(in_channels, hidden_channels, 2, stride=2)
+        nn.init.kaiming_normal_(self.conv5_mask.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.conv5_mask.bias)  # type: ignore[arg-type]
+        self.mask_fcn_logits = MaskLogits(hidden_channels, num_classes)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, 2 M, 2 M]``."""
+        return self.mask_fcn_logits(F.relu_(self.conv5_mask(x)), labels)
+
+
+@ROI_MASK_PREDICTOR.register("MaskRCNNConv1x1Predictor")
+class MaskRCNNConv1x1Predictor(nn.Module):
+    """Logits alone; see :class:`MaskRCNNC4Predictor`, whose ``hidden_channels`` are not used."""
+
+    scale = 1
+
+    def __init__(self, in_channels: int, num_classes: int, hidden_channels: int = 0) -> None:
+        super().__init__()
+        self.mask_fcn_logits = MaskLogits(in_channels, num_classes)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
+        return self.mask_fcn_logits(x, labels)

@@ -1,0 +1,5 @@
+"""RetinaNet: a one-stage detector in the place of the region proposal network."""
+
+from .retinanet import RetinaNet, RetinaNetHead
+
+__all__ = ["RetinaNet", "RetinaNetHead"]

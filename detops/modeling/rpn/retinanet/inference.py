@@ -1,0 +1,65 @@
+"""From class logits and deltas of all anchors to detections."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
+
+
+@dataclass(frozen=True)
+class RetinaNetPostProcessor:
+    """The best of each level, decoded, thinned within each class, and the best of those.
+
+    "Focal Loss for Dense Object Detection" (Lin et al., 2017), section 4.1, inference.
+    """
+
+    box_coder: BoxCoder
+    score_thresh: float
+    pre_nms_top_n: int
+    nms_thresh: float
+    detections_per_img: int
+
+    def __call__(
+        self,
+        logits: Sequence[Tensor],
+        deltas: Sequence[Tensor],
+        anchors: Sequence[Tensor],
+        image_sizes: Sequence[tuple[int, int]],
+    ) -> list[dict[str, Tensor]]:
+        """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores``, best first.
+
+        Args:
+            logits: per level ``[N, A, C]``.
+            deltas: per level ``[N, A, 4]``.
+            anchors: per level ``[A, 4]``.
+            image_sizes: (height, width) of each image.
+        """
+        found = []
+        for i, size in enumerate(image_sizes):
+            levels = [
+                self._level(logit[i], delta[i], anchor)
+                for logit, delta, anchor in zip(logits, deltas, anchors, strict=True)
+            ]
+            boxes, scores, labels = (torch.cat(part) for part in zip(*levels, strict=True))
+            found.append(self._thin(clip_boxes_to_image(boxes, size), scores, labels))
+        return found
+
+    def _level(self, logits: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
+        scores = logits.sigmoid().flatten()
+        # NaN fails the comparison.
+        index = torch.nonzero(scores > self.score_thresh).squeeze(1)
+        scores, best = scores[index].topk(min(self.pre_nms_top_n, index.numel()))
+        index = index[best]
+        anchor = index.div(logits.size(1), rounding_mode="floor")
+        boxes = self.box_coder.decode(deltas[anchor], anchors[anchor])
+        return boxes, scores, index % logits.size(1) + 1
+
+    def _thin(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        # All that this removes are boxes with NaN.
+        solid = remove_small_boxes(boxes, 0)
+        boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
+        keep = batched_nms(boxes, scores, labels, self.nms_thresh)[: self.detections_per_img]
+        return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}

@@ -1,0 +1,125 @@
+"""RetinaNet: "Focal Loss for Dense Object Detection" (Lin et al., 2017), section 4."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..anchor_generator import AnchorGenerator
+from .inference import RetinaNetPostProcessor
+from .loss import RetinaNetLoss
+
+
+def _conv(inputs: int, outputs: int) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1)
+    nn.init.normal_(layer.weight, std=0.01)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def _tower(channels: int, depth: int) -> nn.Sequential:
+    pairs = ((_conv(channels, channels), nn.ReLU(inplace=True)) for _ in range(depth))
+    return nn.Sequential(*(layer for pair in pairs for layer in pair))
+
+
+class RetinaNetHead(nn.Module):
+    """Two towers of 3x3 convolutions that all levels share: classes, and box deltas.
+
+    Args:
+        in_channels: of every level.
+        num_anchors: per position.
+        num_classes: without background.
+        num_convs: depth of the towers.
+        prior_prob: what the score of every class is at first, section 4.1 of the paper.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_channels: int,
+        num_anchors: int,
+        num_classes: int,
+        num_convs: int = 4,
+        prior_prob: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if not 0 < prior_prob < 1:
+            raise ValueError(f"RetinaNetHead: expected prior_prob in (0, 1), got {prior_prob}")
+        if num_classes < 1:
+            raise ValueError(f"RetinaNetHead: expected at least one class, got {num_classes}")
+        self.num_classes = num_classes
+        self.cls_tower = _tower(in_channels, num_convs)
+        self.bbox_tower = _tower(in_channels, num_convs)
+        self.cls_logits = _conv(in_channels, num_anchors * num_classes)
+        self.bbox_pred = _conv(in_channels, num_anchors * 4)
+        nn.init.constant_(self.cls_logits.bias, math.log(prior_prob / (1 - prior_prob)))  # type: ignore[arg-type]
+
+    def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Per level logits ``[N, H * W * A, C]`` and deltas ``[N, H * W * A, 4]``.
+
+        In the order of the anchors; half precision is left here.
+        """
+        logits, deltas = [], []
+        for x in features:
+            n = x.size(0)
+            classes = self.cls_logits(self.cls_tower(x)).permute(0, 2, 3, 1)
+            logits.append(classes.reshape(n, -1, self.num_classes).float())
+            boxes = self.bbox_pred(self.bbox_tower(x)).permute(0, 2, 3, 1)
+            deltas.append(boxes.reshape(n, -1, 4).float())
+        return logits, deltas
+
+
+class RetinaNet(nn.Module):
+    """Anchors, head, selection of detections and loss.
+
+    Args:
+        anchor_generator: see there.
+        head: maps to logits and deltas.
+        loss: see there.
+        post_processor: see there.
+    """
+
+    def __init__(
+        self,
+        *,
+        anchor_generator: AnchorGenerator,
+        head: nn.Module,
+        loss: RetinaNetLoss,
+        post_processor: RetinaNetPostProcessor,
+    ) -> None:
+        super().__init__()
+        self.anchor_generator = anchor_generator
+        self.head = head
+        self.loss = loss
+        self.post_processor = post_processor
+
+    def forward(
+        self,
+        features: Sequence[Tensor],
+        image_sizes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """Detections of each image in inference, losses in training.
+
+        Args:
+            features: per level ``[N, C, H, W]``.
+            image_sizes: (height, width) of each image inside the batch.
+            targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
+
+        Returns:
+            per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` and ``scores`` ``[n]``, best first;
+            losses by name.
+
+        Raises:
+            ValueError: no targets in training.
+        """
+        logits, deltas = self.head(features)
+        anchors = self.anchor_generator(features)
+        if not self.training:
+            return self.post_processor(logits, deltas, anchors, image_sizes), {}
+        if targets is None:
+            raise ValueError("RetinaNet: targets are needed in training, got None")
+        every = torch.cat(anchors)
+        visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
+        return [], self.loss(logits, deltas, every, visible, targets)

@@ -1,0 +1,204 @@
+"""Names and shapes of maskrcnn-benchmark's parameters, from the rules that it names them by."""
+
+BLOCKS = {"R-50": (3, 4, 6, 3), "R-101": (3, 4, 23, 3)}
+PYRAMID_ANCHORS = [(3, 4)] * 5
+
+
+def layer(name, shape, bias=False):
+    """A convolution or linear layer."""
+    return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
+
+
+def norm(name, channels, group_norm):
+    """Two entries of a group normalisation, four of a frozen batch normalisation."""
+    entries = ["weight", "bias"] + ([] if group_norm else ["running_mean", "running_var"])
+    return {f"{name}.{e}": (channels,) for e in entries}
+
+
+def deformable(name, channels, modulated, groups):
+    """A deformable 3x3 convolution."""
+    planned = groups * (27 if modulated else 18)
+    return layer(f"{name}.offset", (planned, channels, 3, 3), bias=True) | layer(
+        f"{name}.conv", (channels, channels, 3, 3)
+    )
+
+
+def stage(name, index, blocks, inputs, *, width=64, groups=1, gn=False, dcn=None):
+    """``layer1`` to ``layer4``; ``dcn`` is (modulated, groups) where it is deformable."""
+    outputs, width = 256 * 2 ** (index - 1), width * groups * 2 ** (index - 1)
+    state = {}
+    for i in range(blocks):
+        block = f"{name}layer{index}.{i}"
+        if i == 0:
+            state |= layer(f"{block}.downsample.0", (outputs, inputs, 1, 1))
+            state |= norm(f"{block}.downsample.1", outputs, gn)
+        state |= layer(f"{block}.conv1", (width, inputs, 1, 1)) | norm(f"{block}.bn1", width, gn)
+        if dcn:
+            state |= deformable(f"{block}.conv2", width, *dcn)
+        else:
+            state |= layer(f"{block}.conv2", (width, width // groups, 3, 3))
+        state |= norm(f"{block}.bn2", width, gn) | norm(f"{block}.bn3", outputs, gn)
+        state |= layer(f"{block}.conv3", (outputs, width, 1, 1))
+        inputs = outputs
+    return state
+
+
+def body(name, stages, dcn=(None,) * 4, gn=False, **kind):
+    """The stem and its stages."""
+    prefix = "backbone.body."
+    state = layer(f"{prefix}stem.conv1", (64, 3, 7, 7)) | norm(f"{prefix}stem.bn1", 64, gn)
+    inputs = 64
+    for i, blocks in enumerate(BLOCKS[name][:stages], start=1):
+        state |= stage(prefix, i, blocks, inputs, gn=gn, dcn=dcn[i - 1], **kind)
+        inputs = 256 * 2 ** (i - 1)
+    return state
+
+
+def pyramid(first=1, gn=False):
+    """Laterals and outputs of the stages from ``first`` on."""
+    state = {}
+    for i in range(first, 5):
+        for name, shape in (("inner", (256, 128 * 2**i, 1, 1)), ("layer", (256, 256, 3, 3))):
+            full = f"backbone.fpn.fpn_{name}{i}"
+            if gn:
+                state |= layer(f"{full}.0", shape) | norm(f"{full}.1", 256, True)
+            else:
+                state |= layer(full, shape, bias=True)
+    return state
+
+
+def top(inputs):
+    """P6 and P7."""
+    return layer("backbone.fpn.top_blocks.p6", (256, inputs, 3, 3), bias=True) | layer(
+        "backbone.fpn.top_blocks.p7", (256, 256, 3, 3), bias=True
+    )
+
+
+def rpn(channels, anchors):
+    """The head, and the anchors of a cell of each level."""
+    a = anchors[0][0]
+    return (
+        {f"rpn.anchor_generator.cell_anchors.{i}": shape for i, shape in enumerate(anchors)}
+        | layer("rpn.head.conv", (channels, channels, 3, 3), bias=True)
+        | layer("rpn.head.cls_logits", (a, channels, 1, 1), bias=True)
+        | layer("rpn.head.bbox_pred", (4 * a, channels, 1, 1), bias=True)
+    )
+
+
+def retinanet():
+    """Nine anchors per cell, 80 classes."""
+    state = {f"rpn.anchor_generator.cell_anchors.{i}": (9, 4) for i in range(5)}
+    for tower in ("cls_tower", "bbox_tower"):
+        for i in range(4):
+            state |= layer(f"rpn.head.{tower}.{2 * i}", (256, 256, 3, 3), bias=True)
+    state |= layer("rpn.head.cls_logits", (9 * 80, 256, 3, 3), bias=True)
+    return state | layer("rpn.head.bbox_pred", (9 * 4, 256, 3, 3), bias=True)
+
+
+def predictor(inputs, classes=81):
+    """Class scores and box deltas."""
+    box = "roi_heads.box.predictor"
+    return layer(f"{box}.cls_score", (classes, inputs), bias=True) | layer(
+        f"{box}.bbox_pred", (4 * classes, inputs), bias=True
+    )
+
+
+def conv5_head(classes=81, head="box"):
+    """The C4 network's box head."""
+    return stage(f"roi_heads.{head}.feature_extractor.head.", 4, 3, 1024) | predictor(2048, classes)
+
+
+def two_layers(classes=81, gn=False):
+    """The pyramid's box head."""
+    state = {}
+    for name, inputs in (("fc6", 256 * 49), ("fc7", 1024)):
+        full = f"roi_heads.box.feature_extractor.{name}"
+        if gn:
+            state |= layer(f"{full}.0", (1024, inputs)) | norm(f"{full}.1", 1024, True)
+        else:
+            state |= layer(full, (1024, inputs), bias=True)
+    return state | predictor(1024, classes)
+
+
+def xconv():
+    """Four convolutions with group normalisation and a linear layer."""
+    full, state = "roi_heads.box.feature_extractor", {}
+    for i in range(4):
+        state |= layer(f"{full}.xconvs.{3 * i}", (256, 256, 3, 3))
+        state |= norm(f"{full}.xconvs.{3 * i + 1}", 256, True)
+    return state | layer(f"{full}.fc6", (1024, 256 * 49), bias=True) | predictor(1024)
+
+
+def mask(inputs=256, hidden=256):
+    """A transposed convolution and logits of 81 classes."""
+    full = "roi_heads.mask.predictor"
+    return layer(f"{full}.mask_fcn_logits", (81, hidden, 1, 1), bias=True) | {
+        f"{full}.conv5_mask.weight": (inputs, hidden, 2, 2),
+        f"{full}.conv5_mask.bias": (hidden,),
+    }
+
+
+def mask_head(gn=False):
+    """The pyramid's mask head: four convolutions before that."""
+    state = mask()
+    for i in range(1, 5):
+        full, shape = f"roi_heads.mask.feature_extractor.mask_fcn{i}", (256, 256, 3, 3)
+        if gn:
+            state |= layer(f"{full}.0", shape) | norm(f"{full}.1", 256, True)
+        else:
+            state |= layer(full, shape, bias=True)
+    return state
+
+
+def keypoint_head():
+    """Eight convolutions and heat maps of 17 keypoints."""
+    full = "roi_heads.keypoint"
+    state = {
+        f"{full}.predictor.kps_score_lowres.weight": (512, 17, 4, 4),
+        f"{full}.predictor.kps_score_lowres.bias": (17,),
+    }
+    for i in range(1, 9):
+        shape = (512, 256 if i == 1 else 512, 3, 3)
+        state |= layer(f"{full}.feature_extractor.conv_fcn{i}", shape, bias=True)
+    return state
+
+
+def fpn(name="R-50", box=None, gn=False, **kind):
+    """A whole network with a pyramid."""
+    parts = body(name, 4, gn=gn, **kind) | pyramid(gn=gn) | rpn(256, PYRAMID_ANCHORS)
+    return parts | (two_layers(gn=gn) if box is None else box)
+
+
+def c4(name="R-50", anchors=15, classes=81):
+    """A whole network without."""
+    return body(name, 3) | rpn(1024, [(anchors, 4)]) | conv5_head(classes)
+
+
+X101 = {"width": 8, "groups": 32}
+# The C4 network's fifth stage serves both heads and has both their names.
+C4_MASK = stage("roi_heads.mask.feature_extractor.head.", 4, 3, 1024) | mask(2048)
+# By name of the file.
+STATES = {
+    "e2e_mask_rcnn_R_50_C4_1x": c4() | C4_MASK,
+    "e2e_mask_rcnn_R_50_FPN_1x": fpn() | mask_head(),
+    "e2e_mask_rcnn_X_101_32x8d_FPN_1x": fpn("R-101", **X101) | mask_head(),
+    "e2e_keypoint_rcnn_R_50_FPN_1x": fpn(box=two_layers(classes=2)) | keypoint_head(),
+    "dcn/e2e_mask_rcnn_mdconv_R_50_FPN_1x": fpn(dcn=(None, *[(True, 1)] * 3)) | mask_head(),
+    "gn_baselines/e2e_mask_rcnn_R_50_FPN_1x_gn": fpn(gn=True) | mask_head(gn=True),
+    "gn_baselines/scratch_e2e_mask_rcnn_R_50_FPN_Xconv1fc_3x_gn": fpn(box=xconv(), gn=True)
+    | mask_head(gn=True),
+    "e2e_faster_rcnn_R_50_C4_1x": c4(),
+    "e2e_faster_rcnn_R_50_FPN_1x": fpn(),
+    "e2e_faster_rcnn_R_101_FPN_1x": fpn("R-101"),
+    "e2e_faster_rcnn_X_101_32x8d_FPN_1x": fpn("R-101", **X101),
+    "rpn_R_50_C4_1x": body("R-50", 3) | rpn(1024, [(15, 4)]),
+    "rpn_R_50_FPN_1x": fpn(box={}),
+    "retinanet/retinanet_R-50-FPN_1x": body("R-50", 4) | pyramid(2) | top(2048) | retinanet(),
+    "retinanet/retinanet_R-50-FPN_P5_1x": body("R-50", 4) | pyramid(2) | top(256) | retinanet(),
+    "dcn/e2e_faster_rcnn_dconv_R_50_FPN_1x": fpn(dcn=(None, *[(False, 1)] * 3)),
+    "dcn/e2e_faster_rcnn_mdconv_R_50_FPN_1x": fpn(dcn=(None, *[(True, 1)] * 3)),
+    "gn_baselines/e2e_faster_rcnn_R_50_FPN_1x_gn": fpn(gn=True),
+    "gn_baselines/e2e_faster_rcnn_R_50_FPN_Xconv1fc_1x_gn": fpn(box=xconv(), gn=True),
+    "gn_baselines/scratch_e2e_faster_rcnn_R_50_FPN_3x_gn": fpn(gn=True),
+    "pascal_voc/e2e_faster_rcnn_R_50_C4_1x_4_gpu_voc": c4(anchors=9, classes=21),
+}

@@ -1,0 +1,98 @@
+"""torchvision's detectors with random weights that find hundreds of objects."""
+
+import torch
+from torch import nn
+from torchvision.models import detection
+
+SIZES = {"min_size": 128, "max_size": 192}
+CONFIGS = {
+    "fasterrcnn": "torchvision_faster_rcnn_R_50_FPN",
+    "maskrcnn": "torchvision_mask_rcnn_R_50_FPN",
+    "keypointrcnn": "torchvision_keypoint_rcnn_R_50_FPN",
+    "retinanet": "torchvision_retinanet_R_50_FPN",
+}
+
+
+def build(kind, **options):
+    """An untrained network of torchvision, for inference."""
+    torch.manual_seed(0)
+    make = getattr(detection, f"{kind}_resnet50_fpn")
+    return make(weights=None, weights_backbone=None, **(SIZES | options)).eval()
+
+
+def images():
+    """Noise, of several grains, so that no two places are alike."""
+    generator = torch.Generator().manual_seed(1)
+    result = []
+    for height, width in ((133, 187), (211, 148)):
+        image = torch.zeros(1, 3, height, width)
+        for grain in (1, 4, 16, 40):
+            size = (height // grain + 1, width // grain + 1)
+            noise = torch.rand(1, 3, *size, generator=generator)
+            image += nn.functional.interpolate(noise, (height, width), mode="bilinear") / 4
+        result.append(image[0])
+    return result
+
+
+# Wanted spread of the outputs of predictors, those of later stages last.
+SPREAD = (
+    {"rpn.head.cls_logits": 1.5, "rpn.head.bbox_pred": 0.3},
+    {"roi_heads.box_predictor.cls_score": 3.0, "roi_heads.box_predictor.bbox_pred": 1.0},
+    {"roi_heads.mask_predictor.mask_fcn_logits": 3.0},
+    {"roi_heads.keypoint_predictor.kps_score_lowres": 3.0},
+    {"head.classification_head.cls_logits": 1.5, "head.regression_head.bbox_reg": 0.3},
+)
+
+
+@torch.no_grad()
+def liven(net, pictures, class_0=False):
+    """Gives batch norms the statistics of the pictures, and predictors outputs of some spread.
+
+    RetinaNet finds objects of class 0 only if asked to.
+    """
+    generator = torch.Generator().manual_seed(2)
+    norms = {n: m for n, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
+    for name, norm in norms.items():
+        norm.momentum = None
+        # Shortcuts that weigh more than what is added to them, as in a trained network: otherwise
+        # differences of rounding grow from block to block.
+        norm.weight.uniform_(0.5, 1.5, generator=generator).mul_(0.2 if "bn3" in name else 1)
+        norm.bias.normal_(0, 0.2, generator=generator)
+        norm.train()
+    features = net.backbone(net.transform(pictures)[0].tensors)
+    for norm in norms.values():
+        norm.eval()
+    net.backbone.forward = lambda batch: features
+    # A few detections tell the spread of masks and keypoints.
+    detector = net.roi_heads if hasattr(net, "roi_heads") else net
+    detections, detector.detections_per_img = detector.detections_per_img, 4
+    for layers in SPREAD:
+        noted = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
+        hooks = [
+            net.get_submodule(name).register_forward_hook(
+                lambda layer, inputs, output, found=found: found.append(
+                    output.movedim(1, -1).flatten(0, -2)
+                )
+            )
+            for name, found in noted.items()
+        ]
+        if noted:
+            net(pictures)
+        for hook in hooks:
+            hook.remove()
+        for name, found in noted.items():
+            layer = net.get_submodule(name)
+            outputs = torch.cat(found)
+            mean = outputs.mean(dim=0)
+            scale = layers[name] / (outputs - mean).std()
+            layer.weight *= scale
+            # No channel above the others everywhere.
+            layer.bias.sub_(mean).mul_(scale)
+    del net.backbone.forward
+    detector.detections_per_img = detections
+    if hasattr(net, "head"):
+        logits = net.head.classification_head.cls_logits
+        logits.bias -= 4
+        if not class_0:
+            logits.bias[:: net.head.classification_head.num_classes] = -30
+    return net
