@@ -14,7 +14,7 @@ from detops.modeling.matcher import Matcher
 from detops.modeling.registry import Registry
 from detops.modeling.roi_heads.box.inference import BoxPostProcessor
 from detops.modeling.roi_heads.box.loss import BoxLoss, Sampled
-from detops.modeling.rpn import AnchorGenerator
+from detops.modeling.rpn import AnchorGenerator, RPNHead
 from detops.modeling.rpn.inference import ProposalSelector
 from detops.modeling.rpn.loss import RPNLoss
 
@@ -205,13 +205,40 @@ def test_rpn_loss_by_hand():
     visible = [torch.ones(3, dtype=torch.bool)]
     target = [{"boxes": torch.tensor([[1.0, 0, 11, 10]])}]
     loss = RPNLoss(Matcher(0.7, 0.3, True), BalancedSampler(256, 0.5), detops.BoxCoder())
-    losses = loss(logits, deltas, anchors, visible, target)
+    sample = loss.sample(anchors, visible, target)
+    assert sample.anchors.tolist() == [0, 1] and sample.labels.tolist() == [1, 0]
+    losses = loss(logits[0, sample.anchors], deltas[0, sample.anchors], sample)
     # The first is positive (IoU 9/11), the second negative, the third (4/11) left out.
     bce = torch.nn.functional.softplus(torch.tensor([-0.5, -1.0])).sum() / 2
     torch.testing.assert_close(losses["loss_objectness"], bce)
     # One delta of 0.1, below the bend at 1/9.
     expected = 0.5 * 0.1**2 * 9 / 2
     torch.testing.assert_close(losses["loss_rpn_box_reg"].item(), expected)
+
+
+def test_rpn_head_at_some_anchors():
+    head = RPNHead(4, 3).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    maps = [torch.randn(2, 4, *size, dtype=torch.float64) for size in ((5, 7), (3, 4), (1, 1))]
+    maps[0] = maps[0].contiguous(memory_format=torch.channels_last)
+    for m in maps:
+        m.requires_grad_()
+    count = 2 * 3 * (5 * 7 + 3 * 4 + 1)
+    for index in (torch.randperm(count), torch.tensor([3, 3, count - 1]), torch.zeros(0).long()):
+        grad = torch.randn(len(index), 5)
+        results = []
+        for sparse in (True, False):
+            if sparse:
+                logits, deltas = head.at(maps, index)
+            else:
+                every = head(maps)
+                logits = torch.cat(every[0], 1).flatten()[index]
+                deltas = torch.cat(every[1], 1).flatten(0, 1)[index]
+            found = torch.cat([logits[:, None], deltas], 1)
+            gradients = torch.autograd.grad(found, [*maps, *head.parameters()], grad)
+            results.append([found, *gradients])
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
 def test_box_loss_by_hand():
