@@ -26,7 +26,7 @@ def torchrun(*arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 
