@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....distributed import mean_count
+
 NOWHERE = -1
 
 
@@ -34,8 +36,7 @@ def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
         logits: ``[p, n, M, M]``.
         cells: int64 ``[p, n]``, see :func:`keypoint_cells`.
     """
-    count = (cells != NOWHERE).sum().clamp(min=1)
     total = F.cross_entropy(
         logits.flatten(0, 1).flatten(1), cells.flatten(), ignore_index=NOWHERE, reduction="sum"
     )
-    return total / count
+    return total / mean_count(int((cells != NOWHERE).sum()), logits)

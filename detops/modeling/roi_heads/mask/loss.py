@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....distributed import mean_count
 from ....ops import roi_align
 
 Regions = list[dict[str, Tensor]]
@@ -53,4 +54,4 @@ def mask_loss(
         scaled = boxes * boxes.new_tensor([x, y, x, y])
         wanted.append(crop_masks(masks, region["truth"], scaled, logits.size(-1)))
     total = F.binary_cross_entropy_with_logits(logits, torch.cat(wanted), reduction="sum")
-    return total / max(1, logits.numel())
+    return total / mean_count(logits.numel(), logits)
