@@ -121,7 +121,7 @@ class RPN(nn.Module):
     ) -> None:
         super().__init__()
         self.anchor_generator = anchor_generator
-        self.head = head
+        self.head: Any = head
         self.final = final
         self.loss = RPNLoss(matcher, sampler, box_coder)
         self.selectors = tuple(

@@ -36,7 +36,8 @@ def keypoint_loss(logits: Tensor, cells: Tensor) -> Tensor:
         logits: ``[p, n, M, M]``.
         cells: int64 ``[p, n]``, see :func:`keypoint_cells`.
     """
+    count = mean_count(int((cells != NOWHERE).sum()), logits)
     total = F.cross_entropy(
         logits.flatten(0, 1).flatten(1), cells.flatten(), ignore_index=NOWHERE, reduction="sum"
     )
-    return total / mean_count(int((cells != NOWHERE).sum()), logits)
+    return total / count

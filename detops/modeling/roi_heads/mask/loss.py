@@ -54,4 +54,4 @@ def mask_loss(
         scaled = boxes * boxes.new_tensor([x, y, x, y])
         wanted.append(crop_masks(masks, region["truth"], scaled, logits.size(-1)))
     total = F.binary_cross_entropy_with_logits(logits, torch.cat(wanted), reduction="sum")
-    return total / mean_count(logits.numel(), logits)
+    return total / (mean_count(len(logits), logits) * logits.size(-1) ** 2)

@@ -26,7 +26,7 @@ def _tower(channels: int, depth: int) -> nn.Sequential:
 
 def _climb(tower: nn.Sequential, x: Tensor) -> Tensor:
     """``tower(x)``, each convolution with its rectifier in one."""
-    for layer in tower[::2]:
+    for layer in list(tower)[::2]:
         x = conv2d(layer, x, relu=True)
     return x
 
