@@ -170,7 +170,8 @@ class RPN(nn.Module):
         visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
         # The loss is defined on a few hundred anchors: there alone gradients are computed.
         sample = self.loss.sample(every, visible, targets)
-        losses = self.loss(*self.head.at(features, sample.anchors), sample)
+        sampled_logits, sampled_deltas = self.head.at(features, sample.anchors)
+        losses = self.loss(sampled_logits, sampled_deltas, sample)
         return [boxes for boxes, _ in proposals], losses
 
 
