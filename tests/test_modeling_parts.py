@@ -93,6 +93,33 @@ def test_sampler():
     assert torch.equal(*draws)
 
 
+def test_sampler_is_hardly_moved_by_one_box():
+    corner = torch.rand(400, 2) * 300
+    boxes = torch.cat([corner, corner + 10 + torch.rand(400, 2) * 90], 1)
+    labels = (torch.rand(400) < 0.3).long()
+    sampler = BalancedSampler(128, 0.5)
+
+    def draw(kept, seed=5):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.cat(sampler(labels[kept], generator, boxes[kept]))
+        return {tuple(box) for box in boxes[kept][drawn].tolist()}
+
+    everything = draw(torch.arange(400))
+    assert len(everything) == 128
+    for left_out in (0, 137, 399):
+        assert len(everything & draw(torch.arange(400) != left_out)) >= 127
+    assert len(everything & draw(torch.arange(400), seed=6)) < 90
+    # Every box has the same chance.
+    times = torch.zeros(400)
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        times[torch.cat(sampler(labels, generator, boxes))] += 1
+    for label in (0, 1):
+        mean = times[labels == label].mean()
+        expected = (mean * (1 - mean / 200)).sqrt()
+        assert times[labels == label].std() == pytest.approx(float(expected), rel=0.2)
+
+
 def test_image_list():
     batch = to_image_list([torch.ones(3, 5, 9), torch.ones(3, 7, 4)], 8)
     assert batch.tensors.shape == (2, 3, 8, 16) and batch.sizes == [(5, 9), (7, 4)]
