@@ -204,7 +204,7 @@ def detect(
     if config is None:
         detector = Detector.from_checkpoint(weights, device)
     else:
-        detector = Detector.from_weights(weights, _load_config(config, [])[0], device)
+        detector = Detector.from_weights(weights, _load_config(config, []), device)
     output.mkdir(parents=True, exist_ok=True)
     several = len(detector.names) > 1
     entries, used = [], set()

@@ -54,6 +54,9 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield place
+        # All leave together. One that leaves at once after its last message can abort: a thread
+        # that still holds the message's tensors meets an interpreter that is shutting down.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -26,7 +26,7 @@ def torchrun(*arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 
@@ -68,7 +68,7 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path):
 
 
 def test_pieces_are_the_same_pieces(folder, tmp_path):
-    worker.detector_trainer(tmp_path, ["SOLVER.ACCUMULATE", 2]).run()
+    worker.detector_trainer(tmp_path, worker.PIECES).run()
     compare(curves(folder / "pieces"), curves(tmp_path), 1e-4)
 
 

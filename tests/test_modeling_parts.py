@@ -14,7 +14,7 @@ from detops.modeling.matcher import Matcher
 from detops.modeling.registry import Registry
 from detops.modeling.roi_heads.box.inference import BoxPostProcessor
 from detops.modeling.roi_heads.box.loss import BoxLoss, Sampled
-from detops.modeling.rpn import AnchorGenerator
+from detops.modeling.rpn import AnchorGenerator, RPNHead
 from detops.modeling.rpn.inference import ProposalSelector
 from detops.modeling.rpn.loss import RPNLoss
 
@@ -91,6 +91,33 @@ def test_sampler():
         torch.manual_seed(3)
         draws.append(torch.cat(BalancedSampler(16, 0.5)(labels)))
     assert torch.equal(*draws)
+
+
+def test_sampler_is_hardly_moved_by_one_box():
+    corner = torch.rand(400, 2) * 300
+    boxes = torch.cat([corner, corner + 10 + torch.rand(400, 2) * 90], 1)
+    labels = (torch.rand(400) < 0.3).long()
+    sampler = BalancedSampler(128, 0.5)
+
+    def draw(kept, seed=5):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.cat(sampler(labels[kept], generator, boxes[kept]))
+        return {tuple(box) for box in boxes[kept][drawn].tolist()}
+
+    everything = draw(torch.arange(400))
+    assert len(everything) == 128
+    for left_out in (0, 137, 399):
+        assert len(everything & draw(torch.arange(400) != left_out)) >= 127
+    assert len(everything & draw(torch.arange(400), seed=6)) < 90
+    # Every box has the same chance.
+    times = torch.zeros(400)
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        times[torch.cat(sampler(labels, generator, boxes))] += 1
+    for label in (0, 1):
+        mean = times[labels == label].mean()
+        expected = (mean * (1 - mean / 200)).sqrt()
+        assert times[labels == label].std() == pytest.approx(float(expected), rel=0.2)
 
 
 def test_image_list():
@@ -205,13 +232,40 @@ def test_rpn_loss_by_hand():
     visible = [torch.ones(3, dtype=torch.bool)]
     target = [{"boxes": torch.tensor([[1.0, 0, 11, 10]])}]
     loss = RPNLoss(Matcher(0.7, 0.3, True), BalancedSampler(256, 0.5), detops.BoxCoder())
-    losses = loss(logits, deltas, anchors, visible, target)
+    sample = loss.sample(anchors, visible, target)
+    assert sample.anchors.tolist() == [0, 1] and sample.labels.tolist() == [1, 0]
+    losses = loss(logits[0, sample.anchors], deltas[0, sample.anchors], sample)
     # The first is positive (IoU 9/11), the second negative, the third (4/11) left out.
     bce = torch.nn.functional.softplus(torch.tensor([-0.5, -1.0])).sum() / 2
     torch.testing.assert_close(losses["loss_objectness"], bce)
     # One delta of 0.1, below the bend at 1/9.
     expected = 0.5 * 0.1**2 * 9 / 2
     torch.testing.assert_close(losses["loss_rpn_box_reg"].item(), expected)
+
+
+def test_rpn_head_at_some_anchors():
+    head = RPNHead(4, 3).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    maps = [torch.randn(2, 4, *size, dtype=torch.float64) for size in ((5, 7), (3, 4), (1, 1))]
+    maps[0] = maps[0].contiguous(memory_format=torch.channels_last)
+    for m in maps:
+        m.requires_grad_()
+    count = 2 * 3 * (5 * 7 + 3 * 4 + 1)
+    for index in (torch.randperm(count), torch.tensor([3, 3, count - 1]), torch.zeros(0).long()):
+        grad = torch.randn(len(index), 5)
+        results = []
+        for sparse in (True, False):
+            if sparse:
+                logits, deltas = head.at(maps, index)
+            else:
+                every = head(maps)
+                logits = torch.cat(every[0], 1).flatten()[index]
+                deltas = torch.cat(every[1], 1).flatten(0, 1)[index]
+            found = torch.cat([logits[:, None], deltas], 1)
+            gradients = torch.autograd.grad(found, [*maps, *head.parameters()], grad)
+            results.append([found, *gradients])
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
 def test_box_loss_by_hand():

@@ -63,9 +63,12 @@ def liven(net, pictures, class_0=False):
     for norm in norms.values():
         norm.eval()
     net.backbone.forward = lambda batch: features
-    # A few detections tell the spread of masks and keypoints.
-    detector = net.roi_heads if hasattr(net, "roi_heads") else net
-    detections, detector.detections_per_img = detector.detections_per_img, 4
+    # A few proposals and detections tell the spread.
+    kept = {}
+    if hasattr(net, "roi_heads"):
+        kept = {net.rpn: dict(vars(net.rpn)), net.roi_heads: dict(vars(net.roi_heads))}
+        net.rpn._post_nms_top_n = {"testing": 100}
+        net.roi_heads.detections_per_img = 4
     for layers in SPREAD:
         noted = {n: [] for n in layers if n.rpartition(".")[0] in dict(net.named_modules())}
         hooks = [
@@ -89,7 +92,8 @@ def liven(net, pictures, class_0=False):
             # No channel above the others everywhere.
             layer.bias.sub_(mean).mul_(scale)
     del net.backbone.forward
-    detector.detections_per_img = detections
+    for module, attributes in kept.items():
+        vars(module).update(attributes)
     if hasattr(net, "head"):
         logits = net.head.classification_head.cls_logits
         logits.bias -= 4

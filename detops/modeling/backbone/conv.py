@@ -1,6 +1,6 @@
 """Convolutions together with what follows them, in as few passes over memory as can be."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,12 +39,12 @@ def conv2d(
     """
     if not _foldable(conv, norm):
         y = conv(x) if norm is None else norm(conv(x))
-    elif _recorded(conv, x, add) or x.numel() == 0:
+        return _finish(y, relu, add)
+    conv, norm = cast(nn.Conv2d, conv), cast(FrozenBatchNorm2d | None, norm)
+    if _recorded(conv, x, add) or x.numel() == 0:
         _KEPT.pop(conv, None)
-        y = _convolve(conv, x, *_fold(conv, norm))
-    else:
-        return _fused(conv, x, norm, relu, add, overwrite)
-    return _finish(y, relu, add)
+        return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
+    return _fused(conv, x, norm, relu, add, overwrite)
 
 
 # PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.
@@ -134,7 +134,7 @@ def _fused(
         unary = "relu" if relu and add is None else "none"
         y = ONEDNN._convolution_pointwise(x, *arguments, unary, [], "")
         return y if add is None else _finish(y, relu, add)
-    after = ("add", 1.0, "relu" if relu else None, [], None)
+    after: tuple = ("add", 1.0, "relu" if relu else None, [], None)
     if overwrite:
         return ONEDNN._convolution_pointwise_.binary(add, x, *arguments, *after)
     return ONEDNN._convolution_pointwise.binary(x, add, *arguments, *after)

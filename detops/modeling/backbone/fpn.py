@@ -70,8 +70,8 @@ class LastLevelP6P7(nn.Module):
 
     def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
         """From the coarsest map of the body, and of the pyramid."""
-        p6 = self.p6(body if self.use_c5 else pyramid)
-        return [p6, self.p7(F.relu(p6))]
+        p6 = conv2d(self.p6, body if self.use_c5 else pyramid)
+        return [p6, conv2d(self.p7, F.relu(p6))]
 
 
 class FPN(nn.Module):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ..backbone.conv import conv2d
 from ..backbone.norm import Norm
 from ..poolers import Pooler
 
@@ -55,5 +55,5 @@ class ConvStack(nn.Module):
         """Levels and per image ``[L, 4]``, to ``[K, out_channels, resolution, resolution]``."""
         x = self.pooler(features, boxes)
         for name in self.blocks:
-            x = F.relu_(getattr(self, name)(x))
+            x = conv2d(getattr(self, name), x, relu=True)
         return x

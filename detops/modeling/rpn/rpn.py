@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...ops import BoxCoder
 from ..backbone.conv import conv2d
@@ -42,6 +43,44 @@ class RPNHead(nn.Module):
             deltas.append(conv2d(self.bbox_pred, x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
         return logits, deltas
 
+    def at(self, features: Sequence[Tensor], anchors: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of some anchors alone: objectness ``[K]`` and deltas ``[K, 4]``.
+
+        Args:
+            features: per level ``[N, C, H, W]``.
+            anchors: int64 ``[K]``, counted through all levels of the first image, then the next.
+        """
+        per_position = self.cls_logits.out_channels
+        sizes = [x.shape[-2] * x.shape[-1] * per_position for x in features]
+        image, anchor = anchors // sum(sizes), anchors % sum(sizes)
+        windows, order = [], []
+        for x, size in zip(features, sizes, strict=True):
+            mine = torch.nonzero((anchor >= 0) & (anchor < size)).squeeze(1)
+            windows.append(_windows(x, image[mine], anchor[mine] // per_position))
+            order.append(mine)
+            anchor = anchor - size
+        weight = self.conv.weight.permute(0, 2, 3, 1).flatten(1)
+        x = F.relu_(F.linear(torch.cat(windows).flatten(1), weight, self.conv.bias))
+        logits, deltas = (
+            F.linear(x, layer.weight.flatten(1), layer.bias).float()
+            for layer in (self.cls_logits, self.bbox_pred)
+        )
+        place, kind = torch.cat(order).argsort(), anchors % per_position
+        return logits[place, kind], deltas.unflatten(1, (-1, 4))[place, kind]
+
+
+def _windows(x: Tensor, image: Tensor, position: Tensor) -> Tensor:
+    """The 3x3 pixels around K positions, zeros outside: ``[N, C, H, W]`` to ``[K, 9, C]``."""
+    height, width = x.shape[-2:]
+    step = torch.arange(-1, 2, device=x.device)
+    row = (position // width).view(-1, 1, 1) + step.view(1, -1, 1)
+    column = (position % width).view(-1, 1, 1) + step.view(1, 1, -1)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+    index = (image.view(-1, 1, 1) * height + row) * width + column
+    pixels = x.permute(0, 2, 3, 1).flatten(0, 2)[index.flatten(1)]
+    return pixels * inside.flatten(1).unsqueeze(2)
+
 
 class RPN(nn.Module):
     """Head, anchors, selection of proposals and loss.
@@ -50,7 +89,7 @@ class RPN(nn.Module):
 
     Args:
         anchor_generator: see there.
-        head: maps to objectness and deltas.
+        head: maps to objectness and deltas, of all anchors and of some; see :class:`RPNHead`.
         matcher: anchors to ground truth.
         sampler: anchors that the loss is computed on.
         box_coder: meaning of the deltas.
@@ -82,7 +121,7 @@ class RPN(nn.Module):
     ) -> None:
         super().__init__()
         self.anchor_generator = anchor_generator
-        self.head = head
+        self.head: Any = head
         self.final = final
         self.loss = RPNLoss(matcher, sampler, box_coder)
         self.selectors = tuple(
@@ -116,12 +155,12 @@ class RPN(nn.Module):
             image ``boxes`` ``[n, 4]``, ``labels`` ``[n]``, all 1, and ``scores`` ``[n]``, the
             objectness in 0..1; in training none, for the losses do without.
         """
-        logits, deltas = self.head(features)
         anchors = self.anchor_generator(features)
         proposals = []
         if not (self.final and self.training):
             select = self.selectors[0 if self.training else 1]
             with torch.no_grad():
+                logits, deltas = self.head(features)
                 proposals = select(logits, deltas, anchors, image_sizes)
         if not self.training:
             return [_detections(*p) if self.final else p[0] for p in proposals], {}
@@ -129,7 +168,10 @@ class RPN(nn.Module):
             raise ValueError("RPN: targets are needed in training, got None")
         every = torch.cat(anchors)
         visible = [self.anchor_generator.visible(every, size) for size in image_sizes]
-        losses = self.loss(torch.cat(logits, 1), torch.cat(deltas, 1), every, visible, targets)
+        # The loss is defined on a few hundred anchors: there alone gradients are computed.
+        sample = self.loss.sample(every, visible, targets)
+        sampled_logits, sampled_deltas = self.head.at(features, sample.anchors)
+        losses = self.loss(sampled_logits, sampled_deltas, sample)
         return [boxes for boxes, _ in proposals], losses
 
 

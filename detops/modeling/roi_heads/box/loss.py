@@ -57,7 +57,7 @@ class BoxLoss:
         boxes = torch.cat([proposals, truth])
         match = self.matcher(truth, boxes)
         eligible = (match >= 0).long() - (match == -2).long()
-        positive, negative = self.sampler(eligible, target.get("generator"))
+        positive, negative = self.sampler(eligible, target.get("generator"), boxes)
         index = match[positive]
         labels = target["labels"][index]
         return Sampled(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....distributed import mean_count
 from ....ops import BoxCoder, sigmoid_focal_loss
 from ...matcher import BETWEEN, Matcher
 
@@ -71,8 +72,9 @@ class RetinaNetLoss:
         classification = self._classification(logits, torch.stack(labels))
         return {
             # The number of images keeps it finite where nothing is matched, as in the family.
-            "loss_retina_cls": classification / (found.numel() + len(targets)),
-            "loss_retina_reg": regression / max(1, found.numel() * self.regress_norm),
+            "loss_retina_cls": classification / mean_count(found.numel() + len(targets), anchors),
+            "loss_retina_reg": regression
+            / (mean_count(found.numel(), anchors) * self.regress_norm),
         }
 
     def _classification(self, logits: Sequence[Tensor], labels: Tensor) -> Tensor:

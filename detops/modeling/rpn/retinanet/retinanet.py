@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...backbone.conv import conv2d
 from ..anchor_generator import AnchorGenerator
 from .inference import RetinaNetPostProcessor
 from .loss import RetinaNetLoss
@@ -21,6 +22,13 @@ def _conv(inputs: int, outputs: int) -> nn.Conv2d:
 def _tower(channels: int, depth: int) -> nn.Sequential:
     pairs = ((_conv(channels, channels), nn.ReLU(inplace=True)) for _ in range(depth))
     return nn.Sequential(*(layer for pair in pairs for layer in pair))
+
+
+def _climb(tower: nn.Sequential, x: Tensor) -> Tensor:
+    """``tower(x)``, each convolution with its rectifier in one."""
+    for layer in list(tower)[::2]:
+        x = conv2d(layer, x, relu=True)
+    return x
 
 
 class RetinaNetHead(nn.Module):
@@ -63,9 +71,9 @@ class RetinaNetHead(nn.Module):
         logits, deltas = [], []
         for x in features:
             n = x.size(0)
-            classes = self.cls_logits(self.cls_tower(x)).permute(0, 2, 3, 1)
+            classes = conv2d(self.cls_logits, _climb(self.cls_tower, x)).permute(0, 2, 3, 1)
             logits.append(classes.reshape(n, -1, self.num_classes).float())
-            boxes = self.bbox_pred(self.bbox_tower(x)).permute(0, 2, 3, 1)
+            boxes = conv2d(self.bbox_pred, _climb(self.bbox_tower, x)).permute(0, 2, 3, 1)
             deltas.append(boxes.reshape(n, -1, 4).float())
         return logits, deltas
 
