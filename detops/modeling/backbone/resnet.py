@@ -42,14 +42,14 @@ class Stem(nn.Module):
         return F.max_pool2d(conv2d(self.conv1, x, self.bn1, relu=True), 3, 2, 1)
 
 
-def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module | None:
+def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:
     """A projection where the block changes the shape."""
     if inputs == outputs and stride == 1:
         return None
     return nn.Sequential(conv(inputs, outputs, 1, stride), norm(outputs))
 
 
-def project(shortcut: nn.Module | None, x: Tensor) -> Tensor:
+def project(shortcut: nn.Sequential | None, x: Tensor) -> Tensor:
     """What is added to a block's result."""
     return x if shortcut is None else conv2d(shortcut[0], x, shortcut[1])
 
