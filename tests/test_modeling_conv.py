@@ -62,12 +62,13 @@ def test_equals_the_layers_one_by_one(dtype, relu, added, norm, kwargs):
 
 @pytest.mark.parametrize("norm", [frozen_norm, None])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients(norm, bias):
+@pytest.mark.parametrize("size", [(2, 8, 9, 7), (1, 8, 3, 3)])
+def test_gradients(norm, bias, size):
     conv, norm = layers(torch.float64, bias, norm)
-    add = torch.randn(2, 12, 9, 7, dtype=torch.float64)
+    add = torch.randn(size[0], 12, *size[2:], dtype=torch.float64)
     gradients = []
     for function in (conv2d, step_by_step):
-        x, other = image(torch.float64).requires_grad_(), add.clone().requires_grad_()
+        x, other = image(torch.float64, size).requires_grad_(), add.clone().requires_grad_()
         torch.manual_seed(1)
         x.data.normal_()
         conv.zero_grad()

@@ -1,6 +1,7 @@
 """Convolutions together with what follows them, in as few passes over memory as can be."""
 
-from typing import NamedTuple, cast
+import math
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,11 +22,12 @@ def conv2d(
 ) -> Tensor:
     """A convolution, its normalisation, a sum and a rectifier.
 
-    A frozen normalisation is folded into the weights: where gradients are wanted on every call, so
-    that they reach the weights, otherwise once. Folded weights are kept beside the module, twice
-    the memory, and made anew when one of the tensors they come from is another or was written to
-    (other than through ``.data``, which nobody can notice). On the CPU oneDNN then adds and
-    rectifies what it computes before it is written.
+    A frozen normalisation is folded into the weights. Where gradients are wanted, that happens on
+    every call, so that they reach the weights, and only where there are fewer weights than pixels.
+    Otherwise it happens once: folded weights are kept beside the module, twice the memory, and made
+    anew when one of the tensors they come from is another or was written to (other than through
+    ``.data``, which nobody can notice). On the CPU oneDNN then adds and rectifies what it computes
+    before it is written.
 
     Any other layer, and any with hooks, is called as it is.
 
@@ -37,14 +39,14 @@ def conv2d(
         add: of the result's size, added behind the normalisation.
         overwrite: nobody else needs ``add``: the result may take its memory.
     """
-    if not _foldable(conv, norm):
-        y = conv(x) if norm is None else norm(conv(x))
-        return _finish(y, relu, add)
-    conv, norm = cast(nn.Conv2d, conv), cast(FrozenBatchNorm2d | None, norm)
-    if _recorded(conv, x, add) or x.numel() == 0:
-        _KEPT.pop(conv, None)
-        return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
-    return _fused(conv, x, norm, relu, add, overwrite)
+    if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
+        if _plain(conv, norm) and x.numel() > 0:
+            if not _recorded(conv, x, add):
+                return _fused(conv, x, norm, relu, add, overwrite)
+            _KEPT.pop(conv, None)
+            if _more_pixels_than_weights(conv, x):
+                return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
+    return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
 
 
 # PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.
@@ -75,15 +77,19 @@ class _Folded(NamedTuple):
 _KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
 
 
-def _foldable(conv: nn.Module, norm: nn.Module | None) -> bool:
-    plain = type(conv) is nn.Conv2d and conv.padding_mode == "zeros"
-    plain = plain and not isinstance(conv.padding, str)
-    plain = plain and (norm is None or type(norm) is FrozenBatchNorm2d)
-    hooked = any(
+def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
+    """Whether the layers are what they look like, and nobody listens to them."""
+    hooks = any(
         m is not None and (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks)
         for m in (conv, norm)
     )
-    return plain and not hooked
+    by_number = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    return type(conv) is nn.Conv2d and by_number and not hooks
+
+
+def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
+    pixels = x.size(0) * x.size(2) * x.size(3) // math.prod(conv.stride)
+    return pixels > conv.weight[0].numel()
 
 
 def _recorded(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:

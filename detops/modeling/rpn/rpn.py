@@ -107,7 +107,7 @@ class RPN(nn.Module):
         self,
         *,
         anchor_generator: AnchorGenerator,
-        head: nn.Module,
+        head: RPNHead,
         matcher: Matcher,
         sampler: BalancedSampler,
         box_coder: BoxCoder,

@@ -26,8 +26,8 @@ def _tower(channels: int, depth: int) -> nn.Sequential:
 
 def _climb(tower: nn.Sequential, x: Tensor) -> Tensor:
     """``tower(x)``, each convolution with its rectifier in one."""
-    for layer in list(tower)[::2]:
-        x = conv2d(layer, x, relu=True)
+    for i in range(0, len(tower), 2):
+        x = conv2d(tower[i], x, relu=True)
     return x
 
 
