@@ -26,7 +26,8 @@ REPLACED = tuple(FUNCTIONS)
 
 def our_ops(function):
     """The result, and which of our ops ran."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, acc_events=True) as profile:
         result = function()
     names = {e.key for e in profile.key_averages()}
     return result, {n.removeprefix("detops::") for n in names if n.startswith("detops::")}
