@@ -27,7 +27,7 @@ PHOTOGRAPHS = {
         "astronaut brick camera cell clock coffee coins gravel hubble_deep_field "
         "immunohistochemistry moon page retina rocket text".split()
     ),
-    "test": ("chelsea", "grass", "stereo_motorcycle"),
+    "test": ("chelsea", "stereo_motorcycle", "grass"),
 }
 SMALLEST_SIDE = 16
 SMALLEST_RADIUS = 6.0
