@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints, training, evaluation, detection, pictures."""
+"""Checkpoints and training."""
 
 import json
 import math
@@ -13,17 +13,13 @@ from torch import nn
 
 from detops.engine import (
     CheckpointError,
-    Detector,
     Trainer,
     TrainingError,
-    coco_metrics,
     load_checkpoint,
     save_weights,
 )
 from detops.engine.checkpoint import load_weights, save_checkpoint
-from detops.engine.evaluate import to_coco
 from detops.engine.solver import learning_rate_factor
-from detops.visualize import draw_detections
 
 
 class Tiny(nn.Module):
@@ -367,161 +363,3 @@ def test_interrupted_save_keeps_the_old_file(tmp_path):
         save_checkpoint(path, {"config": lambda: 0})
     assert load_checkpoint(path)["config"] == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
-
-
-def crowd(count):
-    """An image with so many objects, in rows."""
-    boxes = [[12 * (i % 50), 12 * (i // 50), 10, 10] for i in range(count)]
-    return {
-        "images": [{"id": 1, "file_name": "a.png", "width": 600, "height": 600}],
-        "categories": [{"id": 5, "name": "tree"}],
-        "annotations": [
-            {"id": i, "image_id": 1, "category_id": 5, "bbox": box, "area": 100, "iscrowd": 0}
-            for i, box in enumerate(boxes)
-        ],
-    }
-
-
-def answers(truth):
-    return [
-        {"image_id": 1, "category_id": 5, "bbox": a["bbox"], "score": 1 - i / 1000}
-        for i, a in enumerate(truth["annotations"])
-    ]
-
-
-def test_perfect_detections():
-    truth = crowd(20)
-    metrics = coco_metrics(truth, answers(truth))
-    assert [metrics[key] for key in ("AP", "AP50", "AP75", "AR")] == pytest.approx([1, 1, 1, 1])
-    assert metrics["max_detections"] == 100 and metrics["objects"] == 20
-
-
-def test_more_objects_than_the_standard_limit():
-    truth = crowd(150)
-    metrics = coco_metrics(truth, answers(truth))
-    assert metrics["max_detections"] == 300 and metrics["AP"] == pytest.approx(1)
-    assert metrics["standard"]["max_detections"] == 100
-    assert metrics["standard"]["AR"] == pytest.approx(2 / 3)
-    assert coco_metrics(truth, answers(truth), 30)["AR"] == pytest.approx(0.2)
-
-
-def test_half_right_and_empty():
-    truth = crowd(10)
-    metrics = coco_metrics(truth, answers(truth)[:5])
-    assert metrics["AP50"] == pytest.approx(51 / 101) and metrics["AR"] == pytest.approx(0.5)
-    assert coco_metrics(truth, [])["AP"] == 0
-    assert coco_metrics(crowd(0), [])["AP"] is None
-    with pytest.raises(ValueError, match="max_detections"):
-        coco_metrics(truth, [], 0)
-
-
-def with_masks(truth, shrink=0):
-    """The same with a polygon of each box, narrower by so many pixels."""
-    entries = [
-        a | {"segmentation": [[x, y, x + w - shrink, y, x + w - shrink, y + h, x, y + h]]}
-        for a in truth["annotations"]
-        for x, y, w, h in [a["bbox"]]
-    ]
-    return truth | {"annotations": entries}
-
-
-def test_masks_are_rated_beside_boxes():
-    truth = with_masks(crowd(4), shrink=4)
-    found = {
-        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
-        "labels": torch.ones(4, dtype=torch.int64),
-        "scores": torch.ones(4),
-        "masks": torch.zeros(4, 1, 600, 600, dtype=torch.bool),
-    }
-    for mask, (x, y, w, h) in zip(found["masks"], boxes_of(truth), strict=True):
-        mask[0, y : y + h, x : x + w] = True
-    metrics = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "segm"))
-    # Masks of 10 x 10 pixels on objects of 6 x 10: their IoU is 0.6, right at three of ten limits.
-    assert metrics["AP"] == pytest.approx(1)
-    assert metrics["segm"]["AP50"] == pytest.approx(1) and metrics["segm"]["AP75"] == 0
-    assert metrics["segm"]["standard"]["max_detections"] == 100
-    assert coco_metrics(truth, [], iou_types=("bbox", "segm"))["segm"]["AP"] == 0
-    assert coco_metrics(crowd(4), [], iou_types=("segm",))["segm"]["AP"] is None
-    with pytest.raises(ValueError, match=r"iou_types: .*\['mask'\]"):
-        coco_metrics(truth, [], iou_types=("mask",))
-
-
-def boxes_of(truth):
-    return [a["bbox"] for a in truth["annotations"]]
-
-
-@pytest.mark.parametrize("count", [17, 5])
-def test_keypoints_are_rated_beside_boxes(count):
-    truth = crowd(3)
-    points = torch.rand(3, count, 3) * 8
-    points[:, :, 2] = 2
-    for annotation, own in zip(truth["annotations"], points, strict=True):
-        annotation["keypoints"] = own.flatten().tolist()
-    found = {
-        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
-        "labels": torch.ones(3, dtype=torch.int64),
-        "scores": torch.tensor([0.9, 0.8, 0.7]),
-        "keypoints": points.clone(),
-    }
-    right = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
-    assert right["keypoints"]["AP"] == pytest.approx(1)
-    assert right["keypoints"]["standard"]["max_detections"] == 20
-    found["keypoints"] += 50
-    wrong = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
-    assert wrong["keypoints"]["AP"] == 0 and wrong["AP"] == pytest.approx(1)
-
-
-class Bright(nn.Module):
-    """Finds the one bright rectangle of each image."""
-
-    def forward(self, images):
-        found = []
-        for image in images:
-            rows, columns = (image[0] > 0.9).nonzero().unbind(1)
-            box = [] if len(rows) == 0 else [[columns.min(), rows.min(), columns.max() + 1.0]]
-            box = [[*b, rows.max() + 1.0] for b in box]
-            boxes = torch.tensor(box).reshape(-1, 4)
-            count = len(boxes)
-            found.append(
-                {
-                    "boxes": boxes,
-                    "labels": torch.ones(count, dtype=torch.int64),
-                    "scores": torch.full((count,), 0.8),
-                }
-            )
-        return found
-
-
-@pytest.mark.parametrize("size", [(40, 50), (64, 64), (200, 150), (150, 301)])
-@pytest.mark.parametrize("tile_size", [0, 64])
-def test_detector(size, tile_size):
-    image = torch.zeros(3, *size)
-    image[:, 21:33, 17:36] = 1
-    detector = Detector(Bright(), ["tree"], tile_size, 0.5, device="cpu")
-    found = detector.detect(image)
-    assert found["boxes"].tolist() == [[17, 21, 36, 33]]
-    assert found["names"] == ["tree"] and found["labels"].tolist() == [1]
-    assert len(detector.detect(image, 0.9)["scores"]) == 0
-    assert detector.detect(torch.zeros(3, *size))["boxes"].shape == (0, 4)
-
-
-def test_picture():
-    image = torch.full((3, 60, 80), 90, dtype=torch.uint8)
-    boxes = torch.tensor([[10.0, 10.0, 40.0, 50.0], [70.0, 0.0, 90.0, 20.0], [30.0, 30, 20, 20]])
-    picture = draw_detections(
-        image, boxes, torch.rand(3), torch.tensor([1, 2, 99]), ["a", "b", "c"], boxes[:1] + 4
-    )
-    assert picture.size == (160, 120) and picture.mode == "RGB"
-    assert picture.getpixel((20, 60)) != (90, 90, 90)
-    assert picture.getpixel((60, 80)) == (90, 90, 90)
-    assert draw_detections(image, boxes[:0]).getpixel((5, 5)) == (90, 90, 90)
-
-
-def test_picture_errors():
-    image, boxes = torch.zeros(3, 9, 9), torch.zeros(2, 4)
-    with pytest.raises(ValueError, match=r"\[2, 5\]"):
-        draw_detections(image, torch.zeros(2, 5))
-    with pytest.raises(ValueError, match="expected 2 scores"):
-        draw_detections(image, boxes, torch.zeros(3))
-    with pytest.raises(ValueError, match="finite"):
-        draw_detections(image, boxes * math.nan)

@@ -1,0 +1,17 @@
+"""What the tests of ``patch_torchvision`` share."""
+
+import torch
+
+
+def our_ops(function):
+    """The result, and which of our ops ran."""
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, acc_events=True) as profile:
+        result = function()
+    names = {e.key for e in profile.key_averages()}
+    return result, {n.removeprefix("detops::") for n in names if n.startswith("detops::")}
+
+
+def random_boxes(count, size=128):
+    corner = torch.rand(count, 2) * size * 0.7
+    return torch.cat([corner, corner + 2 + torch.rand(count, 2) * size * 0.25], 1)

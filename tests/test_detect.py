@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Detection on photographs of any size, pictures of detections."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from detops.engine import Detector
+from detops.visualize import draw_detections
+
+
+class Bright(nn.Module):
+    """Finds the one bright rectangle of each image."""
+
+    def forward(self, images):
+        found = []
+        for image in images:
+            rows, columns = (image[0] > 0.9).nonzero().unbind(1)
+            box = [] if len(rows) == 0 else [[columns.min(), rows.min(), columns.max() + 1.0]]
+            box = [[*b, rows.max() + 1.0] for b in box]
+            boxes = torch.tensor(box).reshape(-1, 4)
+            count = len(boxes)
+            found.append(
+                {
+                    "boxes": boxes,
+                    "labels": torch.ones(count, dtype=torch.int64),
+                    "scores": torch.full((count,), 0.8),
+                }
+            )
+        return found
+
+
+@pytest.mark.parametrize("size", [(40, 50), (64, 64), (200, 150), (150, 301)])
+@pytest.mark.parametrize("tile_size", [0, 64])
+def test_detector(size, tile_size):
+    image = torch.zeros(3, *size)
+    image[:, 21:33, 17:36] = 1
+    detector = Detector(Bright(), ["tree"], tile_size, 0.5, device="cpu")
+    found = detector.detect(image)
+    assert found["boxes"].tolist() == [[17, 21, 36, 33]]
+    assert found["names"] == ["tree"] and found["labels"].tolist() == [1]
+    assert len(detector.detect(image, 0.9)["scores"]) == 0
+    assert detector.detect(torch.zeros(3, *size))["boxes"].shape == (0, 4)
+
+
+def test_picture():
+    image = torch.full((3, 60, 80), 90, dtype=torch.uint8)
+    boxes = torch.tensor([[10.0, 10.0, 40.0, 50.0], [70.0, 0.0, 90.0, 20.0], [30.0, 30, 20, 20]])
+    picture = draw_detections(
+        image, boxes, torch.rand(3), torch.tensor([1, 2, 99]), ["a", "b", "c"], boxes[:1] + 4
+    )
+    assert picture.size == (160, 120) and picture.mode == "RGB"
+    assert picture.getpixel((20, 60)) != (90, 90, 90)
+    assert picture.getpixel((60, 80)) == (90, 90, 90)
+    assert draw_detections(image, boxes[:0]).getpixel((5, 5)) == (90, 90, 90)
+
+
+def test_picture_errors():
+    image, boxes = torch.zeros(3, 9, 9), torch.zeros(2, 4)
+    with pytest.raises(ValueError, match=r"\[2, 5\]"):
+        draw_detections(image, torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="expected 2 scores"):
+        draw_detections(image, boxes, torch.zeros(3))
+    with pytest.raises(ValueError, match="finite"):
+        draw_detections(image, boxes * math.nan)

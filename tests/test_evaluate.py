@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""Average precision of boxes, masks and keypoints."""
+
+import pytest
+import torch
+
+from detops.engine import coco_metrics
+from detops.engine.evaluate import to_coco
+
+
+def crowd(count):
+    """An image with so many objects, in rows."""
+    boxes = [[12 * (i % 50), 12 * (i // 50), 10, 10] for i in range(count)]
+    return {
+        "images": [{"id": 1, "file_name": "a.png", "width": 600, "height": 600}],
+        "categories": [{"id": 5, "name": "tree"}],
+        "annotations": [
+            {"id": i, "image_id": 1, "category_id": 5, "bbox": box, "area": 100, "iscrowd": 0}
+            for i, box in enumerate(boxes)
+        ],
+    }
+
+
+def answers(truth):
+    return [
+        {"image_id": 1, "category_id": 5, "bbox": a["bbox"], "score": 1 - i / 1000}
+        for i, a in enumerate(truth["annotations"])
+    ]
+
+
+def test_perfect_detections():
+    truth = crowd(20)
+    metrics = coco_metrics(truth, answers(truth))
+    assert [metrics[key] for key in ("AP", "AP50", "AP75", "AR")] == pytest.approx([1, 1, 1, 1])
+    assert metrics["max_detections"] == 100 and metrics["objects"] == 20
+
+
+def test_more_objects_than_the_standard_limit():
+    truth = crowd(150)
+    metrics = coco_metrics(truth, answers(truth))
+    assert metrics["max_detections"] == 300 and metrics["AP"] == pytest.approx(1)
+    assert metrics["standard"]["max_detections"] == 100
+    assert metrics["standard"]["AR"] == pytest.approx(2 / 3)
+    assert coco_metrics(truth, answers(truth), 30)["AR"] == pytest.approx(0.2)
+
+
+def test_half_right_and_empty():
+    truth = crowd(10)
+    metrics = coco_metrics(truth, answers(truth)[:5])
+    assert metrics["AP50"] == pytest.approx(51 / 101) and metrics["AR"] == pytest.approx(0.5)
+    assert coco_metrics(truth, [])["AP"] == 0
+    assert coco_metrics(crowd(0), [])["AP"] is None
+    with pytest.raises(ValueError, match="max_detections"):
+        coco_metrics(truth, [], 0)
+
+
+def with_masks(truth, shrink=0):
+    """The same with a polygon of each box, narrower by so many pixels."""
+    entries = [
+        a | {"segmentation": [[x, y, x + w - shrink, y, x + w - shrink, y + h, x, y + h]]}
+        for a in truth["annotations"]
+        for x, y, w, h in [a["bbox"]]
+    ]
+    return truth | {"annotations": entries}
+
+
+def test_masks_are_rated_beside_boxes():
+    truth = with_masks(crowd(4), shrink=4)
+    found = {
+        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
+        "labels": torch.ones(4, dtype=torch.int64),
+        "scores": torch.ones(4),
+        "masks": torch.zeros(4, 1, 600, 600, dtype=torch.bool),
+    }
+    for mask, (x, y, w, h) in zip(found["masks"], boxes_of(truth), strict=True):
+        mask[0, y : y + h, x : x + w] = True
+    metrics = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "segm"))
+    # Masks of 10 x 10 pixels on objects of 6 x 10: their IoU is 0.6, right at three of ten limits.
+    assert metrics["AP"] == pytest.approx(1)
+    assert metrics["segm"]["AP50"] == pytest.approx(1) and metrics["segm"]["AP75"] == 0
+    assert metrics["segm"]["standard"]["max_detections"] == 100
+    assert coco_metrics(truth, [], iou_types=("bbox", "segm"))["segm"]["AP"] == 0
+    assert coco_metrics(crowd(4), [], iou_types=("segm",))["segm"]["AP"] is None
+    with pytest.raises(ValueError, match=r"iou_types: .*\['mask'\]"):
+        coco_metrics(truth, [], iou_types=("mask",))
+
+
+def boxes_of(truth):
+    return [a["bbox"] for a in truth["annotations"]]
+
+
+@pytest.mark.parametrize("count", [17, 5])
+def test_keypoints_are_rated_beside_boxes(count):
+    truth = crowd(3)
+    points = torch.rand(3, count, 3) * 8
+    points[:, :, 2] = 2
+    for annotation, own in zip(truth["annotations"], points, strict=True):
+        annotation["keypoints"] = own.flatten().tolist()
+    found = {
+        "boxes": torch.tensor([[x, y, x + w, y + h] for x, y, w, h in boxes_of(truth)]).float(),
+        "labels": torch.ones(3, dtype=torch.int64),
+        "scores": torch.tensor([0.9, 0.8, 0.7]),
+        "keypoints": points.clone(),
+    }
+    right = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
+    assert right["keypoints"]["AP"] == pytest.approx(1)
+    assert right["keypoints"]["standard"]["max_detections"] == 20
+    found["keypoints"] += 50
+    wrong = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
+    assert wrong["keypoints"]["AP"] == 0 and wrong["AP"] == pytest.approx(1)
