@@ -13,7 +13,6 @@ from detops.data.masks import decode_masks
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 needs_weights = pytest.mark.skipif(
-    not cli.DEFAULT_WEIGHTS.is_file(), reason="the weights are not there yet"
 )
 
 
@@ -162,7 +161,6 @@ def test_masks_in_the_json_file():
     assert "mask" not in cli._image_entry(VAL, (3, 4, 6), found)["detections"][0]
 
 
-@pytest.mark.skipif(not cli.SHAPES_WEIGHTS.is_file(), reason="the weights are not there yet")
 def test_demo_of_masks(capsys, tmp_path, monkeypatch):
     from detops import demo_masks
 
