@@ -67,6 +67,13 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path):
         torch.testing.assert_close(state[name], value, atol=1e-4, rtol=1e-3)
 
 
+def test_curve_of_a_mask_rcnn_in_float64(folder, tmp_path):
+    worker.double_trainer(tmp_path).run()
+    ours, theirs = curves(folder / "double"), curves(tmp_path)
+    compare(ours, theirs, 1e-4)
+    assert theirs[-1]["loss"] < 0.7 * theirs[0]["loss"]
+
+
 def test_pieces_are_the_same_pieces(folder, tmp_path):
     worker.detector_trainer(tmp_path, worker.PIECES).run()
     compare(curves(folder / "pieces"), curves(tmp_path), 1e-4)
