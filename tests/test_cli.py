@@ -12,8 +12,7 @@ from detops.cli import PACKAGE
 from detops.data.masks import decode_masks
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
-needs_weights = pytest.mark.skipif(
-)
+needs_weights = pytest.mark.skipif()
 
 
 @pytest.fixture

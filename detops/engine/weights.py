@@ -54,10 +54,10 @@ def load_weights_into(
 ) -> WeightsReport:
     """Fills a detector of this package with weights of this or another library.
 
-    Read are detectors of this package and of maskrcnn-benchmark, torchvision's fasterrcnn_,
-    maskrcnn_, keypointrcnn_ and retinanet_resnet50_fpn, and its ResNets and ResNeXts, which fill
-    the body alone. Their state dict may stand alone, or as ``model`` or ``state_dict`` beside other
-    things.
+    Read are detectors of this package and of maskrcnn-benchmark, torchvision's ``fasterrcnn_``,
+    ``maskrcnn_``, ``keypointrcnn_`` and ``retinanet_resnet50_fpn``, and its ResNets and ResNeXts,
+    which fill the body alone. Their state dict may stand alone, or as ``model`` or ``state_dict``
+    beside other things.
 
     torchvision's RetinaNet has a class 0 that no object is of: it is left out where the model has
     one class less. Anchors are taken from the weights, as far as they are those of the config.
