@@ -218,7 +218,8 @@ void add_input_gradient(const DeformGeometry& g, const DeformParams<A>& params,
   deform_cells_kernel<A><<<blocks_for(cell.numel()), kThreads, 0, stream>>>(
       params, first, cells, cell.mutable_data_ptr<int64_t>());
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const std::tuple<Tensor, Tensor> sorted = at::sort(cell, /*stable=*/true, /*dim=*/0);
+  const std::tuple<Tensor, Tensor> sorted =
+      cell.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const Tensor begin = at::searchsorted(std::get<0>(sorted), at::arange(cells + 1, options));
   const int64_t numbers = images * g.height * g.width * g.channels;
   deform_input_kernel<A><<<blocks_for(numbers), kThreads, 0, stream>>>(
