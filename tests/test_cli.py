@@ -12,7 +12,6 @@ from detops.cli import PACKAGE
 from detops.data.masks import decode_masks
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
-needs_weights = pytest.mark.skipif()
 
 
 @pytest.fixture
@@ -172,7 +171,6 @@ def test_demo_of_masks(capsys, tmp_path, monkeypatch):
     assert Image.open(picture).size == (1200, 800)
 
 
-@needs_weights
 def test_shipped_detector(capsys, tmp_path):
     found, results = tmp_path / "found.json", tmp_path / "results.json"
     assert cli.main(["detect", str(VAL), "--output", str(tmp_path), "--json", str(found)]) == 0
