@@ -5,6 +5,7 @@
 # make docs    the tutorial and the ops' documentation, in build/docs
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
 # make sanitize      the tests on a build that checks every memory access; takes a while
+# make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
 PYTHON ?= python3
@@ -18,7 +19,7 @@ CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -We
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
 
-.PHONY: demo test lint format bench docs wheel cuda-build sanitize cross-check clean
+.PHONY: demo test lint format bench docs wheel cuda-build sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -60,6 +61,13 @@ sanitize: $(VENV)/.dependencies
 	cd build/sanitize/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests
+
+# Twice: the threads of a block in their order, and backwards.
+emulate: $(VENV)/.dependencies
+	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
+		--build-base build/emulation --build-lib build/emulation/lib
+	for order in forwards backwards; do (cd build/emulation/lib && DETOPS_EMULATION=$$order \
+		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies

@@ -1,7 +1,8 @@
 """Builds detops._C.
 
 FORCE_CUDA=1 builds the CUDA half without a GPU, DEBUG=1 for a debugger, SANITIZE=1 with checks of
-every memory access and of undefined behaviour.
+every memory access and of undefined behaviour. EMULATE_CUDA=1 is for tests: the CUDA kernels run on
+the CPU, in place of the CPU's own.
 """
 
 import os
@@ -27,7 +28,8 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 WERROR = os.environ.get("DETOPS_WERROR", "0") == "1"
 SANITIZE = os.environ.get("SANITIZE", "0") == "1"
 FORCE_CUDA = os.environ.get("FORCE_CUDA", "0") == "1"
-WITH_CUDA = CUDA_HOME is not None and (torch.cuda.is_available() or FORCE_CUDA)
+EMULATE_CUDA = os.environ.get("EMULATE_CUDA", "0") == "1"
+WITH_CUDA = CUDA_HOME is not None and (torch.cuda.is_available() or FORCE_CUDA) and not EMULATE_CUDA
 if FORCE_CUDA and CUDA_HOME is None:
     sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc.")
 COMPILER = os.environ.get("CXX", "c++").split()[0]
@@ -69,6 +71,15 @@ options = {
 if WITH_CUDA:
     options["sources"] += sources("csrc/cuda/*.cu")
     options["define_macros"] += [("WITH_CUDA", None)]
+if EMULATE_CUDA:
+    # Under a name that the C++ compiler gets.
+    wrappers = ROOT / "build" / "emulation" / "sources"
+    wrappers.mkdir(parents=True, exist_ok=True)
+    for path in sources("csrc/cuda/*.cu"):
+        (wrappers / f"{Path(path).stem}.cpp").write_text(f'#include "{ROOT / path}"\n')
+    options["sources"] += sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
+    options["define_macros"] += [("DETOPS_EMULATE_CUDA", None)]
+    options["include_dirs"] = [str(ROOT / "csrc/cuda/emulation")]
 if DEBUG:
     options["define_macros"] += [("DETOPS_DEBUG", None)]
 

@@ -247,8 +247,12 @@ namespace {
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,
-#define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
 #define DETOPS_CUDA(op) m.impl(#op, TORCH_FN(detops::cuda::op));
+#ifdef DETOPS_EMULATE_CUDA
+#define DETOPS_CPU DETOPS_CUDA
+#else
+#define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
+#endif
 #define DETOPS_META(op) m.impl(#op, TORCH_FN(detops::meta::op));
 #define DETOPS_COMPOSITE(space, op) m.impl(#op, TORCH_FN(detops::space::op));
 
@@ -348,6 +352,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
   m.def("set_cpu_isa", &detops::cpu::set_cpu_isa, py::arg("name"),
         "Forces an instruction set (baseline, avx2, avx512), or auto for PyTorch's choice.");
+#ifdef DETOPS_EMULATE_CUDA
+  m.attr("emulated") = true;
+#else
+  m.attr("emulated") = false;
+#endif
 #ifdef WITH_CUDA
   m.attr("cuda_version") = CUDA_VERSION;
 #else

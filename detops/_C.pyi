@@ -6,6 +6,7 @@ from torch import Tensor
 from torch._ops import OpOverloadPacket
 
 cuda_version: int | None
+emulated: bool
 
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> None: ...

@@ -11,6 +11,14 @@ CUDA = pytest.param(
 )
 
 
+def pytest_collection_modifyitems(items):
+    """Emulated kernels are tested by what would run on a GPU."""
+    if detops._C.emulated:
+        for item in items:
+            if "device" not in item.fixturenames:
+                item.add_marker(pytest.mark.skip(reason="does not concern the CUDA kernels"))
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers_every_run():
     torch.manual_seed(0)
@@ -19,6 +27,12 @@ def same_random_numbers_every_run():
 @pytest.fixture(params=["cpu", CUDA])
 def device(request):
     return request.param
+
+
+@pytest.fixture
+def values_are_checked(device):
+    """The CPU's kernels refuse what the CUDA kernels, which nobody waits for, only make safe."""
+    return device == "cpu" and not detops._C.emulated
 
 
 def _isas():

@@ -34,10 +34,9 @@ Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
   if (output.numel() == 0) return output;
   const Tensor left = x.contiguous(), right = y.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "detops.axpy", [&] {
-    axpy_kernel<<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
-        at::opmath_type<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("axpy", axpy_kernel<scalar_t, at::opmath_type<scalar_t>>, blocks_for(output.numel()),
+           left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
+           at::opmath_type<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
   });
   return output;
 }
@@ -49,12 +48,10 @@ std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
   const Tensor outer = grad.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.axpy_backward", [&] {
-        axpy_backward_kernel<<<blocks_for(grad.numel()), kThreads, 0,
-                               at::cuda::getCurrentCUDAStream()>>>(
-            outer.const_data_ptr<scalar_t>(), at::opmath_type<scalar_t>(alpha),
-            std::get<0>(results).mutable_data_ptr<scalar_t>(),
-            std::get<1>(results).mutable_data_ptr<scalar_t>(), grad.numel());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("axpy_backward", axpy_backward_kernel<scalar_t, at::opmath_type<scalar_t>>,
+               blocks_for(grad.numel()), outer.const_data_ptr<scalar_t>(),
+               at::opmath_type<scalar_t>(alpha), std::get<0>(results).mutable_data_ptr<scalar_t>(),
+               std::get<1>(results).mutable_data_ptr<scalar_t>(), grad.numel());
       });
   return results;
 }

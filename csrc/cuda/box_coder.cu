@@ -79,9 +79,8 @@ Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
   AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes", [&] {
     auto p = coder_params<scalar_t>(anchor, weights);
     p.boxes = rows<math::Box, scalar_t>(box);
-    encode_boxes_kernel<<<blocks_for(p.count), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        p, mutable_rows<math::Delta, scalar_t>(deltas));
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("encode_boxes", encode_boxes_kernel<scalar_t>, blocks_for(p.count), p,
+           mutable_rows<math::Delta, scalar_t>(deltas));
   });
   return deltas.to(output.scalar_type());
 }
@@ -99,11 +98,9 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
   AT_DISPATCH_FLOATING_TYPES(type, "detops.encode_boxes_backward", [&] {
     auto p = coder_params<scalar_t>(anchor, weights);
     p.boxes = rows<math::Box, scalar_t>(box);
-    encode_boxes_backward_kernel<<<blocks_for(p.count), kThreads, 0,
-                                   at::cuda::getCurrentCUDAStream()>>>(
-        p, rows<math::Delta, scalar_t>(outer), mutable_rows<math::Box, scalar_t>(to_box),
-        mutable_rows<math::Box, scalar_t>(to_anchor));
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("encode_boxes_backward", encode_boxes_backward_kernel<scalar_t>, blocks_for(p.count), p,
+           rows<math::Delta, scalar_t>(outer), mutable_rows<math::Box, scalar_t>(to_box),
+           mutable_rows<math::Box, scalar_t>(to_anchor));
   });
   return {grad_boxes.copy_(to_box), grad_anchors.copy_(to_anchor)};
 }
@@ -121,10 +118,8 @@ Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
     p.deltas = rows<math::Delta, scalar_t>(delta);
     p.per_anchor = delta.size(1) / 4;
     p.clip = static_cast<scalar_t>(clip);
-    decode_boxes_kernel<<<blocks_for(p.count * p.per_anchor), kThreads, 0,
-                          at::cuda::getCurrentCUDAStream()>>>(
-        p, mutable_rows<math::Box, scalar_t>(boxes));
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("decode_boxes", decode_boxes_kernel<scalar_t>, blocks_for(p.count * p.per_anchor), p,
+           mutable_rows<math::Box, scalar_t>(boxes));
   });
   return boxes.to(output.scalar_type());
 }
@@ -145,11 +140,9 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tenso
     p.deltas = rows<math::Delta, scalar_t>(delta);
     p.per_anchor = delta.size(1) / 4;
     p.clip = static_cast<scalar_t>(clip);
-    decode_boxes_backward_kernel<<<blocks_for(p.count), kThreads, 0,
-                                   at::cuda::getCurrentCUDAStream()>>>(
-        p, rows<math::Box, scalar_t>(outer), mutable_rows<math::Delta, scalar_t>(to_delta),
-        mutable_rows<math::Box, scalar_t>(to_anchor));
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("decode_boxes_backward", decode_boxes_backward_kernel<scalar_t>, blocks_for(p.count), p,
+           rows<math::Box, scalar_t>(outer), mutable_rows<math::Delta, scalar_t>(to_delta),
+           mutable_rows<math::Box, scalar_t>(to_anchor));
   });
   return {grad_deltas.copy_(to_delta), grad_anchors.copy_(to_anchor)};
 }

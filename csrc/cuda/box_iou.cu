@@ -53,25 +53,20 @@ __global__ void match_boxes_kernel(const math::Box<T>* a, int64_t n, const math:
 template <math::Overlap kind, typename T>
 void launch_forward(const Tensor& first, const Tensor& second, double eps, Tensor& output) {
   using Box = math::Box<T>;
-  box_iou_kernel<kind, T>
-      <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          reinterpret_cast<const Box*>(first.const_data_ptr<T>()), first.size(0),
-          reinterpret_cast<const Box*>(second.const_data_ptr<T>()), second.size(0),
-          static_cast<T>(eps), output.mutable_data_ptr<T>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("box_iou", box_iou_kernel<kind, T>, blocks_for(output.numel()),
+         reinterpret_cast<const Box*>(first.const_data_ptr<T>()), first.size(0),
+         reinterpret_cast<const Box*>(second.const_data_ptr<T>()), second.size(0),
+         static_cast<T>(eps), output.mutable_data_ptr<T>());
 }
 
 template <math::Overlap kind, typename T>
 void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, const Tensor& a,
                  const Tensor& b, double eps, const Tensor& grad_a) {
   using Box = math::Box<T>;
-  box_iou_rows_kernel<kind, T>
-      <<<blocks_for(a.size(0)), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          grad.const_data_ptr<T>(), stride_row, stride_col,
-          reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
-          reinterpret_cast<const Box*>(b.const_data_ptr<T>()), b.size(0), static_cast<T>(eps),
-          reinterpret_cast<Box*>(grad_a.mutable_data_ptr<T>()));
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("box_iou", box_iou_rows_kernel<kind, T>, blocks_for(a.size(0)), grad.const_data_ptr<T>(),
+         stride_row, stride_col, reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
+         reinterpret_cast<const Box*>(b.const_data_ptr<T>()), b.size(0), static_cast<T>(eps),
+         reinterpret_cast<Box*>(grad_a.mutable_data_ptr<T>()));
 }
 
 }  // namespace
@@ -126,11 +121,10 @@ std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes
   const Tensor second = boxes2.to(best.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(best.scalar_type(), "detops.match_boxes", [&] {
     using Box = math::Box<scalar_t>;
-    match_boxes_kernel<scalar_t><<<blocks_for(n), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>()), n,
-        reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), m,
-        best.mutable_data_ptr<scalar_t>(), index.mutable_data_ptr<int64_t>());
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("match_boxes", match_boxes_kernel<scalar_t>, blocks_for(n),
+           reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>()), n,
+           reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), m,
+           best.mutable_data_ptr<scalar_t>(), index.mutable_data_ptr<int64_t>());
   });
   return {best, index};
 }

@@ -40,21 +40,16 @@ math::Box<T>* mutable_boxes_of(const Tensor& t) {
 
 template <math::Overlap kind, typename T>
 void launch_forward(const Tensor& a, const Tensor& b, double eps, const Tensor& loss) {
-  box_iou_loss_kernel<kind, T>
-      <<<blocks_for(loss.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          boxes_of<T>(a), boxes_of<T>(b), loss.numel(), static_cast<T>(eps),
-          loss.mutable_data_ptr<T>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("box_iou_loss", box_iou_loss_kernel<kind, T>, blocks_for(loss.numel()), boxes_of<T>(a),
+         boxes_of<T>(b), loss.numel(), static_cast<T>(eps), loss.mutable_data_ptr<T>());
 }
 
 template <math::Overlap kind, typename T>
 void launch_backward(const Tensor& grad, const Tensor& a, const Tensor& b, double eps,
                      const Tensor& grad_a, const Tensor& grad_b) {
-  box_iou_loss_backward_kernel<kind, T>
-      <<<blocks_for(grad.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          grad.const_data_ptr<T>(), boxes_of<T>(a), boxes_of<T>(b), grad.numel(),
-          static_cast<T>(eps), mutable_boxes_of<T>(grad_a), mutable_boxes_of<T>(grad_b));
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("box_iou_loss", box_iou_loss_backward_kernel<kind, T>, blocks_for(grad.numel()),
+         grad.const_data_ptr<T>(), boxes_of<T>(a), boxes_of<T>(b), grad.numel(),
+         static_cast<T>(eps), mutable_boxes_of<T>(grad_a), mutable_boxes_of<T>(grad_b));
 }
 
 }  // namespace

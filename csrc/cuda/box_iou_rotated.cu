@@ -25,12 +25,10 @@ Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
   const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou_rotated", [&] {
     const Tensor a = rotated_boxes<scalar_t>(first), b = rotated_boxes<scalar_t>(second);
-    box_iou_rotated_kernel<scalar_t>
-        <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-            reinterpret_cast<const RotatedBox*>(a.const_data_ptr<double>()), a.size(0),
-            reinterpret_cast<const RotatedBox*>(b.const_data_ptr<double>()), b.size(0),
-            output.mutable_data_ptr<scalar_t>());
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("box_iou_rotated", box_iou_rotated_kernel<scalar_t>, blocks_for(output.numel()),
+           reinterpret_cast<const RotatedBox*>(a.const_data_ptr<double>()), a.size(0),
+           reinterpret_cast<const RotatedBox*>(b.const_data_ptr<double>()), b.size(0),
+           output.mutable_data_ptr<scalar_t>());
   });
   return output;
 }

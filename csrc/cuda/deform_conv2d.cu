@@ -198,10 +198,8 @@ template <typename A>
 Tensor make_columns(const DeformGeometry& g, const DeformParams<A>& params, const Tensor& like) {
   Tensor columns =
       at::empty({g.groups, params.count, g.points() * g.group_channels()}, like.options());
-  deform_columns_kernel<A>
-      <<<blocks_for(columns.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          params, columns.mutable_data_ptr<A>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("deform_conv2d", deform_columns_kernel<A>, blocks_for(columns.numel()), params,
+         columns.mutable_data_ptr<A>());
   return columns;
 }
 
@@ -209,24 +207,21 @@ Tensor make_columns(const DeformGeometry& g, const DeformParams<A>& params, cons
 template <typename A>
 void add_input_gradient(const DeformGeometry& g, const DeformParams<A>& params,
                         const Tensor& grad_columns, Tensor& grad_input) {
-  const auto stream = at::cuda::getCurrentCUDAStream();
   const int64_t first = params.first / g.positions();
   const int64_t images = (params.first + params.count - 1) / g.positions() + 1 - first;
   const int64_t cells = images * g.offset_groups * (g.height + 1) * (g.width + 1);
   const auto options = grad_columns.options().dtype(at::kLong);
   Tensor cell = at::empty({params.count * g.offset_groups * g.points()}, options);
-  deform_cells_kernel<A><<<blocks_for(cell.numel()), kThreads, 0, stream>>>(
-      params, first, cells, cell.mutable_data_ptr<int64_t>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("deform_conv2d", deform_cells_kernel<A>, blocks_for(cell.numel()), params, first, cells,
+         cell.mutable_data_ptr<int64_t>());
   const std::tuple<Tensor, Tensor> sorted =
       cell.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const Tensor begin = at::searchsorted(std::get<0>(sorted), at::arange(cells + 1, options));
   const int64_t numbers = images * g.height * g.width * g.channels;
-  deform_input_kernel<A><<<blocks_for(numbers), kThreads, 0, stream>>>(
-      params, grad_columns.const_data_ptr<A>(), first, images,
-      std::get<1>(sorted).const_data_ptr<int64_t>(), begin.const_data_ptr<int64_t>(),
-      grad_input.mutable_data_ptr<A>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("deform_conv2d", deform_input_kernel<A>, blocks_for(numbers), params,
+         grad_columns.const_data_ptr<A>(), first, images,
+         std::get<1>(sorted).const_data_ptr<int64_t>(), begin.const_data_ptr<int64_t>(),
+         grad_input.mutable_data_ptr<A>());
 }
 
 template <typename A>
@@ -258,11 +253,8 @@ void backward(const DeformGeometry& g, const Inputs& in, const Tensor& grad_rows
       const Tensor grad_columns = at::bmm(grad, in.weight);
       if (out.offset.defined() || out.mask.defined()) {
         const int64_t threads = count * g.offset_groups * g.points() * kWarp;
-        deform_offset_kernel<A>
-            <<<blocks_for(threads), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                params, grad_columns.template const_data_ptr<A>(), data(out.offset),
-                data(out.mask));
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("deform_conv2d", deform_offset_kernel<A>, blocks_for(threads), params,
+               grad_columns.template const_data_ptr<A>(), data(out.offset), data(out.mask));
       }
       if (out.input.defined()) add_input_gradient<A>(g, params, grad_columns, out.input);
     }

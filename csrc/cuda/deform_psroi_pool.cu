@@ -160,11 +160,9 @@ Tensor offset_gradient(const SparsePoolParams<T>& p, const DeformSampling<A>& sa
   const int64_t blocks = offset.numel() / 2;
   if (blocks == 0) return result;
   TORCH_CHECK(blocks <= INT32_MAX, "detops: ", blocks, " offsets are too many");
-  offset_backward_kernel<<<static_cast<unsigned>(blocks), kThreads, 0,
-                           at::cuda::getCurrentCUDAStream()>>>(
-      p, sampling, grad.const_data_ptr<T>(), maps.const_data_ptr<T>(),
-      result.mutable_data_ptr<A>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("deform_psroi_pool_backward", offset_backward_kernel<T, A>, static_cast<unsigned>(blocks),
+         p, sampling, grad.const_data_ptr<T>(), maps.const_data_ptr<T>(),
+         result.mutable_data_ptr<A>());
   return result;
 }
 
@@ -191,11 +189,10 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.deform_psroi_pooling", [&] {
         using A = at::opmath_type<scalar_t>;
         const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, count, maps);
-        count_samples_kernel<<<blocks_for(count.numel()), kThreads, 0,
-                               at::cuda::getCurrentCUDAStream()>>>(sampling, rois.size(0),
-                                                                   count.mutable_data_ptr<A>());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
-        sparse_pool_forward(sparse_pool_params<scalar_t>(output, maps, group_size), sampling, maps,
+        launch("deform_psroi_pool", count_samples_kernel<A>, blocks_for(count.numel()), sampling,
+               rois.size(0), count.mutable_data_ptr<A>());
+        sparse_pool_forward("deform_psroi_pool",
+                            sparse_pool_params<scalar_t>(output, maps, group_size), sampling, maps,
                             output);
       });
   return {output, count};
@@ -224,7 +221,8 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
         using A = at::opmath_type<scalar_t>;
         const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
         const auto params = sparse_pool_params<scalar_t>(pooled, grad_input, group_size);
-        if (grad_input.numel() > 0) sparse_pool_backward(params, sampling, pooled, grad_input);
+        if (grad_input.numel() > 0)
+          sparse_pool_backward("deform_psroi_pool_backward", params, sampling, pooled, grad_input);
         if (offset) {
           grad_offset.copy_(offset_gradient(params, sampling, pooled, maps, wide_offset));
         }

@@ -35,12 +35,10 @@ void launch_forward(const Tensor& x, const Tensor& t, double alpha, double gamma
         using wide_t = at::opmath_type<scalar_t>;
         const auto f = math::focal_of<wide_t>(alpha, gamma);
         math::with_focus(math::focus_of(gamma), [&](auto focus) {
-          focal_loss_kernel<decltype(focus)::value>
-              <<<blocks_for(x.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                  f, x.const_data_ptr<scalar_t>(), t.const_data_ptr<scalar_t>(), x.numel(),
-                  output.mutable_data_ptr<scalar_t>());
+          launch("sigmoid_focal_loss", focal_loss_kernel<decltype(focus)::value, scalar_t, wide_t>,
+                 blocks_for(x.numel()), f, x.const_data_ptr<scalar_t>(),
+                 t.const_data_ptr<scalar_t>(), x.numel(), output.mutable_data_ptr<scalar_t>());
         });
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
       });
 }
 
@@ -84,13 +82,12 @@ Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, con
         using wide_t = at::opmath_type<scalar_t>;
         const auto f = math::focal_of<wide_t>(alpha, gamma);
         math::with_focus(math::focus_of(gamma), [&](auto focus) {
-          focal_loss_backward_kernel<decltype(focus)::value>
-              <<<blocks_for(x.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                  f, outer.const_data_ptr<scalar_t>(), constant ? 0 : 1,
-                  x.const_data_ptr<scalar_t>(), t.const_data_ptr<scalar_t>(), x.numel(),
-                  to_inputs.mutable_data_ptr<scalar_t>());
+          launch("sigmoid_focal_loss_backward",
+                 focal_loss_backward_kernel<decltype(focus)::value, scalar_t, wide_t>,
+                 blocks_for(x.numel()), f, outer.const_data_ptr<scalar_t>(), constant ? 0 : 1,
+                 x.const_data_ptr<scalar_t>(), t.const_data_ptr<scalar_t>(), x.numel(),
+                 to_inputs.mutable_data_ptr<scalar_t>());
         });
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
       });
   return as_type(to_inputs, output.scalar_type());
 }

@@ -21,10 +21,9 @@ Tensor gdh_forward(const Tensor& x) {
   const math::Strided from = strided_of(x);
   with_element(x, [&](auto element) {
     using Element = decltype(element);
-    gdh_kernel<<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        from, static_cast<const Element*>(x.const_data_ptr()),
-        static_cast<Element*>(output.mutable_data_ptr()), output.numel());
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("gdh", gdh_kernel<Element>, blocks_for(output.numel()), from,
+           static_cast<const Element*>(x.const_data_ptr()),
+           static_cast<Element*>(output.mutable_data_ptr()), output.numel());
   });
   return output;
 }

@@ -88,8 +88,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
                                    now.mutable_data_ptr<scalar_t>(),
                                    cell,
                                    states.mutable_data_ptr<scalar_t>() + t * size};
-      lltm_forward_kernel<<<blocks_for(size), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(p);
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      launch("lltm", lltm_forward_kernel<scalar_t>, blocks_for(size), p);
     });
   }
   return {as_type(states, output.scalar_type()), cells, gates};
@@ -125,8 +124,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
                                        to_state.const_data_ptr<scalar_t>(),
                                        to_cell.mutable_data_ptr<scalar_t>(),
                                        to_gates.mutable_data_ptr<scalar_t>() + t * 3 * size};
-      lltm_backward_kernel<<<blocks_for(size), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(p);
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      launch("lltm_backward", lltm_backward_kernel<scalar_t>, blocks_for(size), p);
     });
     if (t > 0 || h_wanted) at::mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
   }

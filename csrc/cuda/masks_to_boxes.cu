@@ -55,11 +55,10 @@ Tensor masks_to_boxes(const Tensor& masks) {
   if (masks.numel() == 0) return output.zero_();
   const Tensor rows = masks.contiguous();
   AT_DISPATCH_V2(rows.scalar_type(), "detops.masks_to_boxes", AT_WRAP([&] {
-                   masks_to_boxes_kernel<<<blocks_for(rows.size(0), 1), kWarp * kWarps, 0,
-                                           at::cuda::getCurrentCUDAStream()>>>(
-                       rows.const_data_ptr<scalar_t>(), rows.size(0), rows.size(1), rows.size(2),
-                       output.mutable_data_ptr<float>());
-                   C10_CUDA_KERNEL_LAUNCH_CHECK();
+                   launch("masks_to_boxes", masks_to_boxes_kernel<scalar_t>,
+                          {blocks_for(rows.size(0), 1), kWarp * kWarps},
+                          rows.const_data_ptr<scalar_t>(), rows.size(0), rows.size(1), rows.size(2),
+                          output.mutable_data_ptr<float>());
                  }),
                  AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool,
                  at::kHalf, at::kBFloat16);

@@ -57,12 +57,9 @@ __global__ void matrix_scores_kernel(MatrixNmsParams<T> p) {
 }
 
 template <math::Decay kind, typename T>
-void launch(const MatrixNmsParams<T>& p) {
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  matrix_terms_kernel<kind, T><<<blocks_for(p.count), kThreads, 0, stream>>>(p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  matrix_scores_kernel<kind, T><<<blocks_for(p.count), kThreads, 0, stream>>>(p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+void decay_scores(const MatrixNmsParams<T>& p) {
+  launch("matrix_nms", matrix_terms_kernel<kind, T>, blocks_for(p.count), p);
+  launch("matrix_nms", matrix_scores_kernel<kind, T>, blocks_for(p.count), p);
 }
 
 }  // namespace
@@ -93,9 +90,9 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
         terms.mutable_data_ptr<scalar_t>(),
         after.mutable_data_ptr<scalar_t>()};
     if (decay_method("matrix_nms", method, /*naive=*/false) == math::Decay::kLinear) {
-      launch<math::Decay::kLinear>(p);
+      decay_scores<math::Decay::kLinear>(p);
     } else {
-      launch<math::Decay::kGaussian>(p);
+      decay_scores<math::Decay::kGaussian>(p);
     }
     lowest = at::scalar_tensor(math::nearest_finite<scalar_t>(min_score), after.options());
   });

@@ -28,7 +28,7 @@ struct MlpParams {
 
 template <typename T>
 __global__ void mlp_forward_kernel(MlpParams<T> p) {
-  extern __shared__ unsigned char memory[];
+  DETOPS_DYNAMIC_SHARED(memory);
   T* w = reinterpret_cast<T*>(memory);
   T *b = w + p.hidden * p.inputs, *v = b + p.hidden, *c = v + p.outputs * p.hidden;
   for (int i = threadIdx.x; i < p.hidden * p.inputs; i += blockDim.x) w[i] = p.hidden_weights[i];
@@ -97,9 +97,8 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
     p.hidden_values = hidden.mutable_data_ptr<scalar_t>();
     p.output = output.mutable_data_ptr<scalar_t>();
     const size_t weights = w.numel() + b.numel() + v.numel() + c.numel();
-    mlp_forward_kernel<<<blocks_for(p.rows), kThreads, weights * sizeof(scalar_t),
-                         at::cuda::getCurrentCUDAStream()>>>(p);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("mlp", mlp_forward_kernel<scalar_t>,
+           {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)}, p);
   });
   return {as_type(output, type), as_type(hidden, type)};
 }
@@ -122,9 +121,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
       p.outputs = static_cast<int>(v.size(0));
       p.output_weights = v.const_data_ptr<scalar_t>();
       p.hidden_values = const_cast<scalar_t*>(h.const_data_ptr<scalar_t>());
-      mlp_backward_kernel<<<blocks_for(h.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          p, g.const_data_ptr<scalar_t>(), to_hidden.mutable_data_ptr<scalar_t>());
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      launch("mlp_backward", mlp_backward_kernel<scalar_t>, blocks_for(h.numel()), p,
+             g.const_data_ptr<scalar_t>(), to_hidden.mutable_data_ptr<scalar_t>());
     });
   }
   return mlp_gradients(g, to_hidden, x, h, w, std::get<0>(results), input_wanted, type);

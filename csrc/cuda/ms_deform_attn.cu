@@ -229,11 +229,10 @@ Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
   const Tensor weights = as_type(attention_weights, wide).contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, value.scalar_type(), "detops.ms_deform_attn", [&] {
-        ms_deform_attn_forward_kernel<scalar_t>
-            <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<scalar_t>(values, shapes, starts, locations, weights),
-                output.mutable_data_ptr<scalar_t>());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t>,
+               blocks_for(output.numel()),
+               make_params<scalar_t>(values, shapes, starts, locations, weights),
+               output.mutable_data_ptr<scalar_t>());
       });
   return output;
 }
@@ -256,26 +255,22 @@ std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, c
   const Tensor weights = as_type(attention_weights, wide).contiguous();
   // Themselves, unless of another dtype.
   const Tensor at_locations = as_type(to_locations, wide), at_weights = as_type(to_weights, wide);
-  const auto stream = at::cuda::getCurrentCUDAStream();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, type, "detops.ms_deform_attn_backward", [&] {
         using wide_t = at::opmath_type<scalar_t>;
         const auto params = make_params<scalar_t>(values, shapes, starts, locations, weights);
         const scalar_t* g = outer.const_data_ptr<scalar_t>();
         if (weights.numel() > 0) {
-          sample_gradients_kernel<scalar_t>
-              <<<blocks_for(weights.numel(), kWarps), kThreads, 0, stream>>>(
-                  params, g, at_locations.mutable_data_ptr<wide_t>(),
-                  at_weights.mutable_data_ptr<wide_t>());
-          C10_CUDA_KERNEL_LAUNCH_CHECK();
+          launch("ms_deform_attn_backward", sample_gradients_kernel<scalar_t>,
+                 blocks_for(weights.numel(), kWarps), params, g,
+                 at_locations.mutable_data_ptr<wide_t>(), at_weights.mutable_data_ptr<wide_t>());
         }
         if (value.numel() > 0) {
           const int64_t tiles = (params.positions + kTile - 1) / kTile;
           const dim3 grid(static_cast<unsigned>(params.images * params.heads * tiles),
                           static_cast<unsigned>((params.channels + kWarp - 1) / kWarp));
-          value_gradient_kernel<scalar_t>
-              <<<grid, kThreads, 0, stream>>>(params, g, to_value.mutable_data_ptr<scalar_t>());
-          C10_CUDA_KERNEL_LAUNCH_CHECK();
+          launch("ms_deform_attn_backward", value_gradient_kernel<scalar_t>, grid, params, g,
+                 to_value.mutable_data_ptr<scalar_t>());
         }
       });
   return {to_value, as_type(at_locations, to_locations.scalar_type()),

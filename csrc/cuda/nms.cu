@@ -25,7 +25,7 @@ Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, dou
   const Tensor sorted = boxes.to(compute_type(boxes.scalar_type())).index_select(0, order);
   return AT_DISPATCH_FLOATING_TYPES(sorted.scalar_type(), "detops.nms", [&] {
     const auto* box = reinterpret_cast<const math::Box<scalar_t>*>(sorted.const_data_ptr());
-    return select_boxes(order, idxs, BoxTest<scalar_t>{box, threshold});
+    return select_boxes("nms", order, idxs, BoxTest<scalar_t>{box, threshold});
   });
 }
 

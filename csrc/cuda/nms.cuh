@@ -77,12 +77,11 @@ inline Tensor selection_order(const Tensor& scores) {
 
 // The indices in `order`, at least one, of the boxes that no kept box before them suppresses.
 template <typename Test>
-Tensor select_boxes(const Tensor& order, const Tensor* idxs, const Test& test) {
+Tensor select_boxes(const char* op, const Tensor& order, const Tensor* idxs, const Test& test) {
   const int64_t count = order.size(0);
   const Tensor labels = idxs ? idxs->to(at::kLong).index_select(0, order) : Tensor();
   const Tensor keep = at::ones({count}, order.options().dtype(at::kBool));
   const Tensor kept = at::empty({kNmsChunk + 1}, order.options().dtype(at::kInt));
-  const auto stream = at::cuda::getCurrentCUDAStream();
   const NmsParams<Test> p{test,
                           labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr,
                           count,
@@ -90,11 +89,9 @@ Tensor select_boxes(const Tensor& order, const Tensor* idxs, const Test& test) {
                           kept.mutable_data_ptr<int32_t>(),
                           kept.mutable_data_ptr<int32_t>() + kNmsChunk};
   for (int64_t begin = 0; begin < count; begin += kNmsChunk) {
-    resolve_chunk_kernel<<<1, kNmsChunk, 0, stream>>>(p, begin);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch(op, resolve_chunk_kernel<Test>, {1, kNmsChunk}, p, begin);
     if (begin + kNmsChunk >= count) break;
-    suppress_rest_kernel<<<blocks_for(count - begin - kNmsChunk), kThreads, 0, stream>>>(p, begin);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch(op, suppress_rest_kernel<Test>, blocks_for(count - begin - kNmsChunk), p, begin);
   }
   return order.masked_select(keep);
 }

@@ -25,7 +25,7 @@ Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, dou
   return AT_DISPATCH_FLOATING_TYPES(sorted.scalar_type(), "detops.nms_rotated", [&] {
     const Tensor prepared = rotated_boxes<scalar_t>(sorted);
     const auto* box = reinterpret_cast<const RotatedBox*>(prepared.const_data_ptr());
-    return select_boxes(order, idxs, RotatedTest<scalar_t>{box, threshold});
+    return select_boxes("nms_rotated", order, idxs, RotatedTest<scalar_t>{box, threshold});
   });
 }
 

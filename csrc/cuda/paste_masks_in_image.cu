@@ -71,9 +71,8 @@ Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t he
                                        width,
                                        static_cast<scalar_t>(threshold),
                                        !(threshold >= 0)};
-    paste_masks_in_image_kernel<<<blocks_for(output.size(0) * height, 1), kThreads, 0,
-                                  at::cuda::getCurrentCUDAStream()>>>(params, pixels);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch("paste_masks_in_image", paste_masks_in_image_kernel<scalar_t>,
+           blocks_for(output.size(0) * height, 1), params, pixels);
   });
   return output;
 }

@@ -147,11 +147,9 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.ps_roi_align", [&] {
         using A = at::opmath_type<scalar_t>;
-        ps_roi_align_forward_kernel<Rule<A>, scalar_t, A>
-            <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<A>(pooling, maps, wide_rois, output.size(1)),
-                maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("ps_roi_align", ps_roi_align_forward_kernel<Rule<A>, scalar_t, A>,
+               blocks_for(output.numel()), make_params<A>(pooling, maps, wide_rois, output.size(1)),
+               maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
       });
   return output;
 }
@@ -165,12 +163,10 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.ps_roi_align_backward", [&] {
         using A = at::opmath_type<scalar_t>;
-        ps_roi_align_backward_kernel<Rule<A>, scalar_t, A>
-            <<<tiles.grid, kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<A>(pooling, maps, wide_rois, grad.size(1)),
-                pooled.const_data_ptr<scalar_t>(), maps.mutable_data_ptr<scalar_t>(), tiles.high,
-                tiles.wide);
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("ps_roi_align_backward", ps_roi_align_backward_kernel<Rule<A>, scalar_t, A>,
+               tiles.grid, make_params<A>(pooling, maps, wide_rois, grad.size(1)),
+               pooled.const_data_ptr<scalar_t>(), maps.mutable_data_ptr<scalar_t>(), tiles.high,
+               tiles.wide);
       });
   return maps;
 }

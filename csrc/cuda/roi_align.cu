@@ -204,11 +204,9 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   const Tensor wide_rois = wide(rois, output.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "detops.roi_align", [&] {
-        roi_align_forward_kernel<scalar_t>
-            <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<scalar_t>(pooling, maps, wide_rois),
-                output.mutable_data_ptr<scalar_t>());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("roi_align", roi_align_forward_kernel<scalar_t>, blocks_for(output.numel()),
+               make_params<scalar_t>(pooling, maps, wide_rois),
+               output.mutable_data_ptr<scalar_t>());
       });
   return output;
 }
@@ -224,11 +222,9 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
         for (size_t level = 0; level < maps.size(); ++level) {
           const Tiles tiles =
               tiles_of(params.images, params.channels, maps[level].size(2), maps[level].size(3));
-          roi_align_backward_kernel<scalar_t>
-              <<<tiles.grid, kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                  params, pooled.const_data_ptr<scalar_t>(), static_cast<int64_t>(level),
-                  tiles.high, tiles.wide);
-          C10_CUDA_KERNEL_LAUNCH_CHECK();
+          launch("roi_align_backward", roi_align_backward_kernel<scalar_t>, tiles.grid, params,
+                 pooled.const_data_ptr<scalar_t>(), static_cast<int64_t>(level), tiles.high,
+                 tiles.wide);
         }
       });
   return maps;

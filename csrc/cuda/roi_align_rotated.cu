@@ -67,7 +67,7 @@ Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double
   const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.roi_align_rotated", [&] {
-        sparse_pool_forward(sparse_pool_params<scalar_t>(output, maps, 1),
+        sparse_pool_forward("roi_align_rotated", sparse_pool_params<scalar_t>(output, maps, 1),
                             make_sampling<at::opmath_type<scalar_t>>(wide_rois, spatial_scale,
                                                                      output, maps, sampling_ratio),
                             maps, output);
@@ -88,7 +88,8 @@ Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_rotated_backward", [&] {
-        sparse_pool_backward(sparse_pool_params<scalar_t>(pooled, maps, 1),
+        sparse_pool_backward("roi_align_rotated_backward",
+                             sparse_pool_params<scalar_t>(pooled, maps, 1),
                              make_sampling<at::opmath_type<scalar_t>>(wide_rois, spatial_scale,
                                                                       pooled, maps, sampling_ratio),
                              pooled, maps);

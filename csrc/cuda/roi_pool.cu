@@ -146,12 +146,10 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.roi_pool", [&] {
         using A = at::opmath_type<scalar_t>;
-        roi_pool_forward_kernel<scalar_t, A>
-            <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
-                maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>(),
-                argmax.mutable_data_ptr<int32_t>());
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("roi_pool", roi_pool_forward_kernel<scalar_t, A>, blocks_for(output.numel()),
+               make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
+               maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>(),
+               argmax.mutable_data_ptr<int32_t>());
       });
   return result;
 }
@@ -171,12 +169,10 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_pool_backward", [&] {
         using A = at::opmath_type<scalar_t>;
-        roi_pool_backward_kernel<scalar_t, A>
-            <<<tiles.grid, kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-                make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
-                pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
-                maps.mutable_data_ptr<scalar_t>(), tiles.high, tiles.wide);
-        C10_CUDA_KERNEL_LAUNCH_CHECK();
+        launch("roi_pool_backward", roi_pool_backward_kernel<scalar_t, A>, tiles.grid,
+               make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
+               pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
+               maps.mutable_data_ptr<scalar_t>(), tiles.high, tiles.wide);
       });
   return maps;
 }

@@ -19,11 +19,9 @@ template <typename T>
 Tensor rotated_boxes(const Tensor& boxes) {
   constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);
   const Tensor prepared = at::empty({boxes.size(0), kNumbers}, boxes.options().dtype(at::kDouble));
-  rotated_boxes_kernel<T>
-      <<<blocks_for(boxes.size(0)), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          boxes.const_data_ptr<T>(), boxes.size(0),
-          reinterpret_cast<RotatedBox*>(prepared.mutable_data_ptr<double>()));
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch("rotated_boxes", rotated_boxes_kernel<T>, blocks_for(boxes.size(0)),
+         boxes.const_data_ptr<T>(), boxes.size(0),
+         reinterpret_cast<RotatedBox*>(prepared.mutable_data_ptr<double>()));
   return prepared;
 }
 

@@ -152,16 +152,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, typename Sampling>
-void sparse_pool_forward(const SparsePoolParams<T>& p, const Sampling& sampling, const Tensor& maps,
-                         Tensor& output) {
-  sparse_pool_forward_kernel<T>
-      <<<blocks_for(output.numel()), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          p, sampling, maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+void sparse_pool_forward(const char* op, const SparsePoolParams<T>& p, const Sampling& sampling,
+                         const Tensor& maps, Tensor& output) {
+  launch(op, sparse_pool_forward_kernel<T, Sampling>, blocks_for(output.numel()), p, sampling,
+         maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
 }
 
 template <typename T, typename Sampling>
-void sparse_pool_backward(const SparsePoolParams<T>& p, const Sampling& sampling,
+void sparse_pool_backward(const char* op, const SparsePoolParams<T>& p, const Sampling& sampling,
                           const Tensor& grad, Tensor& maps) {
   const int64_t high = (p.height + kTile - 1) / kTile;
   const int64_t wide = (p.width + kTile - 1) / kTile;
@@ -169,10 +167,8 @@ void sparse_pool_backward(const SparsePoolParams<T>& p, const Sampling& sampling
   const int64_t blocks = (per_class + kChannelTile - 1) / kChannelTile;
   const int64_t grid = sampling.classes * p.groups * p.groups * blocks * p.images * high * wide;
   TORCH_CHECK(grid <= INT32_MAX, "detops: a gradient of ", maps.sizes(), " is too large");
-  sparse_pool_backward_kernel<T>
-      <<<static_cast<unsigned>(grid), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-          p, sampling, grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), high, wide);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch(op, sparse_pool_backward_kernel<T, Sampling>, static_cast<unsigned>(grid), p, sampling,
+         grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), high, wide);
 }
 
 // `pooled` and `maps` are contiguous in their layout.

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+#include "emulation.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace detops::cuda::emulation {
+
+#ifndef __x86_64__
+#error "EMULATE_CUDA=1 is written for x86-64"
+#endif
+
+// Goes on where `to` was left, and leaves the place to return to in `from`. swapcontext would do,
+// but asks the kernel for the signals each time: ten times slower.
+extern "C" void detops_switch_stack(void** from, void* to);
+asm(R"(
+.text
+.local detops_switch_stack
+.type detops_switch_stack, @function
+detops_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+Place block_place, block_count, thread_place, thread_count;
+unsigned char* dynamic_memory;
+
+namespace {
+
+constexpr size_t kStack = 256 << 10;
+constexpr unsigned kWarp = 32;
+
+// Threads that wait for each other: those of a block, or of a warp.
+struct Barrier {
+  unsigned members = 0, arrived = 0;
+  uint64_t passed = 0;
+
+  void let_pass() {
+    arrived = 0;
+    ++passed;
+  }
+};
+
+struct Warp {
+  Barrier barrier;
+  uint64_t values[kWarp];
+};
+
+struct Thread {
+  void* top = nullptr;  // of the stack, where it was left
+  std::unique_ptr<unsigned char[]> stack{new unsigned char[kStack]};
+  bool done = false;
+  const Barrier* waits_for = nullptr;
+  uint64_t until = 0;
+
+  bool ready() const { return !done && (waits_for == nullptr || waits_for->passed >= until); }
+};
+
+// One grid at a time, whoever launches it.
+std::mutex running;
+void* scheduler;
+std::vector<std::unique_ptr<Thread>> threads;
+std::vector<Warp> warps;
+Barrier block;
+unsigned self;
+const std::function<void()>* body_of_kernel;
+
+void wait(Barrier& barrier) {
+  Thread& me = *threads[self];
+  me.waits_for = &barrier;
+  me.until = barrier.passed + 1;
+  if (++barrier.arrived == barrier.members) barrier.let_pass();
+  if (!me.ready()) detops_switch_stack(&me.top, scheduler);
+  me.waits_for = nullptr;
+}
+
+// A thread that has ended keeps nobody waiting.
+void leave(Barrier& barrier) {
+  --barrier.members;
+  if (barrier.members > 0 && barrier.arrived == barrier.members) barrier.let_pass();
+}
+
+void run_thread() {
+  (*body_of_kernel)();
+  threads[self]->done = true;
+  leave(warps[self / kWarp].barrier);
+  leave(block);
+  detops_switch_stack(&threads[self]->top, scheduler);
+}
+
+void start(Thread& thread) {
+  thread.done = false;
+  thread.waits_for = nullptr;
+  // Six registers, the address that `ret` takes, and one that makes the stack look as after a call.
+  auto* top = reinterpret_cast<void**>(thread.stack.get() + kStack) - 8;
+  std::fill_n(top, 8, nullptr);
+  top[6] = reinterpret_cast<void*>(run_thread);
+  thread.top = top;
+}
+
+void run_block(unsigned count, bool backwards) {
+  block = {count};
+  warps.assign((count + kWarp - 1) / kWarp, {});
+  for (unsigned i = 0; i < count; ++i) {
+    start(*threads[i]);
+    ++warps[i / kWarp].barrier.members;
+  }
+  for (unsigned left = count; left > 0;) {
+    bool went_on = false;
+    for (unsigned i = 0; i < count; ++i) {
+      self = backwards ? count - 1 - i : i;
+      Thread& thread = *threads[self];
+      if (!thread.ready()) continue;
+      thread_place.x = self;
+      detops_switch_stack(&scheduler, thread.top);
+      went_on = true;
+      if (thread.done) --left;
+    }
+    TORCH_CHECK(went_on, "detops: the threads of a block wait at different barriers");
+  }
+}
+
+}  // namespace
+
+void block_barrier() { wait(block); }
+
+void exchange(uint64_t value, uint64_t (&everyone)[32]) {
+  Warp& warp = warps[self / kWarp];
+  warp.values[self % kWarp] = value;
+  wait(warp.barrier);
+  std::memcpy(everyone, warp.values, sizeof(everyone));
+  // Nobody may write the next value before all have read this one.
+  wait(warp.barrier);
+}
+
+void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>& body) {
+  const std::lock_guard<std::mutex> lock(running);
+  TORCH_CHECK(count > 0 && count <= 1024 && blocks.y <= 65535 && blocks.z <= 65535,
+              "detops: no GPU runs a grid like that");
+  const char* mode = std::getenv("DETOPS_EMULATION");
+  const bool backwards = mode != nullptr && std::strcmp(mode, "backwards") == 0;
+  while (threads.size() < count) threads.push_back(std::make_unique<Thread>());
+  std::vector<unsigned char> memory(shared);
+  dynamic_memory = memory.data();
+  body_of_kernel = &body;
+  block_count = {blocks.x, blocks.y, blocks.z};
+  thread_count = {count, 1, 1};
+  thread_place = {};
+  for (unsigned z = 0; z < blocks.z; ++z) {
+    for (unsigned y = 0; y < blocks.y; ++y) {
+      for (unsigned x = 0; x < blocks.x; ++x) {
+        block_place = {x, y, z};
+        run_block(count, backwards);
+      }
+    }
+  }
+}
+
+}  // namespace detops::cuda::emulation

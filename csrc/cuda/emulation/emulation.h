@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+// CUDA's words for a host compiler: the kernels of csrc/cuda run on the CPU, a block at a time,
+// each thread of it a fiber. So the index maps, bounds, tiles and barriers that a GPU would run are
+// tested where there is none: EMULATE_CUDA=1 builds a detops whose CPU ops are these kernels.
+//
+// What it cannot show: caches, atomics, the memory model between barriers, speed. What it shows and
+// a GPU would not: a barrier that not all threads reach, and, when the threads of a block are run
+// in the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+// Blocks run one after another, so a block's memory may be everyone's.
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace detops::cuda::emulation {
+
+// A kernel's body, run by every thread of the grid.
+void run(dim3 blocks, unsigned threads, size_t shared, const std::function<void()>& body);
+
+struct Place {
+  unsigned x = 0, y = 0, z = 0;
+};
+extern Place block_place, block_count, thread_place, thread_count;
+extern unsigned char* dynamic_memory;
+
+void block_barrier();
+
+// Gives every lane the values of its warp's 32, 0 for lanes that there are not.
+void exchange(uint64_t value, uint64_t (&everyone)[32]);
+
+template <typename T>
+T shuffle(T value, int from) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t mine = 0, everyone[32];
+  __builtin_memcpy(&mine, &value, sizeof(T));
+  exchange(mine, everyone);
+  T result;
+  __builtin_memcpy(&result, &everyone[from & 31], sizeof(T));
+  return result;
+}
+
+inline int lane() { return static_cast<int>(thread_place.x % 32); }
+
+}  // namespace detops::cuda::emulation
+
+#define blockIdx (::detops::cuda::emulation::block_place)
+#define gridDim (::detops::cuda::emulation::block_count)
+#define threadIdx (::detops::cuda::emulation::thread_place)
+#define blockDim (::detops::cuda::emulation::thread_count)
+
+inline void __syncthreads() { detops::cuda::emulation::block_barrier(); }
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int from) {
+  return detops::cuda::emulation::shuffle(value, from);
+}
+template <typename T>
+T __shfl_down_sync(unsigned, T value, unsigned by) {
+  const int from = detops::cuda::emulation::lane() + static_cast<int>(by);
+  return detops::cuda::emulation::shuffle(value, from < 32 ? from : from - static_cast<int>(by));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int with) {
+  return detops::cuda::emulation::shuffle(value, detops::cuda::emulation::lane() ^ with);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  uint64_t everyone[32];
+  detops::cuda::emulation::exchange(vote, everyone);
+  unsigned votes = 0;
+  for (unsigned i = 0; i < 32; ++i) votes |= static_cast<unsigned>(everyone[i]) << i;
+  return votes;
+}
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+using std::max;
+using std::min;
