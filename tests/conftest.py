@@ -3,6 +3,7 @@ import torch
 
 import detops
 
+ISAS = ("baseline", "avx2", "avx512")
 CUDA = pytest.param(
     "cuda",
     marks=pytest.mark.skipif(
@@ -11,12 +12,18 @@ CUDA = pytest.param(
 )
 
 
-def pytest_collection_modifyitems(items):
-    """Emulated kernels are tested by what would run on a GPU."""
-    if detops._C.emulated:
-        for item in items:
-            if "device" not in item.fixturenames:
-                item.add_marker(pytest.mark.skip(reason="does not concern the CUDA kernels"))
+def pytest_collection_modifyitems(config, items):
+    """CUDA kernels have no instruction sets; where they are emulated, only they are tested."""
+    emulated = detops._C.emulated
+
+    def is_of_use(item):
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if (emulated or params.get("device") == "cuda") and params.get("isa", ISAS[0]) != ISAS[0]:
+            return False
+        return "device" in item.fixturenames or not emulated
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
+    items[:] = filter(is_of_use, items)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +44,7 @@ def values_are_checked(device):
 
 def _isas():
     found = []
-    for name in ("baseline", "avx2", "avx512"):
+    for name in ISAS:
         try:
             detops._C.set_cpu_isa(name)
         except ValueError:

@@ -46,7 +46,8 @@ unsigned char* dynamic_memory;
 
 namespace {
 
-constexpr size_t kStack = 256 << 10;
+// Not a power of two, so that the tops of the stacks do not share the sets of a cache.
+constexpr size_t kStack = (64 << 10) + 320;
 constexpr unsigned kWarp = 32;
 
 // Threads that wait for each other: those of a block, or of a warp.
