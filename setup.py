@@ -72,11 +72,13 @@ if WITH_CUDA:
     options["sources"] += sources("csrc/cuda/*.cu")
     options["define_macros"] += [("WITH_CUDA", None)]
 if EMULATE_CUDA:
-    # Under a name that the C++ compiler gets.
+    # Under names that the C++ compiler gets; unchanged ones stay, and so do their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
     wrappers.mkdir(parents=True, exist_ok=True)
-    for path in sources("csrc/cuda/*.cu"):
-        (wrappers / f"{Path(path).stem}.cpp").write_text(f'#include "{ROOT / path}"\n')
+    for path in map(Path, sources("csrc/cuda/*.cu")):
+        wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../{path.name}"\n'
+        if not wrapper.exists() or wrapper.read_text() != text:
+            wrapper.write_text(text)
     options["sources"] += sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
     options["define_macros"] += [("DETOPS_EMULATE_CUDA", None)]
     options["include_dirs"] = [str(ROOT / "csrc/cuda/emulation")]
