@@ -5,6 +5,7 @@
 
 #include "../ops.h"
 #include "launch.cuh"
+#include "votes.cuh"
 
 // Boxes in score order are settled a chunk at a time, one launch per chunk. Every block tests the
 // boxes it owns against those that the chunk before kept; the block that owns the next chunk then
@@ -13,7 +14,6 @@
 namespace detops::cuda {
 
 constexpr int kNmsChunk = kThreads;
-constexpr int kNmsWarps = kNmsChunk / kWarp;
 
 // A test has
 //   Item, what it knows of a box; Item item(place), by the place in score order;
@@ -37,8 +37,9 @@ struct NmsBlock {
   typename Test::Item items[kNmsChunk];
   int64_t labels[kNmsChunk];
   int64_t places[kNmsChunk];
-  unsigned meets[kNmsChunk][kNmsWarps];  // a bit for each open box before that would suppress this
-  unsigned votes[2][kNmsWarps];
+  // A bit for each open box before that would suppress this one.
+  unsigned meets[kNmsChunk][Votes::kWords];
+  Votes kept, waiting;
 };
 
 template <typename Test>
@@ -48,29 +49,20 @@ __device__ void put_box(const NmsParams<Test>& p, NmsBlock<Test>& block, int at,
   block.places[at] = place;
 }
 
-// How many bits are set before bit i of the words.
-__device__ inline int bits_before(const unsigned* words, int i) {
-  int n = __popc(words[i / kWarp] & ((1u << i % kWarp) - 1));
-  for (int w = 0; w < i / kWarp; ++w) n += __popc(words[w]);
-  return n;
-}
-
 // Of the chunk's open boxes, one per thread at most, keeps those that no kept box before them
 // suppresses. A box whose suppressors have all fallen is kept, one with a kept suppressor falls,
 // and the others wait for the next round; the first that waits is always decided.
 template <typename Test>
 __device__ void settle_chunk(const NmsParams<Test>& p, NmsBlock<Test>& block, int64_t chunk,
                              bool open) {
-  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
+  const int self = static_cast<int>(threadIdx.x), lane = self % kWarp;
   __syncthreads();  // the boxes that the block holds so far are needed no more
-  const unsigned vote = __ballot_sync(0xffffffffu, open);
-  if (lane == 0) block.votes[0][warp] = vote;
+  Votes &kept = block.kept, &waiting = block.waiting;
+  waiting.cast(open);
+  const int boxes = waiting.total();
+  if (open) put_box(p, block, waiting.before(self), chunk * kNmsChunk + self);
   __syncthreads();
-  if (open) put_box(p, block, bits_before(block.votes[0], self), chunk * kNmsChunk + self);
-  int boxes = 0;
-  for (int w = 0; w < kNmsWarps; ++w) boxes += __popc(block.votes[0][w]);
-  __syncthreads();
-  for (int box = warp; box < boxes; box += kNmsWarps) {
+  for (int box = self / kWarp; box < boxes; box += Votes::kWords) {
     for (int first = 0; first < box; first += kWarp) {
       const int by = first + lane;
       const bool meets = by < box && block.labels[by] == block.labels[box] &&
@@ -80,36 +72,27 @@ __device__ void settle_chunk(const NmsParams<Test>& p, NmsBlock<Test>& block, in
     }
   }
   bool waits = self < boxes, stays = false;
-  unsigned *kept = block.votes[0], *waiting = block.votes[1];
   while (true) {
     __syncthreads();
-    const unsigned of_kept = __ballot_sync(0xffffffffu, stays);
-    const unsigned of_waiting = __ballot_sync(0xffffffffu, waits);
-    if (lane == 0) kept[warp] = of_kept, waiting[warp] = of_waiting;
-    __syncthreads();
-    unsigned any = 0;
-    for (int w = 0; w < kNmsWarps; ++w) any |= waiting[w];
-    if (any == 0) break;
+    kept.cast(stays);
+    waiting.cast(waits);
+    if (waiting.total() == 0) break;
     if (!waits) continue;
     unsigned by_kept = 0, by_waiting = 0;
     for (int w = 0; w * kWarp < self; ++w) {
-      by_kept |= block.meets[self][w] & kept[w];
-      by_waiting |= block.meets[self][w] & waiting[w];
+      by_kept |= block.meets[self][w] & kept.words[w];
+      by_waiting |= block.meets[self][w] & waiting.words[w];
     }
     stays = by_kept == 0 && by_waiting == 0;
     waits = by_kept == 0 && by_waiting != 0;
   }
   const int64_t begin = p.end[chunk];
   if (stays) {
-    const int64_t at = begin + bits_before(kept, self), place = block.places[self];
+    const int64_t at = begin + kept.before(self), place = block.places[self];
     p.kept[at] = place;
     if (at < p.limit) p.keep[at] = p.order[place];
   }
-  if (self == 0) {
-    int64_t n = begin;
-    for (int w = 0; w < kNmsWarps; ++w) n += __popc(kept[w]);
-    p.end[chunk + 1] = n;
-  }
+  if (self == 0) p.end[chunk + 1] = begin + kept.total();
 }
 
 // Tests the boxes behind `chunk` against those that it kept, and settles the next chunk; a chunk of

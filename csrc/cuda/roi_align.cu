@@ -2,9 +2,10 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
-#include "../math/roi.h"
 #include "../ops.h"
-#include "roi.cuh"
+#include "roi_lists.cuh"
+#include "roi_rules.cuh"
+#include "roi_tile.cuh"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cuda {
@@ -15,6 +16,7 @@ struct LevelParams {
   T* map;  // [N, C, H, W] in either layout
   int64_t height, width;
   double scale;
+  int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
 };
 
 template <typename T>
@@ -45,120 +47,179 @@ __device__ Place place_roi(const RoIAlignParams<T>& p, const at::opmath_type<T>*
 }
 
 template <typename T, typename A = at::opmath_type<T>>
-__device__ math::RoIAxis<A> row_axis(const RoIAlignParams<T>& p, const A* roi, A scale) {
-  return math::roi_axis(roi[2], roi[4], scale, p.aligned, p.pooled_height, p.sampling_ratio);
+__device__ math::RoIAxis<A> row_axis(const RoIAlignParams<T>& p, const A* roi, double scale) {
+  return math::roi_axis(roi[2], roi[4], A(scale), p.aligned, p.pooled_height, p.sampling_ratio);
 }
 
 template <typename T, typename A = at::opmath_type<T>>
-__device__ math::RoIAxis<A> col_axis(const RoIAlignParams<T>& p, const A* roi, A scale) {
-  return math::roi_axis(roi[1], roi[3], scale, p.aligned, p.pooled_width, p.sampling_ratio);
+__device__ math::RoIAxis<A> col_axis(const RoIAlignParams<T>& p, const A* roi, double scale) {
+  return math::roi_axis(roi[1], roi[3], A(scale), p.aligned, p.pooled_width, p.sampling_ratio);
 }
 
-template <typename T>
-__global__ void roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
+constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
+
+// A block has a RoI and some channels; the rules of its axes are made once, in shared memory. In
+// channels_last, neighbouring threads take n neighbouring channels each, else neighbouring bins.
+template <int n, typename T>
+__global__ void __launch_bounds__(kThreads)
+    roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
   using A = at::opmath_type<T>;
-  DETOPS_FOR_EACH(i, p.count * p.channels * p.pooled_height * p.pooled_width) {
-    const Position at =
-        position_of(i, p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-    const A* roi = p.rois + 5 * at.n;
-    const Place place = place_roi(p, roi);
-    A sum = 0;
-    if (place.image >= 0) {
-      const LevelParams<T>& level = p.levels[place.level];
-      const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-      const T* map = level.map + place.image * s.n + at.c * s.c;
-      const auto rows = row_axis(p, roi, A(level.scale)), cols = col_axis(p, roi, A(level.scale));
-      math::visit_taps(rows, at.h, level.height, [&](int64_t y, A wy) {
-        math::visit_taps(cols, at.w, level.width, [&](int64_t x, A wx) {
-          sum += wy * wx * static_cast<A>(map[y * s.h + x * s.w]);
-        });
-      });
+  __shared__ AxisTaps<A> rows, cols;
+  __shared__ Place place;
+  __shared__ bool overflow;
+  const int self = static_cast<int>(threadIdx.x);
+  const int high = static_cast<int>(p.pooled_height), wide = static_cast<int>(p.pooled_width);
+  const bool holds = high <= kTaps / 2 && wide <= kTaps / 2;
+  constexpr int kChannels = channels_of_block(n);
+  const int64_t parts = (p.channels + kChannels - 1) / kChannels;
+  for (int64_t block = blockIdx.x; block < p.count * parts; block += gridDim.x) {
+    const int64_t k = block / parts, first = block % parts * kChannels;
+    const int channels = static_cast<int>(min(int64_t(kChannels), p.channels - first));
+    const A* roi = p.rois + 5 * k;
+    __syncthreads();
+    if (self == 0) {
+      place = place_roi(p, roi);
+      overflow = !holds;
     }
-    output[i] = static_cast<T>(sum);
+    __syncthreads();
+    const LevelParams<T>& level = p.levels[place.level];
+    const math::RoIAxis<A> row_rule = row_axis(p, roi, level.scale);
+    const math::RoIAxis<A> col_rule = col_axis(p, roi, level.scale);
+    for (int bin = self; holds && place.image >= 0 && bin < high + wide; bin += kThreads) {
+      const bool fits = bin < high ? rows.hold(row_rule, bin, high, level.height)
+                                   : cols.hold(col_rule, bin - high, wide, level.width);
+      if (!fits) overflow = true;
+    }
+    __syncthreads();
+    const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
+    const Strides os = strides_of(p.channels_last, p.channels, high, wide);
+    const unsigned bins = unsigned(high) * unsigned(wide), vectors = channels / n;
+    for (unsigned i = self; i < bins * vectors; i += kThreads) {
+      const int bin = static_cast<int>(p.channels_last ? i / vectors : i % bins);
+      const int64_t c = first + (p.channels_last ? i % vectors * n : i / bins);
+      const int ph = bin / wide, pw = bin % wide;
+      A sum[n] = {};
+      if (place.image >= 0) {
+        const T* map = level.map + place.image * s.n + c * s.c;
+        const auto add = [&](int64_t y, int64_t x, A weight) {
+          const Vector<T, n> values = load<n>(map + y * s.h + x * s.w);
+          for (int j = 0; j < n; ++j) {
+            sum[j] = multiply_add(weight, static_cast<A>(values.at[j]), sum[j]);
+          }
+        };
+        if (!overflow) {
+          rows.visit(ph, high, [&](int64_t y, A wy) {
+            cols.visit(pw, wide, [&](int64_t x, A wx) { add(y, x, wy * wx); });
+          });
+        } else {
+          math::visit_taps(row_rule, ph, level.height, [&](int64_t y, A wy) {
+            math::visit_taps(col_rule, pw, level.width,
+                             [&](int64_t x, A wx) { add(y, x, wy * wx); });
+          });
+        }
+      }
+      Vector<T, n> pooled;
+      for (int j = 0; j < n; ++j) pooled.at[j] = static_cast<T>(sum[j]);
+      store(output + k * os.n + c * os.c + ph * os.h + pw * os.w, pooled);
+    }
   }
 }
 
-constexpr int kBins = 32;  // bins a side whose weights are held at a time
+// The map of a RoI: that of its image and level.
+template <typename T>
+struct PlaceRoI {
+  RoIAlignParams<T> p;
 
-// Whether samples of the axis can touch pixels [tile, tile + kTile). Generous: exact weights
-// follow.
-template <typename A>
-__device__ bool reaches(const math::RoIAxis<A>& axis, int64_t pooled, int64_t tile) {
-  const A end = axis.start + A(pooled) * axis.bin;
-  const A low = math::min(axis.start, end), high = math::max(axis.start, end);
-  return axis.count > 0 && high >= A(tile - 2) && low <= A(tile + kTile + 1);
-}
-
-// weight[pixel][bin] of one axis, for bins [first, first + kBins). One thread owns a bin.
-template <typename A>
-__device__ void fill_weights(const math::RoIAxis<A>& axis, int64_t pooled, int64_t first,
-                             int64_t size, int64_t tile, int bin, A (*weight)[kBins]) {
-  for (int pixel = 0; pixel < kTile; ++pixel) weight[pixel][bin] = 0;
-  if (first + bin >= pooled) return;
-  math::visit_taps(axis, first + bin, size, [&](int64_t index, A w) {
-    const int64_t pixel = index - tile;
-    if (pixel >= 0 && pixel < kTile) weight[pixel][bin] += w;
-  });
-}
+  __device__ int64_t operator()(int64_t k, Window& window) const {
+    using A = at::opmath_type<T>;
+    const A* roi = p.rois + 5 * k;
+    const Place place = place_roi(p, roi);
+    window = {};
+    if (place.image < 0) return -1;
+    const LevelParams<T>& level = p.levels[place.level];
+    const auto reach = [](const math::RoIAxis<A>& axis, int64_t pooled, int64_t size,
+                          int64_t& begin, int64_t& end) {
+      const A last = axis.start + A(pooled) * axis.bin;
+      reach_of_samples(math::min(axis.start, last), math::max(axis.start, last),
+                       axis.count > 0 ? size : 0, begin, end);
+    };
+    reach(row_axis(p, roi, level.scale), p.pooled_height, level.height, window.top, window.bottom);
+    reach(col_axis(p, roi, level.scale), p.pooled_width, level.width, window.left, window.right);
+    return place.image * p.n_levels + place.level;
+  }
+};
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    roi_align_backward_kernel(RoIAlignParams<T> p, const T* grad, int64_t level_index,
-                              int64_t tiles_high, int64_t tiles_wide) {
+    roi_align_backward_kernel(RoIAlignParams<T> p, RoILists lists, const T* grad, int64_t tiles) {
   using A = at::opmath_type<T>;
-  __shared__ A row_weight[kTile][kBins], col_weight[kTile][kBins];
-  const LevelParams<T>& level = p.levels[level_index];
-  const TilePlace own = tile_place(tiles_high, tiles_wide);
-  const int self = static_cast<int>(threadIdx.x);
+  __shared__ TileBins<A> held;
+  __shared__ A row_weight[kWarp][kTile], col_weight[kWarp][kTile];
+  __shared__ unsigned row_bins, col_bins;
+  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-  A sum[kChannelsPerThread] = {};
-
-  const auto reached = [&](int64_t k) {
-    const A* roi = p.rois + 5 * k;
-    const Place place = place_roi(p, roi);
-    return place.image == own.image && place.level == level_index &&
-           reaches(row_axis(p, roi, A(level.scale)), p.pooled_height, own.tile_y) &&
-           reaches(col_axis(p, roi, A(level.scale)), p.pooled_width, own.tile_x);
-  };
-  visit_reaching(p.count, reached, [&](int64_t k) {
-    const A* roi = p.rois + 5 * k;
-    const auto rows = row_axis(p, roi, A(level.scale)), cols = col_axis(p, roi, A(level.scale));
-    const T* pooled = grad + k * gs.n;
-    for (int64_t ph0 = 0; ph0 < p.pooled_height; ph0 += kBins) {
-      for (int64_t pw0 = 0; pw0 < p.pooled_width; pw0 += kBins) {
-        __syncthreads();
-        if (self < kBins) {
-          fill_weights(rows, p.pooled_height, ph0, level.height, own.tile_y, self, row_weight);
-        } else if (self < 2 * kBins) {
-          fill_weights(cols, p.pooled_width, pw0, level.width, own.tile_x, self - kBins,
-                       col_weight);
-        }
-        __syncthreads();
-        const int64_t bins_high = min(int64_t(kBins), p.pooled_height - ph0);
-        const int64_t bins_wide = min(int64_t(kBins), p.pooled_width - pw0);
-        for (int64_t r = 0; r < bins_high; ++r) {
-          if (row_weight[own.py][r] == 0) continue;
-          for (int64_t b = 0; b < bins_wide; ++b) {
-            const A weight = row_weight[own.py][r] * col_weight[own.px][b];
-            if (weight == 0) continue;
-            const T* g = pooled + (ph0 + r) * gs.h + (pw0 + b) * gs.w;
-            for (int j = 0; j < kChannelsPerThread; ++j) {
-              const int64_t c = own.first_channel + j * kChannelLanes;
-              if (c < p.channels) sum[j] += weight * static_cast<A>(g[c * gs.c]);
+  const int64_t parts = (p.channels + kTileChannels - 1) / kTileChannels;
+  for (int64_t block = blockIdx.x; block < tiles * parts; block += gridDim.x) {
+    int64_t tile = block % tiles, index = 0;
+    while (tile >= p.levels[index].tiles) tile -= p.levels[index++].tiles;
+    const LevelParams<T>& level = p.levels[index];
+    const int64_t tile_x = tile % level.tiles_wide * kTile;
+    const int64_t tile_y = tile / level.tiles_wide % level.tiles_high * kTile;
+    const int64_t image = tile / level.tiles_wide / level.tiles_high;
+    const int64_t first = block / tiles * kTileChannels;
+    const int channels = static_cast<int>(min(int64_t(kTileChannels), p.channels - first));
+    TileSum<A> sum;
+    visit_rois(lists, image * p.n_levels + index, tile_y, tile_x, kTile, [&](int64_t k) {
+      const A* roi = p.rois + 5 * k;
+      const T* pooled = grad + k * gs.n + first * gs.c;
+      for (int64_t ph = 0; ph < p.pooled_height; ph += kWarp) {
+        for (int64_t pw = 0; pw < p.pooled_width; pw += kWarp) {
+          __syncthreads();
+          if (warp == 0) {
+            const unsigned bins =
+                hold_weights(row_axis(p, roi, level.scale), ph + lane, p.pooled_height,
+                             level.height, tile_y, row_weight[lane]);
+            if (lane == 0) row_bins = bins;
+          } else if (warp == 1) {
+            const unsigned bins =
+                hold_weights(col_axis(p, roi, level.scale), pw + lane, p.pooled_width, level.width,
+                             tile_x, col_weight[lane]);
+            if (lane == 0) col_bins = bins;
+          }
+          __syncthreads();
+          if (row_bins == 0 || col_bins == 0) continue;
+          // A run of bins on each axis.
+          const int top = __ffs(int(row_bins)) - 1, left = __ffs(int(col_bins)) - 1;
+          const int wide = kWarp - __clz(int(col_bins)) - left;
+          const int all = (kWarp - __clz(int(row_bins)) - top) * wide;
+          for (int begin = 0; begin < all; begin += kBinsHeld) {
+            const int bins = min(kBinsHeld, all - begin);
+            if (begin > 0) __syncthreads();
+            for (int i = self; i < bins * kPixels; i += kThreads) {
+              const int b = i / kPixels, pixel = i % kPixels;
+              held.weight[b][pixel] = row_weight[top + (begin + b) / wide][pixel / kTile] *
+                                      col_weight[left + (begin + b) % wide][pixel % kTile];
             }
+            if (self < bins) {
+              unsigned reached = 0;
+              for (int y = 0; y < kTile; ++y) {
+                reached |= unsigned(row_weight[top + (begin + self) / wide][y] != 0) << y;
+              }
+              held.rows[self] = reached;
+            }
+            hold_gradients(held, pooled, gs.c, channels, bins, [&](int b) {
+              return (ph + top + (begin + b) / wide) * gs.h +
+                     (pw + left + (begin + b) % wide) * gs.w;
+            });
+            __syncthreads();
+            sum.add(held, bins);
           }
         }
       }
-    }
-  });
-
-  const int64_t y = own.tile_y + own.py, x = own.tile_x + own.px;
-  if (y >= level.height || x >= level.width) return;
-  const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-  T* out = level.map + own.image * s.n + y * s.h + x * s.w;
-  for (int j = 0; j < kChannelsPerThread; ++j) {
-    const int64_t c = own.first_channel + j * kChannelLanes;
-    if (c < p.channels) out[c * s.c] = static_cast<T>(sum[j]);
+    });
+    const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
+    sum.write(held, level.map + image * s.n + first * s.c, s, channels, tile_y, tile_x,
+              level.height, level.width);
   }
 }
 
@@ -175,8 +236,11 @@ template <typename T>
 RoIAlignParams<T> make_params(const Pooling& pooling, at::TensorList maps, const Tensor& rois) {
   RoIAlignParams<T> p{};
   for (size_t i = 0; i < maps.size(); ++i) {
-    p.levels[i] = {static_cast<T*>(maps[i].data_ptr()), maps[i].size(2), maps[i].size(3),
-                   pooling.scales[i]};
+    const int64_t height = maps[i].size(2), width = maps[i].size(3);
+    const int64_t high = (height + kTile - 1) / kTile, wide = (width + kTile - 1) / kTile;
+    p.levels[i] = {
+        static_cast<T*>(maps[i].data_ptr()), height, width, pooling.scales[i], high, wide,
+        maps[i].size(0) * high * wide};
   }
   p.n_levels = static_cast<int64_t>(maps.size());
   p.first_level = std::llround(-std::log2(pooling.scales[0]));
@@ -199,14 +263,26 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   if (output.numel() == 0) return output;
   if (inputs[0].numel() == 0) return output.zero_();  // no image that a batch index could name
   const auto format = inputs[0].suggest_memory_format();
+  // A block counts bins and channels in 32 bits.
+  TORCH_CHECK(pooling.pooled_height * pooling.pooled_width <= 1 << 24,
+              "detops.roi_align: output_size must be at most 2^24 bins on a GPU, got ",
+              pooling.pooled_height, " x ", pooling.pooled_width);
   std::vector<Tensor> maps;
-  for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
+  std::vector<const void*> pointers{output.const_data_ptr()};
+  for (const Tensor& input : inputs) {
+    maps.push_back(input.contiguous(format));
+    pointers.push_back(maps.back().const_data_ptr());
+  }
   const Tensor wide_rois = wide(rois, output.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "detops.roi_align", [&] {
-        launch("roi_align", roi_align_forward_kernel<scalar_t>, blocks_for(output.numel()),
-               make_params<scalar_t>(pooling, maps, wide_rois),
-               output.mutable_data_ptr<scalar_t>());
+        const auto params = make_params<scalar_t>(pooling, maps, wide_rois);
+        with_vector<scalar_t>(params.channels_last ? params.channels : 1, pointers, [&](auto n) {
+          constexpr int64_t kChannels = channels_of_block(n);
+          const int64_t parts = (params.channels + kChannels - 1) / kChannels;
+          launch("roi_align", roi_align_forward_kernel<n, scalar_t>,
+                 blocks_for(params.count * parts, 1), params, output.mutable_data_ptr<scalar_t>());
+        });
       });
   return output;
 }
@@ -219,13 +295,14 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_backward", [&] {
         const auto params = make_params<scalar_t>(pooling, maps, wide_rois);
-        for (size_t level = 0; level < maps.size(); ++level) {
-          const Tiles tiles =
-              tiles_of(params.images, params.channels, maps[level].size(2), maps[level].size(3));
-          launch("roi_align_backward", roi_align_backward_kernel<scalar_t>, tiles.grid, params,
-                 pooled.const_data_ptr<scalar_t>(), static_cast<int64_t>(level), tiles.high,
-                 tiles.wide);
-        }
+        const auto [lists, memory] =
+            list_rois("roi_align_backward", PlaceRoI<scalar_t>{params}, params.count,
+                      params.images * params.n_levels, grad.options());
+        int64_t tiles = 0;
+        for (int64_t i = 0; i < params.n_levels; ++i) tiles += params.levels[i].tiles;
+        launch("roi_align_backward", roi_align_backward_kernel<scalar_t>,
+               blocks_for(tiles * ((params.channels + kTileChannels - 1) / kTileChannels), 1),
+               params, lists, pooled.const_data_ptr<scalar_t>(), tiles);
       });
   return maps;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <c10/util/ArrayRef.h>
+
 #include <cstdint>
-#include <initializer_list>
 #include <type_traits>
 
 namespace detops::cuda {
@@ -27,7 +28,7 @@ __device__ void store(T* to, const Vector<T, n>& values) {
 // rows of `length` numbers that begin at multiples of `length` behind the pointers: 16 bytes of
 // them, or one.
 template <typename T, typename Run>
-void with_vector(int64_t length, std::initializer_list<const void*> pointers, const Run& run) {
+void with_vector(int64_t length, c10::ArrayRef<const void*> pointers, const Run& run) {
   constexpr int kNumbers = 16 / sizeof(T);
   bool aligned = length % kNumbers == 0;
   for (const void* pointer : pointers) {

@@ -57,14 +57,15 @@ DETOPS_HD void clip_samples(double origin, double step, double low, double high,
 
 // Calls visit(index, weight) for the taps of bin `p` on a map `size` pixels long. Weights include
 // 1/count. Samples that cannot reach the map are not visited, so the cost is O(size + a few) even
-// where an adaptive RoI is 1e7 pixels wide.
+// where an adaptive RoI is 1e7 pixels wide. Where there are many, samples outside [low, high] may
+// be left out.
 template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, double low, double high,
+                          Visit&& visit) {
   const T origin = axis.start + T(p) * axis.bin;
   int64_t first = 0, last = static_cast<int64_t>(axis.count);
   if (last > 16) {
-    clip_samples(double(origin), double(axis.bin) / double(axis.count), -1.0, double(size), first,
-                 last);
+    clip_samples(double(origin), double(axis.bin) / double(axis.count), low, high, first, last);
   }
   for (int64_t i = first; i < last; ++i) {
     Taps<T> taps;
@@ -73,6 +74,11 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit
     visit(taps.low, taps.weight_low / axis.count);
     if (taps.weight_high != 0) visit(taps.high, taps.weight_high / axis.count);
   }
+}
+
+template <typename T, typename Visit>
+DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+  visit_taps(axis, p, size, -1.0, double(size), visit);
 }
 
 // Pyramid level of a RoI, "Feature Pyramid Networks" (Lin et al., 2017), equation 1:

@@ -87,6 +87,7 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 using std::max;
