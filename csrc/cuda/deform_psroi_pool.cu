@@ -35,7 +35,7 @@ struct DeformSampling {
   }
 
   // The RoI, widened by its largest shifts.
-  __device__ bool meets(int64_t k, int64_t of_class, const math::Rectangle& reach) const {
+  __device__ math::Rectangle bounds(int64_t k, int64_t of_class) const {
     const math::DeformedBin<A> first = bin(k, of_class, 0, 0);
     const int64_t cells = pooling.part_size * pooling.part_size;
     const A* shifts = offset_of(k, of_class);
@@ -46,15 +46,17 @@ struct DeformSampling {
     }
     const double x = first.cols.start, w = first.cols.size, y = first.rows.start;
     const double h = first.rows.size, trans_std = math::abs(pooling.trans_std);
-    const double more_x = trans_std * most_x * w + 1e-5 * (math::abs(x) + w) + 1;
-    const double more_y = trans_std * most_y * h + 1e-5 * (math::abs(y) + h) + 1;
-    return x + w + more_x >= reach.left && x - more_x <= reach.right &&
-           y + h + more_y >= reach.top && y - more_y <= reach.bottom;
+    const double more_x = trans_std * most_x * w + 1e-5 * (math::abs(x) + w);
+    const double more_y = trans_std * most_y * h + 1e-5 * (math::abs(y) + h);
+    return {y - more_y, y + h + more_y, x - more_x, x + w + more_x};
   }
 
+  __device__ int64_t most_taps(int64_t) const { return pooling.samples * pooling.samples * 4; }
+
+  // Calls visit(row taps, column taps) for the samples that count.
   template <typename Visit>
-  __device__ A visit_bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw,
-                         const math::Rectangle&, Visit&& visit) const {
+  __device__ A visit_samples(int64_t k, int64_t of_class, int64_t ph, int64_t pw,
+                             Visit&& visit) const {
     const A samples = count_at(k, of_class, ph, pw);
     if (!(samples > 0)) return 0;
     const math::DeformedBin<A> b = bin(k, of_class, ph, pw);
@@ -67,6 +69,14 @@ struct DeformSampling {
       }
     }
     return 1 / samples;
+  }
+
+  template <typename Visit>
+  __device__ A visit_bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw,
+                         const math::Rectangle&, Visit&& visit) const {
+    return visit_samples(k, of_class, ph, pw, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+      math::visit_corners(y, x, visit);
+    });
   }
 };
 
@@ -108,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
       const T* map = maps + image * ms.n + p.source(c, ph, pw) * ms.c;
       const A g = static_cast<A>(grad[k * gs.n + c * gs.c + ph * gs.h + pw * gs.w]) / samples;
       A bin_x = 0, bin_y = 0;
-      s.visit_bin(k, of_class, ph, pw, {}, [&](math::Taps<A> y, math::Taps<A> x) {
+      s.visit_samples(k, of_class, ph, pw, [&](math::Taps<A> y, math::Taps<A> x) {
         math::Taps<A> by = y, bx = x;
         math::differentiate(by);
         math::differentiate(bx);
@@ -192,8 +202,8 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
         launch("deform_psroi_pool", count_samples_kernel<A>, blocks_for(count.numel()), sampling,
                rois.size(0), count.mutable_data_ptr<A>());
         sparse_pool_forward("deform_psroi_pool",
-                            sparse_pool_params<scalar_t>(output, maps, group_size), sampling, maps,
-                            output);
+                            sparse_pool_params<scalar_t>(output, maps, group_size, group_size),
+                            sampling, maps, output);
       });
   return {output, count};
 }
@@ -220,7 +230,8 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.deform_psroi_pooling_backward", [&] {
         using A = at::opmath_type<scalar_t>;
         const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
-        const auto params = sparse_pool_params<scalar_t>(pooled, grad_input, group_size);
+        const auto params =
+            sparse_pool_params<scalar_t>(pooled, grad_input, group_size, group_size);
         if (grad_input.numel() > 0)
           sparse_pool_backward("deform_psroi_pool_backward", params, sampling, pooled, grad_input);
         if (offset) {

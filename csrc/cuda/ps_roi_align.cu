@@ -4,7 +4,7 @@
 
 #include "../math/roi_pool.h"
 #include "../ops.h"
-#include "roi.cuh"
+#include "sparse_pool.cuh"
 
 // "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads channel
 // (c * pooled_height + ph) * pooled_width + pw of the map alone. PSRoIAlign and PSRoIPool differ in
@@ -16,9 +16,7 @@ template <typename A>
 struct PSParams {
   const A* rois;  // [K, 5]
   A scale;
-  int64_t count, images, groups, height, width;  // groups: channels of the output
-  int64_t pooled_height, pooled_width, sampling_ratio;
-  bool channels_last;
+  int64_t images, pooled_height, pooled_width, sampling_ratio, height, width;
 };
 
 template <typename A>
@@ -35,107 +33,53 @@ struct PoolRule {
   }
 };
 
-template <typename Rule, typename T, typename A>
-__global__ void ps_roi_align_forward_kernel(PSParams<A> p, const T* input, T* output) {
-  const int64_t bins = p.pooled_height * p.pooled_width;
-  DETOPS_FOR_EACH(i, p.count * p.groups * bins) {
-    const Position at = position_of(i, p.channels_last, p.groups, p.pooled_height, p.pooled_width);
-    const A* roi = p.rois + 5 * at.n;
-    const int64_t image = image_of(roi, p.images);
-    A sum = 0;
-    if (image >= 0) {
-      const Strides s = strides_of(p.channels_last, p.groups * bins, p.height, p.width);
-      const int64_t channel = (at.c * p.pooled_height + at.h) * p.pooled_width + at.w;
-      const T* map = input + image * s.n + channel * s.c;
-      const auto rows = Rule::axis(p, roi[2], roi[4], p.pooled_height);
-      const auto cols = Rule::axis(p, roi[1], roi[3], p.pooled_width);
-      math::visit_taps(rows, at.h, p.height, [&](int64_t y, A wy) {
-        math::visit_taps(cols, at.w, p.width, [&](int64_t x, A wx) {
-          sum += wy * wx * static_cast<A>(map[y * s.h + x * s.w]);
-        });
-      });
-    }
-    output[i] = static_cast<T>(sum);
+template <typename Rule, typename A_>
+struct PSSampling {
+  using A = A_;
+  PSParams<A> p;
+  int64_t classes = 1;
+
+  __device__ int64_t image(int64_t k) const { return image_of(p.rois + 5 * k, p.images); }
+  __device__ auto rows(int64_t k) const {
+    return Rule::axis(p, p.rois[5 * k + 2], p.rois[5 * k + 4], p.pooled_height);
   }
-}
-
-// Whether the axis can touch pixels [tile, tile + kTile). Generous: exact weights follow.
-template <typename Axis>
-__device__ bool reaches(const Axis& axis, int64_t pooled, int64_t tile) {
-  const double start = double(axis.start), end = start + double(pooled) * double(axis.bin);
-  return math::max(start, end) >= double(tile - 2) &&
-         math::min(start, end) <= double(tile + kTile + 1);
-}
-
-// Of pixel `at` in bin `p`.
-template <typename A, typename Axis>
-__device__ A weight_of(const Axis& axis, int64_t p, int64_t size, int64_t at) {
-  A weight = 0;
-  math::visit_taps(axis, p, size, [&](int64_t index, A w) { weight += index == at ? w : A(0); });
-  return weight;
-}
-
-template <typename Rule, typename T, typename A>
-__global__ void __launch_bounds__(kThreads)
-    ps_roi_align_backward_kernel(PSParams<A> p, const T* grad, T* output, int64_t tiles_high,
-                                 int64_t tiles_wide) {
-  const int64_t channels = p.groups * p.pooled_height * p.pooled_width;
-  const TilePlace own = tile_place(tiles_high, tiles_wide);
-  const int64_t y = own.tile_y + own.py, x = own.tile_x + own.px;
-  const Strides gs = strides_of(p.channels_last, p.groups, p.pooled_height, p.pooled_width);
-  A sum[kChannelsPerThread] = {};
-  const auto reached = [&](int64_t k) {
-    const A* roi = p.rois + 5 * k;
-    return image_of(roi, p.images) == own.image &&
-           reaches(Rule::axis(p, roi[2], roi[4], p.pooled_height), p.pooled_height, own.tile_y) &&
-           reaches(Rule::axis(p, roi[1], roi[3], p.pooled_width), p.pooled_width, own.tile_x);
-  };
-  visit_reaching(p.count, reached, [&](int64_t k) {
-    const A* roi = p.rois + 5 * k;
-    const auto rows = Rule::axis(p, roi[2], roi[4], p.pooled_height);
-    const auto cols = Rule::axis(p, roi[1], roi[3], p.pooled_width);
-    for (int j = 0; j < kChannelsPerThread; ++j) {
-      const int64_t channel = own.first_channel + j * kChannelLanes;
-      if (channel >= channels) continue;
-      const int64_t pw = channel % p.pooled_width, ph = channel / p.pooled_width % p.pooled_height;
-      const A of_row = weight_of<A>(rows, ph, p.height, y);
-      if (of_row == 0) continue;
-      const A of_col = weight_of<A>(cols, pw, p.width, x);
-      if (of_col == 0) continue;
-      const int64_t c = channel / p.pooled_width / p.pooled_height;
-      const int64_t from = k * gs.n + c * gs.c + ph * gs.h + pw * gs.w;
-      sum[j] += of_row * of_col * static_cast<A>(grad[from]);
-    }
-  });
-  if (y >= p.height || x >= p.width) return;
-  const Strides s = strides_of(p.channels_last, channels, p.height, p.width);
-  T* out = output + own.image * s.n + y * s.h + x * s.w;
-  for (int j = 0; j < kChannelsPerThread; ++j) {
-    const int64_t c = own.first_channel + j * kChannelLanes;
-    if (c < channels) out[c * s.c] = static_cast<T>(sum[j]);
+  __device__ auto cols(int64_t k) const {
+    return Rule::axis(p, p.rois[5 * k + 1], p.rois[5 * k + 3], p.pooled_width);
   }
-}
+
+  __device__ math::Rectangle bounds(int64_t k, int64_t) const {
+    const auto y = rows(k), x = cols(k);
+    const double top = y.start, bottom = top + double(p.pooled_height) * double(y.bin);
+    const double left = x.start, right = left + double(p.pooled_width) * double(x.bin);
+    return {math::min(top, bottom), math::max(top, bottom), math::min(left, right),
+            math::max(left, right)};
+  }
+
+  __device__ int64_t most_taps(int64_t k) const {
+    return math::most_pixels(rows(k)) * math::most_pixels(cols(k));
+  }
+
+  template <typename Visit>
+  __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle& reach,
+                         Visit&& visit) const {
+    math::visit_pixels(rows(k), ph, p.height, reach.top, reach.bottom, [&](int64_t y, A wy) {
+      math::visit_pixels(cols(k), pw, p.width, reach.left, reach.right,
+                         [&](int64_t x, A wx) { visit(y, x, wy * wx); });
+    });
+    return 1;
+  }
+};
 
 struct Pooling {
   double scale;
-  int64_t pooled_height, pooled_width, sampling_ratio;
+  int64_t sampling_ratio;
 };
 
-// `maps` gives the layout of both sides.
-template <typename A>
-PSParams<A> make_params(const Pooling& pooling, const Tensor& maps, const Tensor& rois,
-                        int64_t groups) {
-  return {rois.const_data_ptr<A>(),
-          static_cast<A>(pooling.scale),
-          rois.size(0),
-          maps.size(0),
-          groups,
-          maps.size(2),
-          maps.size(3),
-          pooling.pooled_height,
-          pooling.pooled_width,
-          pooling.sampling_ratio,
-          is_channels_last(maps)};
+template <typename Rule, typename A>
+PSSampling<Rule, A> make_sampling(const Pooling& pooling, const Tensor& rois, const Tensor& pooled,
+                                  const Tensor& maps) {
+  return {{rois.const_data_ptr<A>(), static_cast<A>(pooling.scale), maps.size(0), pooled.size(2),
+           pooled.size(3), pooling.sampling_ratio, maps.size(2), maps.size(3)}};
 }
 
 template <template <typename> class Rule>
@@ -147,9 +91,10 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.ps_roi_align", [&] {
         using A = at::opmath_type<scalar_t>;
-        launch("ps_roi_align", ps_roi_align_forward_kernel<Rule<A>, scalar_t, A>,
-               blocks_for(output.numel()), make_params<A>(pooling, maps, wide_rois, output.size(1)),
-               maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
+        sparse_pool_forward(
+            "ps_roi_align",
+            sparse_pool_params<scalar_t>(output, maps, output.size(2), output.size(3)),
+            make_sampling<Rule<A>, A>(pooling, wide_rois, output, maps), maps, output);
       });
   return output;
 }
@@ -159,14 +104,13 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
   if (maps.numel() == 0) return maps;
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
-  const Tiles tiles = tiles_of(maps.size(0), maps.size(1), maps.size(2), maps.size(3));
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.ps_roi_align_backward", [&] {
         using A = at::opmath_type<scalar_t>;
-        launch("ps_roi_align_backward", ps_roi_align_backward_kernel<Rule<A>, scalar_t, A>,
-               tiles.grid, make_params<A>(pooling, maps, wide_rois, grad.size(1)),
-               pooled.const_data_ptr<scalar_t>(), maps.mutable_data_ptr<scalar_t>(), tiles.high,
-               tiles.wide);
+        sparse_pool_backward(
+            "ps_roi_align_backward",
+            sparse_pool_params<scalar_t>(pooled, maps, pooled.size(2), pooled.size(3)),
+            make_sampling<Rule<A>, A>(pooling, wide_rois, pooled, maps), pooled, maps);
       });
   return maps;
 }
@@ -178,8 +122,7 @@ Tensor ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spat
   const at::cuda::OptionalCUDAGuard guard(input.device());
   Tensor output = meta::ps_roi_align_forward(input, rois, spatial_scale, pooled_height,
                                              pooled_width, sampling_ratio);
-  return run_forward<AlignRule>({spatial_scale, pooled_height, pooled_width, sampling_ratio}, input,
-                                rois, std::move(output));
+  return run_forward<AlignRule>({spatial_scale, sampling_ratio}, input, rois, std::move(output));
 }
 
 Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
@@ -189,8 +132,7 @@ Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spat
   const at::cuda::OptionalCUDAGuard guard(grad.device());
   Tensor maps = meta::ps_roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                             batch_size, channels, height, width, sampling_ratio);
-  return run_backward<AlignRule>({spatial_scale, pooled_height, pooled_width, sampling_ratio}, grad,
-                                 rois, std::move(maps));
+  return run_backward<AlignRule>({spatial_scale, sampling_ratio}, grad, rois, std::move(maps));
 }
 
 Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
@@ -198,8 +140,7 @@ Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spati
   const at::cuda::OptionalCUDAGuard guard(input.device());
   Tensor output =
       meta::ps_roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  return run_forward<PoolRule>({spatial_scale, pooled_height, pooled_width, 0}, input, rois,
-                               std::move(output));
+  return run_forward<PoolRule>({spatial_scale, 0}, input, rois, std::move(output));
 }
 
 Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
@@ -208,8 +149,7 @@ Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spati
   const at::cuda::OptionalCUDAGuard guard(grad.device());
   Tensor maps = meta::ps_roi_pool_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                            batch_size, channels, height, width);
-  return run_backward<PoolRule>({spatial_scale, pooled_height, pooled_width, 0}, grad, rois,
-                                std::move(maps));
+  return run_backward<PoolRule>({spatial_scale, 0}, grad, rois, std::move(maps));
 }
 
 }  // namespace detops::cuda

@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kThreads)
             cols.visit(pw, wide, [&](int64_t x, A wx) { add(y, x, wy * wx); });
           });
         } else {
-          math::visit_taps(row_rule, ph, level.height, [&](int64_t y, A wy) {
-            math::visit_taps(col_rule, pw, level.width,
-                             [&](int64_t x, A wx) { add(y, x, wy * wx); });
+          math::visit_pixels(row_rule, ph, level.height, [&](int64_t y, A wy) {
+            math::visit_pixels(col_rule, pw, level.width,
+                               [&](int64_t x, A wx) { add(y, x, wy * wx); });
           });
         }
       }
@@ -207,9 +207,10 @@ __global__ void __launch_bounds__(kThreads)
               }
               held.rows[self] = reached;
             }
-            hold_gradients(held, pooled, gs.c, channels, bins, [&](int b) {
-              return (ph + top + (begin + b) / wide) * gs.h +
-                     (pw + left + (begin + b) % wide) * gs.w;
+            hold(held.grad, p.channels_last, channels, bins, [&](int b, int c) {
+              const int64_t row = ph + top + (begin + b) / wide;
+              const int64_t col = pw + left + (begin + b) % wide;
+              return static_cast<A>(pooled[row * gs.h + col * gs.w + c * gs.c]);
             });
             __syncthreads();
             sum.add(held, bins);

@@ -23,8 +23,11 @@ struct RotatedSampling {
     return math::rotated_roi(rois + 6 * k + 1, scale, pooled_height, pooled_width, sampling_ratio);
   }
 
-  __device__ bool meets(int64_t k, int64_t, const math::Rectangle& reach) const {
-    return math::meets(roi(k), reach);
+  __device__ math::Rectangle bounds(int64_t k, int64_t) const { return math::bounds(roi(k)); }
+
+  __device__ int64_t most_taps(int64_t k) const {
+    const math::RotatedRoI<A> r = roi(k);
+    return static_cast<int64_t>(r.rows.count) * static_cast<int64_t>(r.cols.count) * 4;
   }
 
   template <typename Visit>
@@ -34,7 +37,7 @@ struct RotatedSampling {
     math::visit_samples(r, ph, pw, reach, [&](A y, A x) {
       math::Taps<A> rows, cols;
       if (math::bilinear_taps(y, height, rows) && math::bilinear_taps(x, width, cols)) {
-        visit(rows, cols);
+        math::visit_corners(rows, cols, visit);
       }
     });
     return 1 / math::max(r.rows.count * r.cols.count, A(1));
@@ -67,7 +70,7 @@ Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double
   const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.roi_align_rotated", [&] {
-        sparse_pool_forward("roi_align_rotated", sparse_pool_params<scalar_t>(output, maps, 1),
+        sparse_pool_forward("roi_align_rotated", sparse_pool_params<scalar_t>(output, maps, 1, 1),
                             make_sampling<at::opmath_type<scalar_t>>(wide_rois, spatial_scale,
                                                                      output, maps, sampling_ratio),
                             maps, output);
@@ -89,7 +92,7 @@ Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_rotated_backward", [&] {
         sparse_pool_backward("roi_align_rotated_backward",
-                             sparse_pool_params<scalar_t>(pooled, maps, 1),
+                             sparse_pool_params<scalar_t>(pooled, maps, 1, 1),
                              make_sampling<at::opmath_type<scalar_t>>(wide_rois, spatial_scale,
                                                                       pooled, maps, sampling_ratio),
                              pooled, maps);

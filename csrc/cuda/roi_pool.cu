@@ -6,7 +6,8 @@
 
 #include "../math/roi_pool.h"
 #include "../ops.h"
-#include "roi.cuh"
+#include "roi_lists.cuh"
+#include "roi_tile.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -27,12 +28,15 @@ struct RoIPoolParams {
   }
 };
 
-template <typename T, typename A>
+// A thread has a bin of n neighbouring channels; neighbouring threads have the channels beside in
+// channels_last, else the bins beside.
+template <int n, typename T, typename A>
 __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* output,
                                         int32_t* argmax) {
-  DETOPS_FOR_EACH(i, p.count * p.channels * p.pooled_height * p.pooled_width) {
+  const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
+  DETOPS_FOR_EACH(i, p.count * (p.channels / n) * p.pooled_height * p.pooled_width) {
     const Position at =
-        position_of(i, p.channels_last, p.channels, p.pooled_height, p.pooled_width);
+        position_of(i, p.channels_last, p.channels / n, p.pooled_height, p.pooled_width);
     const A* roi = p.rois + 5 * at.n;
     const int64_t image = image_of(roi, p.images);
     math::PixelRange rows{0, 0}, cols{0, 0};
@@ -40,74 +44,116 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
       rows = math::bin_range(p.row_axis(roi), at.h, p.height);
       cols = math::bin_range(p.col_axis(roi), at.w, p.width);
     }
-    if (rows.begin == rows.end || cols.begin == cols.end) {
-      output[i] = static_cast<T>(A(0));
-      argmax[i] = -1;
-      continue;
+    const bool empty = rows.begin == rows.end || cols.begin == cols.end;
+    A best[n];
+    Vector<int32_t, n> index;
+    for (int j = 0; j < n; ++j) {
+      best[j] = empty ? A(0) : -std::numeric_limits<A>::infinity();
+      index.at[j] = -1;
     }
-    const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
-    const T* map = input + image * s.n + at.c * s.c;
-    A best = -std::numeric_limits<A>::infinity();
-    int64_t index = -1;
-    for (int64_t y = rows.begin; y < rows.end; ++y) {
+    const T* map = input + image * s.n + at.c * n * s.c;
+    for (int64_t y = rows.begin; !empty && y < rows.end; ++y) {
       for (int64_t x = cols.begin; x < cols.end; ++x) {
-        const A value = static_cast<A>(map[y * s.h + x * s.w]);
-        if (math::exceeds(value, best)) best = value, index = y * p.width + x;
-      }
-    }
-    if (index < 0) {
-      best = static_cast<A>(map[rows.begin * s.h + cols.begin * s.w]);
-      index = rows.begin * p.width + cols.begin;
-    }
-    output[i] = static_cast<T>(best);
-    argmax[i] = static_cast<int32_t>(index);
-  }
-}
-
-// Whether the RoI has pixels in [tile, tile + kTile).
-template <typename A>
-__device__ bool reaches(const math::PoolAxis<A>& axis, int64_t pooled, int64_t size, int64_t tile) {
-  return math::bin_range(axis, 0, size).begin < tile + kTile &&
-         math::bin_range(axis, pooled - 1, size).end > tile;
-}
-
-template <typename T, typename A>
-__global__ void __launch_bounds__(kThreads)
-    roi_pool_backward_kernel(RoIPoolParams<A> p, const T* grad, const int32_t* argmax, T* output,
-                             int64_t tiles_high, int64_t tiles_wide) {
-  const TilePlace own = tile_place(tiles_high, tiles_wide);
-  const int64_t y = own.tile_y + own.py, x = own.tile_x + own.px;
-  const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-  A sum[kChannelsPerThread] = {};
-  const auto reached = [&](int64_t k) {
-    const A* roi = p.rois + 5 * k;
-    return image_of(roi, p.images) == own.image &&
-           reaches(p.row_axis(roi), p.pooled_height, p.height, own.tile_y) &&
-           reaches(p.col_axis(roi), p.pooled_width, p.width, own.tile_x);
-  };
-  visit_reaching(p.count, reached, [&](int64_t k) {
-    const auto rows = p.row_axis(p.rois + 5 * k), cols = p.col_axis(p.rois + 5 * k);
-    for (int64_t ph = 0; ph < p.pooled_height; ++ph) {
-      const math::PixelRange of_row = math::bin_range(rows, ph, p.height);
-      if (y < of_row.begin || y >= of_row.end) continue;
-      for (int64_t pw = 0; pw < p.pooled_width; ++pw) {
-        const math::PixelRange of_col = math::bin_range(cols, pw, p.width);
-        if (x < of_col.begin || x >= of_col.end) continue;
-        for (int j = 0; j < kChannelsPerThread; ++j) {
-          const int64_t c = own.first_channel + j * kChannelLanes;
-          if (c >= p.channels) continue;
-          const int64_t from = k * gs.n + c * gs.c + ph * gs.h + pw * gs.w;
-          if (argmax[from] == y * p.width + x) sum[j] += static_cast<A>(grad[from]);
+        const Vector<T, n> values = load<n>(map + y * s.h + x * s.w);
+        for (int j = 0; j < n; ++j) {
+          const A value = static_cast<A>(values.at[j]);
+          if (!math::exceeds(value, best[j])) continue;
+          best[j] = value;
+          index.at[j] = static_cast<int32_t>(y * p.width + x);
         }
       }
     }
-  });
-  if (y >= p.height || x >= p.width) return;
+    Vector<T, n> pooled;
+    for (int j = 0; j < n; ++j) {
+      if (!empty && index.at[j] < 0) {
+        best[j] = static_cast<A>(map[rows.begin * s.h + cols.begin * s.w + j * s.c]);
+        index.at[j] = static_cast<int32_t>(rows.begin * p.width + cols.begin);
+      }
+      pooled.at[j] = static_cast<T>(best[j]);
+    }
+    store(output + i * n, pooled);
+    store(argmax + i * n, index);
+  }
+}
+
+template <typename A>
+struct PlaceRoI {
+  RoIPoolParams<A> p;
+
+  __device__ int64_t operator()(int64_t k, Window& window) const {
+    const A* roi = p.rois + 5 * k;
+    const math::PoolAxis<A> rows = p.row_axis(roi), cols = p.col_axis(roi);
+    window = {math::bin_range(rows, 0, p.height).begin,
+              math::bin_range(rows, p.pooled_height - 1, p.height).end,
+              math::bin_range(cols, 0, p.width).begin,
+              math::bin_range(cols, p.pooled_width - 1, p.width).end};
+    return image_of(roi, p.images);
+  }
+};
+
+// The bins [first, last) that have pixels in [tile, tile + kTile).
+template <typename A>
+__device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t pooled,
+                                          int64_t size, int64_t tile) {
+  math::PixelRange bins{0, pooled};
+  while (bins.begin < pooled && math::bin_range(axis, bins.begin, size).end <= tile) ++bins.begin;
+  while (bins.end > bins.begin && math::bin_range(axis, bins.end - 1, size).begin >= tile + kTile) {
+    --bins.end;
+  }
+  return bins;
+}
+
+// Owner-computes, see roi_tile.cuh.
+template <typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    roi_pool_backward_kernel(RoIPoolParams<A> p, RoILists lists, const T* grad,
+                             const int32_t* argmax, T* output, int64_t blocks) {
+  __shared__ TileBins<A> held;
+  __shared__ int pixel[kBinsHeld][kTileChannels + 1];  // of the tile, that a gradient goes to
+  const int row = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
-  T* out = output + own.image * s.n + y * s.h + x * s.w;
-  for (int j = 0; j < kChannelsPerThread; ++j) {
-    const int64_t c = own.first_channel + j * kChannelLanes;
-    if (c < p.channels) out[c * s.c] = static_cast<T>(sum[j]);
+  const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
+  const int64_t wide = (p.width + kTile - 1) / kTile, high = (p.height + kTile - 1) / kTile;
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const int64_t tile_x = block % wide * kTile, tile_y = block / wide % high * kTile;
+    const int64_t image = block / wide / high % p.images;
+    const int64_t first = block / wide / high / p.images * kTileChannels;
+    const int channels = static_cast<int>(math::min(int64_t(kTileChannels), p.channels - first));
+    TileSum<A> sum;
+    visit_rois(lists, image, tile_y, tile_x, kTile, [&](int64_t k) {
+      const A* roi = p.rois + 5 * k;
+      const auto rows = bins_reaching(p.row_axis(roi), p.pooled_height, p.height, tile_y);
+      const auto cols = bins_reaching(p.col_axis(roi), p.pooled_width, p.width, tile_x);
+      const int64_t across = cols.end - cols.begin, all = (rows.end - rows.begin) * across;
+      for (int64_t begin = 0; begin < all; begin += kBinsHeld) {
+        const int bins = static_cast<int>(math::min(int64_t(kBinsHeld), all - begin));
+        const auto place = [&](int b, int c) {
+          const int64_t ph = rows.begin + (begin + b) / across;
+          const int64_t pw = cols.begin + (begin + b) % across;
+          return k * gs.n + (first + c) * gs.c + ph * gs.h + pw * gs.w;
+        };
+        __syncthreads();
+        hold(held.grad, p.channels_last, channels, bins,
+             [&](int b, int c) { return static_cast<A>(grad[place(b, c)]); });
+        hold(pixel, p.channels_last, channels, bins, [&](int b, int c) {
+          const int64_t index = argmax[place(b, c)];
+          const int64_t y = index / p.width - tile_y, x = index % p.width - tile_x;
+          const bool inside = index >= 0 && y >= 0 && y < kTile && x >= 0 && x < kTile;
+          return inside ? static_cast<int>(y * kTile + x) : -1;
+        });
+        __syncthreads();
+        for (int b = 0; b < bins; ++b) {
+          for (int j = 0; j < kLaneChannels; ++j) {
+            const int c = lane + j * kWarp, at = pixel[b][c] - row * kTile;
+            const A g = held.grad[b][c];
+            for (int x = 0; x < kTile; ++x) sum.at[x][j] += at == x ? g : A(0);
+          }
+        }
+      }
+    });
+    sum.write(held, output + image * s.n + first * s.c, s, channels, tile_y, tile_x, p.height,
+              p.width);
   }
 }
 
@@ -146,10 +192,15 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.roi_pool", [&] {
         using A = at::opmath_type<scalar_t>;
-        launch("roi_pool", roi_pool_forward_kernel<scalar_t, A>, blocks_for(output.numel()),
-               make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
-               maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>(),
-               argmax.mutable_data_ptr<int32_t>());
+        const auto params =
+            make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width);
+        with_vector<scalar_t>(
+            params.channels_last ? params.channels : 1,
+            {maps.const_data_ptr(), output.const_data_ptr(), argmax.const_data_ptr()}, [&](auto n) {
+              launch("roi_pool", roi_pool_forward_kernel<n, scalar_t, A>,
+                     blocks_for(output.numel() / n), params, maps.const_data_ptr<scalar_t>(),
+                     output.mutable_data_ptr<scalar_t>(), argmax.mutable_data_ptr<int32_t>());
+            });
       });
   return result;
 }
@@ -165,14 +216,18 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());
-  const Tiles tiles = tiles_of(batch_size, channels, height, width);
+  const int64_t tiles = batch_size * ((height + kTile - 1) / kTile) * ((width + kTile - 1) / kTile);
+  const int64_t blocks = tiles * ((channels + kTileChannels - 1) / kTileChannels);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_pool_backward", [&] {
         using A = at::opmath_type<scalar_t>;
-        launch("roi_pool_backward", roi_pool_backward_kernel<scalar_t, A>, tiles.grid,
-               make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width),
-               pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
-               maps.mutable_data_ptr<scalar_t>(), tiles.high, tiles.wide);
+        const auto params =
+            make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width);
+        const auto [lists, memory] = list_rois("roi_pool_backward", PlaceRoI<A>{params},
+                                               rois.size(0), batch_size, maps.options());
+        launch("roi_pool_backward", roi_pool_backward_kernel<scalar_t, A>, blocks_for(blocks, 1),
+               params, lists, pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
+               maps.mutable_data_ptr<scalar_t>(), blocks);
       });
   return maps;
 }

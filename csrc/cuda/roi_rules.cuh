@@ -21,14 +21,7 @@ struct AxisTaps {
     const int share = kTaps / static_cast<int>(pooled), first = static_cast<int>(bin) * share;
     int end = first;
     bool fits = true;
-    math::visit_taps(axis, bin, size, [&](int64_t i, A w) {
-      // Samples come in order and read a pixel and its neighbour, so what was read before is one of
-      // the last two.
-      for (int before = end - 1; before >= first && before >= end - 2; --before) {
-        if (index[before] != i) continue;
-        weight[before] += w;
-        return;
-      }
+    math::visit_pixels(axis, bin, size, [&](int64_t i, A w) {
       fits = fits && end < first + share;
       if (!fits) return;
       index[end] = static_cast<int32_t>(i);

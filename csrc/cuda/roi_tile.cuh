@@ -9,6 +9,7 @@
 // written once, there are no atomics, and so the same bits every run.
 namespace detops::cuda {
 
+constexpr int kTile = 8;  // pixels a side; a warp has a row of them
 constexpr int kPixels = kTile * kTile;
 constexpr int kLaneChannels = 2;  // of a thread, a warp apart
 constexpr int kTileChannels = kLaneChannels * kWarp;
@@ -38,6 +39,7 @@ struct TileSum {
       for (int j = 0; j < kLaneChannels; ++j) grad[j] = held.grad[b][lane + j * kWarp];
       for (int x = 0; x < kTile; ++x) {
         const A weight = held.weight[b][row * kTile + x];
+        if (weight == 0) continue;  // a NaN is its bin's pixels' alone
         for (int j = 0; j < kLaneChannels; ++j) at[x][j] = multiply_add(weight, grad[j], at[x][j]);
       }
     }
@@ -83,22 +85,16 @@ struct TileSum {
   }
 };
 
-// Brings the gradients of `bins` bins of `channels` channels into shared memory. offset(b) is where
-// bin b is; channels are `step` numbers apart.
-template <typename T, typename A, typename Offset>
-__device__ void hold_gradients(TileBins<A>& held, const T* grad, int64_t step, int channels,
-                               int bins, const Offset& offset) {
-  const int self = static_cast<int>(threadIdx.x);
-  if (step == 1) {
-    for (int i = self; i < bins * kTileChannels; i += kThreads) {
-      const int c = i % kTileChannels, b = i / kTileChannels;
-      held.grad[b][c] = c < channels ? static_cast<A>(grad[offset(b) + c]) : A(0);
-    }
-  } else {
-    for (int i = self; i < bins * kTileChannels; i += kThreads) {
-      const int b = i % bins, c = i / bins;
-      held.grad[b][c] = c < channels ? static_cast<A>(grad[offset(b) + c * step]) : A(0);
-    }
+// Fills rows of bins, kTileChannels long, by all threads: to[b][c] = value(b, c), 0 from `channels`
+// on. Neighbouring threads take neighbouring channels where those lie side by side in memory, else
+// neighbouring bins.
+template <typename V, typename Value>
+__device__ void hold(V (&to)[kBinsHeld][kTileChannels + 1], bool channels_last, int channels,
+                     int bins, const Value& value) {
+  for (int i = static_cast<int>(threadIdx.x); i < bins * kTileChannels; i += kThreads) {
+    const int b = channels_last ? i / kTileChannels : i % bins;
+    const int c = channels_last ? i % kTileChannels : i / bins;
+    to[b][c] = c < channels ? value(b, c) : V(0);
   }
 }
 

@@ -4,181 +4,266 @@
 #include <ATen/OpMathType.h>
 
 #include "../math/bilinear.h"
-#include "roi.cuh"
+#include "roi_lists.cuh"
+#include "roi_tile.cuh"
 
-// Kernels of the ops that pool a bin of a RoI as a mean of bilinear samples, each sample anywhere
-// on the map. A sampling says where; it has
+// Kernels of the ops that pool a bin of a RoI as a weighted sum of a few pixels, anywhere on the
+// map. A sampling says which; it has
 //   A: the type that coordinates and sums have,
 //   int64_t classes: as many parts of the channels have bins of their own,
 //   int64_t image(roi), -1 for a batch index out of range, which pools to zeros,
-//   bool meets(roi, class, reach): false only if no sample of the RoI lies within,
-//   A visit_bin(roi, class, ph, pw, reach, visit): calls visit(row taps, column taps) for the
-//     samples that lie within reach and maybe for others; their sum is multiplied by the result.
+//   Rectangle bounds(roi, class): no sample of the RoI lies outside,
+//   int64_t most_taps(roi): of a bin,
+//   A visit_bin(roi, class, ph, pw, reach, visit): calls visit(row, column, weight) for the samples
+//     that lie within reach and maybe for others; their sum is multiplied by the result.
 namespace detops::cuda {
 
 template <typename T>
 struct SparsePoolParams {
   int64_t rois, images, channels, height, width;  // channels of the output, D
-  int64_t groups;                                 // G; the map has D * G^2 channels
+  int64_t groups_high, groups_wide;               // the map has as many times D channels
   int64_t pooled_height, pooled_width;
   bool map_channels_last, pooled_channels_last;
 
+  __host__ __device__ int64_t groups() const { return groups_high * groups_wide; }
   __host__ __device__ Strides map_strides() const {
-    return strides_of(map_channels_last, channels * groups * groups, height, width);
+    return strides_of(map_channels_last, channels * groups(), height, width);
   }
   __host__ __device__ Strides pooled_strides() const {
     return strides_of(pooled_channels_last, channels, pooled_height, pooled_width);
   }
   // The channel of the map that bin (ph, pw) of channel c reads.
   __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
-    const int64_t gh = ph * groups / pooled_height, gw = pw * groups / pooled_width;
-    return (c * groups + gh) * groups + gw;
+    const int64_t gh = ph * groups_high / pooled_height, gw = pw * groups_wide / pooled_width;
+    return (c * groups_high + gh) * groups_wide + gw;
   }
 };
 
-template <typename T, typename Sampling>
-__global__ void sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* maps,
-                                           T* output) {
+constexpr int kTapsHeld = 1024;
+constexpr int kPoolChannels = 64;  // of a block, or kWarp vectors of them
+
+constexpr int pool_channels(int n) { return n == 1 ? kPoolChannels : n * kWarp; }
+
+// The bins' pixels, made once for all channels.
+template <typename A>
+struct BinTaps {
+  int64_t pixel[kTapsHeld];
+  A weight[kTapsHeld];
+  A factor[kThreads];
+  int count[kThreads];
+};
+
+// A block has a RoI and some channels of one class.
+template <int n, typename T, typename Sampling>
+__global__ void __launch_bounds__(kThreads)
+    sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* maps, T* output) {
   using A = typename Sampling::A;
-  const Strides s = p.map_strides();
+  constexpr int kChannels = pool_channels(n);
+  __shared__ BinTaps<A> taps;
+  const int self = static_cast<int>(threadIdx.x);
+  const Strides s = p.map_strides(), os = p.pooled_strides();
   const auto reach = math::reach_of_map(p.height, p.width);
-  DETOPS_FOR_EACH(i, p.rois * p.channels * p.pooled_height * p.pooled_width) {
-    const Position at =
-        position_of(i, p.pooled_channels_last, p.channels, p.pooled_height, p.pooled_width);
-    const int64_t image = sampling.image(at.n);
-    A sum = 0, factor = 0;
-    if (image >= 0) {
-      const T* map = maps + image * s.n + p.source(at.c, at.h, at.w) * s.c;
-      const int64_t of_class = at.c / (p.channels / sampling.classes);
-      factor = sampling.visit_bin(
-          at.n, of_class, at.h, at.w, reach, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
-            math::visit_corners(y, x, [&](int64_t row, int64_t col, A weight) {
-              sum += weight * static_cast<A>(map[row * s.h + col * s.w]);
-            });
-          });
+  const int64_t per_class = p.channels / sampling.classes;
+  const int64_t parts = (per_class + kChannels - 1) / kChannels;
+  const int64_t all = p.pooled_height * p.pooled_width;
+  for (int64_t block = blockIdx.x; block < p.rois * sampling.classes * parts; block += gridDim.x) {
+    const int64_t k = block / parts / sampling.classes;
+    const int64_t of_class = block / parts % sampling.classes;
+    const int64_t first = block % parts * kChannels;
+    const int vectors = static_cast<int>(min(int64_t(kChannels), per_class - first)) / n;
+    const int64_t image = sampling.image(k);
+    const int64_t share = image < 0 ? 1 : math::max(sampling.most_taps(k), int64_t(1));
+    const bool holds = share <= kTapsHeld;
+    const int bins_held =
+        holds ? static_cast<int>(math::min(kTapsHeld / share, int64_t(kThreads))) : kThreads;
+    for (int64_t begin = 0; begin < all; begin += bins_held) {
+      const int bins = static_cast<int>(math::min(int64_t(bins_held), all - begin));
+      __syncthreads();
+      if (self < bins && holds && image >= 0) {
+        int end = self * static_cast<int>(share);
+        taps.factor[self] = sampling.visit_bin(k, of_class, (begin + self) / p.pooled_width,
+                                               (begin + self) % p.pooled_width, reach,
+                                               [&](int64_t row, int64_t col, A weight) {
+                                                 taps.pixel[end] = row * p.width + col;
+                                                 taps.weight[end++] = weight;
+                                               });
+        taps.count[self] = end - self * static_cast<int>(share);
+      }
+      __syncthreads();
+      for (int i = self; i < bins * vectors; i += kThreads) {
+        const int bin = p.pooled_channels_last ? i / vectors : i % bins;
+        const int64_t c = of_class * per_class + first +
+                          (p.pooled_channels_last ? i % vectors : i / bins) * int64_t(n);
+        const int64_t ph = (begin + bin) / p.pooled_width, pw = (begin + bin) % p.pooled_width;
+        A sum[n] = {}, factor = 0;
+        if (image >= 0) {
+          const T* map = maps + image * s.n + p.source(c, ph, pw) * s.c;
+          const auto add = [&](int64_t pixel, A weight) {
+            const Vector<T, n> values = load<n>(map + pixel * s.w);
+            for (int j = 0; j < n; ++j) {
+              sum[j] = multiply_add(weight, static_cast<A>(values.at[j]), sum[j]);
+            }
+          };
+          if (holds) {
+            const int from = bin * static_cast<int>(share);
+            for (int t = from; t < from + taps.count[bin]; ++t) add(taps.pixel[t], taps.weight[t]);
+            factor = taps.factor[bin];
+          } else {
+            factor = sampling.visit_bin(
+                k, of_class, ph, pw, reach,
+                [&](int64_t row, int64_t col, A weight) { add(row * p.width + col, weight); });
+          }
+        }
+        Vector<T, n> pooled;
+        for (int j = 0; j < n; ++j) pooled.at[j] = static_cast<T>(sum[j] * factor);
+        store(output + k * os.n + c * os.c + ph * os.h + pw * os.w, pooled);
+      }
     }
-    output[i] = static_cast<T>(sum * factor);
   }
 }
 
-// Owner-computes, see roi.cuh; the channels of a block are of one class and group.
-constexpr int kPixels = kTile * kTile;
-constexpr int kSparseBins = 64;  // whose weights are held at a time
+// Maps of the lists are (image, class), RoIs (RoI, class).
+template <typename T, typename Sampling>
+struct PlaceSparseRoI {
+  SparsePoolParams<T> p;
+  Sampling sampling;
 
+  __device__ int64_t operator()(int64_t i, Window& window) const {
+    const int64_t k = i / sampling.classes, of_class = i % sampling.classes;
+    window = {};
+    const int64_t image = sampling.image(k);
+    if (image < 0) return -1;
+    const math::Rectangle bounds = sampling.bounds(k, of_class);
+    reach_of_samples(bounds.top, bounds.bottom, p.height, window.top, window.bottom);
+    reach_of_samples(bounds.left, bounds.right, p.width, window.left, window.right);
+    return image * sampling.classes + of_class;
+  }
+};
+
+// Owner-computes, see roi_tile.cuh; the channels of a block are of one class and group.
 template <typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
-    sparse_pool_backward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* grad, T* maps,
-                                int64_t tiles_high, int64_t tiles_wide) {
+    sparse_pool_backward_kernel(SparsePoolParams<T> p, Sampling sampling, RoILists lists,
+                                const T* grad, T* maps, int64_t blocks) {
   using A = typename Sampling::A;
-  __shared__ A weights[kSparseBins][kPixels + 1];  // padded: no two bins in one bank
+  __shared__ TileBins<A> held;
   const int self = static_cast<int>(threadIdx.x);
-  const int pixel = self % kPixels, lane = self / kPixels;
+  const int64_t tiles_high = (p.height + kTile - 1) / kTile;
+  const int64_t tiles_wide = (p.width + kTile - 1) / kTile;
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t blocks = (per_class + kChannelTile - 1) / kChannelTile;
-  int64_t rest = blockIdx.x;
-  const int64_t tile_x = rest % tiles_wide * kTile;
-  rest /= tiles_wide;
-  const int64_t tile_y = rest % tiles_high * kTile;
-  rest /= tiles_high;
-  const int64_t image = rest % p.images;
-  rest /= p.images;
-  const int64_t first_channel = rest % blocks * kChannelTile + lane;  // of the class
-  rest /= blocks;
-  const int64_t gw = rest % p.groups, gh = rest / p.groups % p.groups;
-  const int64_t of_class = rest / (p.groups * p.groups);
-  const Strides gs = p.pooled_strides();
+  const int64_t parts = (per_class + kTileChannels - 1) / kTileChannels;
+  const Strides s = p.map_strides(), gs = p.pooled_strides();
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    int64_t rest = block;
+    const auto next = [&](int64_t of) {
+      const int64_t at = rest % of;
+      rest /= of;
+      return at;
+    };
+    const int64_t tile_x = next(tiles_wide) * kTile, tile_y = next(tiles_high) * kTile;
+    const int64_t image = next(p.images), part = next(parts);
+    const int64_t gw = next(p.groups_wide), gh = next(p.groups_high), of_class = rest;
+    const int64_t first = of_class * per_class + part * kTileChannels;
+    const int channels =
+        static_cast<int>(math::min(int64_t(kTileChannels), per_class - part * kTileChannels));
 
-  // The bins of the group; those of cell i begin at ceil(i * pooled / groups).
-  const int64_t top = (gh * p.pooled_height + p.groups - 1) / p.groups;
-  const int64_t left = (gw * p.pooled_width + p.groups - 1) / p.groups;
-  const int64_t high = ((gh + 1) * p.pooled_height + p.groups - 1) / p.groups - top;
-  const int64_t wide = ((gw + 1) * p.pooled_width + p.groups - 1) / p.groups - left;
-  // What samples outside the map give belongs to pixels on its border.
-  const math::Rectangle reach{double(tile_y - 1), double(tile_y + kTile), double(tile_x - 1),
-                              double(tile_x + kTile)};
+    // The bins of the group; those of cell i begin at ceil(i * pooled / groups).
+    const auto begin_of = [](int64_t cell, int64_t pooled, int64_t cells) {
+      return (cell * pooled + cells - 1) / cells;
+    };
+    const int64_t top = begin_of(gh, p.pooled_height, p.groups_high);
+    const int64_t left = begin_of(gw, p.pooled_width, p.groups_wide);
+    const int64_t high = begin_of(gh + 1, p.pooled_height, p.groups_high) - top;
+    const int64_t wide = begin_of(gw + 1, p.pooled_width, p.groups_wide) - left;
+    // What samples outside the map give belongs to pixels on its border.
+    const math::Rectangle reach{double(tile_y - 1), double(tile_y + kTile), double(tile_x - 1),
+                                double(tile_x + kTile)};
 
-  A sum[kChannelsPerThread] = {};
-  const auto reached = [&](int64_t k) {
-    return sampling.image(k) == image && sampling.meets(k, of_class, reach);
-  };
-  visit_reaching(p.rois, reached, [&](int64_t k) {
-    for (int64_t first = 0; first < high * wide; first += kSparseBins) {
-      __syncthreads();
-      if (self < kSparseBins) {
-        A* weight = weights[self];
-        for (int i = 0; i < kPixels; ++i) weight[i] = 0;
-        const int64_t bin = first + self;
-        if (bin < high * wide) {
-          const A factor =
-              sampling.visit_bin(k, of_class, top + bin / wide, left + bin % wide, reach,
-                                 [&](const math::Taps<A>& y, const math::Taps<A>& x) {
-                                   math::visit_corners(y, x, [&](int64_t row, int64_t col, A w) {
-                                     const int64_t ty = row - tile_y, tx = col - tile_x;
-                                     if (ty >= 0 && ty < kTile && tx >= 0 && tx < kTile) {
-                                       weight[ty * kTile + tx] += w;
-                                     }
-                                   });
-                                 });
-          for (int i = 0; i < kPixels; ++i) {
-            if (weight[i] != 0) weight[i] *= factor;
-          }
+    TileSum<A> sum;
+    const int64_t map = image * sampling.classes + of_class;
+    visit_rois(lists, map, tile_y, tile_x, kTile, [&](int64_t i) {
+      const int64_t k = i / sampling.classes;
+      for (int64_t begin = 0; begin < high * wide; begin += kBinsHeld) {
+        const int bins = static_cast<int>(math::min(int64_t(kBinsHeld), high * wide - begin));
+        const auto ph_of = [&](int b) { return top + (begin + b) / wide; };
+        const auto pw_of = [&](int b) { return left + (begin + b) % wide; };
+        __syncthreads();
+        for (int j = self; j < bins * kPixels; j += kThreads)
+          held.weight[j / kPixels][j % kPixels] = 0;
+        __syncthreads();
+        if (self < bins) {
+          A* weight = held.weight[self];
+          unsigned rows = 0;
+          const A factor = sampling.visit_bin(k, of_class, ph_of(self), pw_of(self), reach,
+                                              [&](int64_t row, int64_t col, A w) {
+                                                const int64_t y = row - tile_y, x = col - tile_x;
+                                                if (y < 0 || y >= kTile || x < 0 || x >= kTile)
+                                                  return;
+                                                weight[y * kTile + x] += w;
+                                                rows |= 1u << y;
+                                              });
+          for (int pixel = 0; rows != 0 && pixel < kPixels; ++pixel) weight[pixel] *= factor;
+          held.rows[self] = rows;
         }
+        __syncthreads();
+        const T* pooled = grad + k * gs.n + first * gs.c;
+        hold(held.grad, p.pooled_channels_last, channels, bins, [&](int b, int c) {
+          if (held.rows[b] == 0) return A(0);
+          return static_cast<A>(pooled[ph_of(b) * gs.h + pw_of(b) * gs.w + c * gs.c]);
+        });
+        __syncthreads();
+        sum.add(held, bins);
       }
-      __syncthreads();
-      const int64_t bins = min(int64_t(kSparseBins), high * wide - first);
-      for (int64_t b = 0; b < bins; ++b) {
-        const A weight = weights[b][pixel];
-        if (weight == 0) continue;
-        const int64_t ph = top + (first + b) / wide, pw = left + (first + b) % wide;
-        const T* g = grad + k * gs.n + of_class * per_class * gs.c + ph * gs.h + pw * gs.w;
-        for (int j = 0; j < kChannelsPerThread; ++j) {
-          const int64_t c = first_channel + j * kChannelLanes;
-          if (c < per_class) sum[j] += weight * static_cast<A>(g[c * gs.c]);
-        }
-      }
-    }
-  });
-
-  const int64_t y = tile_y + pixel / kTile, x = tile_x + pixel % kTile;
-  if (y >= p.height || x >= p.width) return;
-  const Strides s = p.map_strides();
-  T* out = maps + image * s.n + y * s.h + x * s.w;
-  for (int j = 0; j < kChannelsPerThread; ++j) {
-    const int64_t c = first_channel + j * kChannelLanes;
-    if (c >= per_class) continue;
-    const int64_t source = ((of_class * per_class + c) * p.groups + gh) * p.groups + gw;
-    out[source * s.c] = static_cast<T>(sum[j]);
+    });
+    const int64_t source = (first * p.groups_high + gh) * p.groups_wide + gw;
+    sum.write(held, maps + image * s.n + source * s.c, {s.n, s.c * p.groups(), s.h, s.w}, channels,
+              tile_y, tile_x, p.height, p.width);
   }
 }
 
 template <typename T, typename Sampling>
 void sparse_pool_forward(const char* op, const SparsePoolParams<T>& p, const Sampling& sampling,
                          const Tensor& maps, Tensor& output) {
-  launch(op, sparse_pool_forward_kernel<T, Sampling>, blocks_for(output.numel()), p, sampling,
-         maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
+  const int64_t per_class = p.channels / sampling.classes;
+  const bool neighbours = p.map_channels_last && p.pooled_channels_last && p.groups() == 1;
+  with_vector<T>(neighbours ? per_class : 1, {maps.const_data_ptr(), output.const_data_ptr()},
+                 [&](auto n) {
+                   const int64_t parts = (per_class + pool_channels(n) - 1) / pool_channels(n);
+                   launch(op, sparse_pool_forward_kernel<n, T, Sampling>,
+                          blocks_for(p.rois * sampling.classes * parts, 1), p, sampling,
+                          maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
+                 });
 }
 
 template <typename T, typename Sampling>
 void sparse_pool_backward(const char* op, const SparsePoolParams<T>& p, const Sampling& sampling,
                           const Tensor& grad, Tensor& maps) {
-  const int64_t high = (p.height + kTile - 1) / kTile;
-  const int64_t wide = (p.width + kTile - 1) / kTile;
+  const auto [lists, memory] =
+      list_rois(op, PlaceSparseRoI<T, Sampling>{p, sampling}, p.rois * sampling.classes,
+                p.images * sampling.classes, maps.options());
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t blocks = (per_class + kChannelTile - 1) / kChannelTile;
-  const int64_t grid = sampling.classes * p.groups * p.groups * blocks * p.images * high * wide;
-  TORCH_CHECK(grid <= INT32_MAX, "detops: a gradient of ", maps.sizes(), " is too large");
-  launch(op, sparse_pool_backward_kernel<T, Sampling>, static_cast<unsigned>(grid), p, sampling,
-         grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), high, wide);
+  const int64_t blocks = sampling.classes * p.groups() * p.images *
+                         ((per_class + kTileChannels - 1) / kTileChannels) *
+                         ((p.height + kTile - 1) / kTile) * ((p.width + kTile - 1) / kTile);
+  launch(op, sparse_pool_backward_kernel<T, Sampling>, blocks_for(blocks, 1), p, sampling, lists,
+         grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), blocks);
 }
 
 // `pooled` and `maps` are contiguous in their layout.
 template <typename T>
-SparsePoolParams<T> sparse_pool_params(const Tensor& pooled, const Tensor& maps, int64_t groups) {
-  return {pooled.size(0),         maps.size(0),
-          pooled.size(1),         maps.size(2),
-          maps.size(3),           groups,
-          pooled.size(2),         pooled.size(3),
-          is_channels_last(maps), is_channels_last(pooled)};
+SparsePoolParams<T> sparse_pool_params(const Tensor& pooled, const Tensor& maps,
+                                       int64_t groups_high, int64_t groups_wide) {
+  return {pooled.size(0),
+          maps.size(0),
+          pooled.size(1),
+          maps.size(2),
+          maps.size(3),
+          groups_high,
+          groups_wide,
+          pooled.size(2),
+          pooled.size(3),
+          is_channels_last(maps),
+          is_channels_last(pooled)};
 }
 
 }  // namespace detops::cuda

@@ -81,6 +81,44 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit
   visit_taps(axis, p, size, -1.0, double(size), visit);
 }
 
+// As visit_taps, but a pixel that several samples read is visited once, or, where the axis runs
+// backwards, twice: samples come in order and read a pixel and its neighbour, so what was read
+// before is one of the last two.
+template <typename T, typename Visit>
+DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
+                            double high, Visit&& visit) {
+  int64_t last = -1, before = -1;
+  T of_last = 0, of_before = 0;
+  visit_taps(axis, p, size, low, high, [&](int64_t i, T weight) {
+    if (i == last) {
+      of_last += weight;
+    } else if (i == before) {
+      of_before += weight;
+    } else {
+      if (before >= 0) visit(before, of_before);
+      before = last;
+      of_before = of_last;
+      last = i;
+      of_last = weight;
+    }
+  });
+  if (before >= 0) visit(before, of_before);
+  if (last >= 0) visit(last, of_last);
+}
+
+template <typename T, typename Visit>
+DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+  visit_pixels(axis, p, size, -1.0, double(size), visit);
+}
+
+// How many pixels a bin visits at most.
+template <typename T>
+DETOPS_HD int64_t most_pixels(const RoIAxis<T>& axis) {
+  const int64_t taps = 2 * static_cast<int64_t>(axis.count);
+  if (!(abs(axis.bin) < T(1 << 20))) return taps;
+  return min(taps, (axis.bin < 0 ? 2 : 1) * (static_cast<int64_t>(abs(axis.bin)) + 3));
+}
+
 // Pyramid level of a RoI, "Feature Pyramid Networks" (Lin et al., 2017), equation 1:
 // floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6), within [0, levels) after
 // subtracting `first_level`. Written with comparisons and correctly rounded operations instead of

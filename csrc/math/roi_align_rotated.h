@@ -48,16 +48,15 @@ DETOPS_HD RotatedRoI<T> rotated_roi(const T* box, T spatial_scale, int64_t poole
           sine};
 }
 
-// False only if no sample of the RoI lies in `reach`.
+// No sample of the RoI lies outside.
 template <typename T>
-DETOPS_HD bool meets(const RotatedRoI<T>& roi, const Rectangle& reach) {
+DETOPS_HD Rectangle bounds(const RotatedRoI<T>& roi) {
   const double x = roi.x, y = roi.y, sine = abs(roi.sin), cosine = abs(roi.cos);
   const double half_w = abs(roi.cols.start), half_h = abs(roi.rows.start);
-  const double slack = 1 + 1e-5 * (abs(x) + abs(y) + half_w + half_h);
+  const double slack = 1e-5 * (abs(x) + abs(y) + half_w + half_h);
   const double half_x = half_w * cosine + half_h * sine + slack;
   const double half_y = half_w * sine + half_h * cosine + slack;
-  return x + half_x >= reach.left && x - half_x <= reach.right && y + half_y >= reach.top &&
-         y - half_y <= reach.bottom;
+  return {y - half_y, y + half_y, x - half_x, x + half_x};
 }
 
 // Calls visit(y, x) for the samples of bin (ph, pw) that lie in `reach` and, maybe, for others. The

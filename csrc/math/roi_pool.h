@@ -47,12 +47,33 @@ DETOPS_HD bool exceeds(T value, T best) {
   return value > best;
 }
 
-// Calls visit(index, weight) for the mean of bin `p`, as for RoIAlign. A position-sensitive bin
-// ends before the last pixel of the map: torchvision's rule, and its users' trained weights'.
+// Calls visit(index, weight) for the mean of bin `p`, as for RoIAlign: for the pixels in [low,
+// high]. A position-sensitive bin ends before the last pixel of the map: torchvision's rule, and
+// its users' trained weights'.
+template <typename T, typename Visit>
+DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, double low, double high,
+                          Visit&& visit) {
+  const PixelRange range = bin_range(axis, p, size - 1);
+  const T weight = T(1) / T(range.end - range.begin);
+  const int64_t begin = max(range.begin, static_cast<int64_t>(low));
+  const int64_t end = min(range.end, static_cast<int64_t>(high) + 1);
+  for (int64_t i = begin; i < end; ++i) visit(i, weight);
+}
+
 template <typename T, typename Visit>
 DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  const PixelRange range = bin_range(axis, p, size - 1);
-  for (int64_t i = range.begin; i < range.end; ++i) visit(i, T(1) / T(range.end - range.begin));
+  visit_taps(axis, p, size, 0.0, double(size), visit);
+}
+
+template <typename T, typename Visit>
+DETOPS_HD void visit_pixels(const PoolAxis<T>& axis, int64_t p, int64_t size, double low,
+                            double high, Visit&& visit) {
+  visit_taps(axis, p, size, low, high, visit);
+}
+
+template <typename T>
+DETOPS_HD int64_t most_pixels(const PoolAxis<T>& axis) {
+  return axis.bin < T(1 << 20) ? static_cast<int64_t>(axis.bin) + 2 : 1 << 20;
 }
 
 }  // namespace detops::math
