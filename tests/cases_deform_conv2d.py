@@ -2,6 +2,8 @@
 
 import torch
 
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
 # images, channels, outputs, groups, offset groups, height, width, kernel, stride, padding, dilation
 SHAPES = {
     "plain": (2, 6, 4, 1, 1, 7, 9, (3, 3), (1, 1), (1, 1), (1, 1)),

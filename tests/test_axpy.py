@@ -34,6 +34,17 @@ def test_dtypes_and_layouts(device, dtype, layout):
     torch.testing.assert_close(detops.axpy(x, y, 0.5), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_memory_that_no_vector_begins_at(device, dtype):
+    for count in (1, 7, 16, 4099):
+        for shift in (0, 1):
+            x, y, grad = torch.randn(3, count + shift, device=device).to(dtype)[:, shift:].unbind()
+            expected = (2 * x.double() + y.double()).to(dtype)
+            assert torch.equal(detops.axpy(x, y), expected)
+            to_x, to_y = detops._C.axpy_backward(grad, 2.0)
+            assert torch.equal(to_x, 2 * grad) and torch.equal(to_y, grad)
+
+
 def test_threads(two_threads):
     x, y = torch.randn(2, 100_003)
     one, two = two_threads(lambda: detops.axpy(x, y))

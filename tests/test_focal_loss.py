@@ -195,6 +195,34 @@ def test_a_sum_is_that_of_the_losses(isa, device):
         assert torch.equal(grad, each)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
+def test_memory_that_no_vector_begins_at(isa, device, dtype):
+    for count in (1, 2, 15, 1027):
+        x, t = inputs(count, dtype=dtype, device=device)
+        shifted = [torch.empty(count + 1, dtype=dtype, device=device)[1:].copy_(a.detach())
+                   for a in (x, t)]  # fmt: skip
+        assert shifted[0].data_ptr() % 16 != 0
+        shifted[0].requires_grad_()
+        ours, grad = with_gradient(detops.sigmoid_focal_loss, *shifted)
+        expected, expected_grad = with_gradient(detops.sigmoid_focal_loss, x, t)
+        assert torch.equal(ours, expected) and torch.equal(grad, expected_grad)
+        total = detops.sigmoid_focal_loss(*shifted, reduction="sum")
+        assert total == detops.sigmoid_focal_loss(*shifted, reduction="sum")
+        torch.testing.assert_close(total, detops.sigmoid_focal_loss(x, t, reduction="sum"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_gradient_of_a_mean_is_rounded_once(device, dtype):
+    """1 / count is beyond what half precision holds; its product with the slope may not be."""
+    x, t = inputs(70_000, dtype=dtype, device=device)
+    mean = detops.sigmoid_focal_loss(x, t, reduction="mean")
+    (grad,) = torch.autograd.grad(mean, x)
+    leaf = x.detach().double().requires_grad_()
+    exact = reference.sigmoid_focal_loss(leaf, t.double(), 0.25, 2).mean()
+    (expected,) = torch.autograd.grad(exact, leaf)
+    torch.testing.assert_close(grad.double(), expected, rtol=EPS[dtype] * 1.1, atol=3e-8)
+
+
 def test_layouts_and_empty(device):
     x, t = inputs(6, 4, 5, device=device)
     expected = with_gradient(detops.sigmoid_focal_loss, x, t)

@@ -13,6 +13,7 @@ SHAPES = [
     (1, 3, 4, 5),
     (2, 16, 32, 128),
     (5, 70, 9, 16),
+    (2, 4, 3, 400),
 ]
 
 
@@ -247,3 +248,20 @@ def test_a_cuda_graph_holds_the_loop():
     args[0].copy_(torch.randn_like(args[0]))
     graph.replay()
     torch.testing.assert_close(output, reference.lltm(*args)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_cuda_graph_holds_the_backward_pass():
+    args = arguments((12, 4, 8, 16), "cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        gradients(detops.lltm, args)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(detops.lltm, args)
+    with torch.no_grad():
+        args[0].copy_(torch.randn_like(args[0]))
+    graph.replay()
+    for a, b in zip(captured, gradients(reference.lltm, args), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4)

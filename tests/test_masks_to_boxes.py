@@ -32,11 +32,11 @@ def test_equals_the_oracle(device, isa, dtype, height, width):
     assert torch.equal(boxes.cpu(), reference_masks.masks_to_boxes(masks))
 
 
-def test_every_single_pixel(isa):
+def test_every_single_pixel(device, isa):
     """Each place in a vector, a word and a rest, from both ends."""
-    masks = torch.eye(3 * 157, dtype=torch.bool).view(-1, 3, 157)
+    masks = torch.eye(3 * 157, dtype=torch.bool, device=device).view(-1, 3, 157)
     for dtype in (torch.bool, torch.int32):
-        x1, y1, x2, y2 = detops.masks_to_boxes(masks.to(dtype)).unbind(1)
+        x1, y1, x2, y2 = detops.masks_to_boxes(masks.to(dtype)).cpu().unbind(1)
         pixel = torch.arange(3 * 157)
         assert torch.equal(x1, (pixel % 157).float()) and torch.equal(x2, x1)
         assert torch.equal(y1, (pixel // 157).float()) and torch.equal(y2, y1)

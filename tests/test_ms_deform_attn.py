@@ -54,7 +54,8 @@ def expected(args):
 
 
 @pytest.mark.parametrize(
-    ("channels", "points"), [(32, 4), (64, 4), (1, 1), (5, 3), (17, 2), (24, 9), (112, 1)]
+    ("channels", "points"),
+    [(32, 4), (64, 4), (1, 1), (5, 3), (17, 2), (24, 9), (112, 1), (135, 1), (1032, 1)],
 )
 def test_equals_the_reference(isa, device, channels, points):
     for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-12)):
@@ -223,6 +224,37 @@ def test_layouts(device):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.double])
+def test_memory_that_no_vector_begins_at(device, dtype):
+    args = inputs(dtype=dtype, device=device)
+    shifted = list(args)
+    for i in (0, 3, 4):
+        flat = torch.empty(args[i].numel() + 1, dtype=dtype, device=device)
+        shifted[i] = flat[1:].view_as(args[i]).copy_(args[i].detach()).requires_grad_()
+        assert shifted[i].is_contiguous() and shifted[i].data_ptr() % 16 != 0
+    for a, b in zip(
+        with_gradients(detops.ms_deform_attn, args),
+        with_gradients(detops.ms_deform_attn, shifted),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+
+
+def test_many_samples_of_one_cell(device):
+    """All queries look at one place, and some at the corners of the map."""
+    args = inputs(channels=8, queries=400, images=1, heads=1, shapes=((5, 4), (3, 3)), points=2,
+                  device=device)  # fmt: skip
+    with torch.no_grad():
+        args[3][:, :, :, 0] = 0.43
+        args[3][:, ::2, :, 1, 0] = torch.tensor([-0.05, 1.05], device=device)
+        args[3][:, 1::2, :, 1, 0] = torch.tensor([1.05, -0.05], device=device)
+    ours = with_gradients(detops.ms_deform_attn, args)
+    for a, b in zip(ours, expected(args), strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-3)
+    for a, b in zip(ours, with_gradients(detops.ms_deform_attn, args), strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize(
     "empty",
     [dict(images=0), dict(queries=0), dict(heads=0), dict(channels=0), dict(points=0),
@@ -275,6 +307,22 @@ def test_starts_that_do_not_fit(device, start):
     else:
         without = [value, shapes[:3], starts[:3], locations[:, :, :, :3], weights[:, :, :, :3]]
         assert torch.equal(detops.ms_deform_attn(*args), detops.ms_deform_attn(*without))
+
+
+def test_levels_in_one_place(device):
+    """On a GPU, where nobody looks at them, levels may overlap; no gradient is lost."""
+    if device == "cpu":
+        pytest.skip("levels on the CPU are checked")
+    value, _, _, locations, weights = inputs(shapes=((6, 9),), points=4, device=device)
+    twice = [t.detach().view(2, 7, 3, 2, 2, *t.shape[5:]).requires_grad_() for t in
+             (locations, weights)]  # fmt: skip
+    shapes = torch.tensor([[6, 9], [6, 9]], device=device)
+    one = with_gradients(
+        detops.ms_deform_attn, (value, shapes[:1], shapes[:1, 0] * 0, locations, weights)
+    )
+    two = with_gradients(detops.ms_deform_attn, (value, shapes, shapes[:, 0] * 0, *twice))
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b.view_as(a), rtol=1e-5, atol=1e-5)
 
 
 def test_bad_input(device):

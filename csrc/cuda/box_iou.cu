@@ -4,17 +4,26 @@
 #include "../math/overlap.h"
 #include "../ops.h"
 #include "launch.cuh"
+#include "vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
+constexpr int kPairs = 4;  // of a thread, which divides once for them
+
 template <math::Overlap kind, typename T>
 __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b, int64_t m,
                                T eps, T* out) {
-  DETOPS_FOR_EACH(i, n * m) {
-    out[i] = math::pairwise::overlap<kind, T>(math::overlap_box<kind>(a[i / m]),
-                                              math::overlap_box<kind>(b[i % m]), eps);
-  }
+  for_each_vector<kPairs>(n * m, [&](int64_t i, auto k) {
+    int64_t row = i / m, column = i - row * m;
+    Vector<T, k> overlaps;
+    for (int j = 0; j < k; ++j) {
+      overlaps.at[j] = math::pairwise::overlap<kind, T>(math::overlap_box<kind>(a[row]),
+                                                        math::overlap_box<kind>(b[column]), eps);
+      if (++column == m) column = 0, ++row;
+    }
+    store(out + i, overlaps);
+  });
 }
 
 // One thread owns a box and adds its pairs in order: no atomics, the same bits every run.
@@ -53,7 +62,7 @@ __global__ void match_boxes_kernel(const math::Box<T>* a, int64_t n, const math:
 template <math::Overlap kind, typename T>
 void launch_forward(const Tensor& first, const Tensor& second, double eps, Tensor& output) {
   using Box = math::Box<T>;
-  launch("box_iou", box_iou_kernel<kind, T>, blocks_for(output.numel()),
+  launch("box_iou", box_iou_kernel<kind, T>, blocks_for(output.numel(), kThreads * kPairs),
          reinterpret_cast<const Box*>(first.const_data_ptr<T>()), first.size(0),
          reinterpret_cast<const Box*>(second.const_data_ptr<T>()), second.size(0),
          static_cast<T>(eps), output.mutable_data_ptr<T>());

@@ -6,40 +6,93 @@
 
 #include "../ops.h"
 #include "launch.cuh"
+#include "vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
-template <math::Focus focus, typename T, typename A>
+using math::Focus;
+
+template <Focus focus, int n, typename T, typename A>
 __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* targets,
                                   int64_t count, T* losses) {
-  DETOPS_FOR_EACH(i, count) {
-    losses[i] = T(math::focal::loss<focus>(f, A(inputs[i]), A(targets[i])));
-  }
+  for_each_vector<n>(count, [&](int64_t i, auto k) {
+    const auto x = load<k>(inputs + i), t = load<k>(targets + i);
+    Vector<T, k> loss;
+    for (int j = 0; j < k; ++j) {
+      loss.at[j] = T(math::focal::loss<focus>(f, A(x.at[j]), A(t.at[j])));
+    }
+    store(losses + i, loss);
+  });
 }
 
-// Gradients are `step` apart: 0 where there is one for all.
-template <math::Focus focus, typename T, typename A>
-__global__ void focal_loss_backward_kernel(math::Focal<A> f, const T* grad, int64_t step,
+// The sum of all threads' numbers, in thread 0.
+template <typename A>
+__device__ A sum_of_block(A mine) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ A sums[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  Vector<A, 1> sum{{mine}};
+  sum_over_lanes(sum, 32);
+  if (lane == 0) sums[warp] = sum.at[0];
+  __syncthreads();
+  A total = 0;
+  for (int i = 0; i < kWarps; ++i) total += sums[i];
+  return total;
+}
+
+// A sum for each block. The number of blocks follows from `count` alone, and so does the order.
+template <Focus focus, int n, typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    focal_loss_sums_kernel(math::Focal<A> f, const T* inputs, const T* targets, int64_t count,
+                           A* sums) {
+  A sum = 0;
+  for_each_vector<n>(count, [&](int64_t i, auto k) {
+    const auto x = load<k>(inputs + i), t = load<k>(targets + i);
+    for (int j = 0; j < k; ++j) sum += math::focal::loss<focus>(f, A(x.at[j]), A(t.at[j]));
+  });
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// One block.
+template <typename A>
+__global__ void __launch_bounds__(kThreads) sum_kernel(const A* sums, int count, A* total) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *total = static_cast<A>(sum);
+}
+
+// A gradient for each loss, or one for all.
+template <Focus focus, int n, typename T, typename A>
+__global__ void focal_loss_backward_kernel(math::Focal<A> f, const T* grad, const A* grad_of_all,
                                            const T* inputs, const T* targets, int64_t count,
                                            T* to_inputs) {
-  DETOPS_FOR_EACH(i, count) {
-    to_inputs[i] = T(A(grad[i * step]) * math::focal::slope<focus>(f, A(inputs[i]), A(targets[i])));
-  }
+  const A of_all = grad_of_all == nullptr ? A(0) : *grad_of_all;
+  for_each_vector<n>(count, [&](int64_t i, auto k) {
+    const auto x = load<k>(inputs + i), t = load<k>(targets + i);
+    Vector<T, k> each{}, to;
+    if (grad != nullptr) each = load<k>(grad + i);
+    for (int j = 0; j < k; ++j) {
+      const A outer = grad != nullptr ? A(each.at[j]) : of_all;
+      to.at[j] = T(outer * math::focal::slope<focus>(f, A(x.at[j]), A(t.at[j])));
+    }
+    store(to_inputs + i, to);
+  });
 }
 
-void launch_forward(const Tensor& x, const Tensor& t, double alpha, double gamma,
-                    const Tensor& output) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, x.scalar_type(), "detops.sigmoid_focal_loss", [&] {
-        using wide_t = at::opmath_type<scalar_t>;
-        const auto f = math::focal_of<wide_t>(alpha, gamma);
-        math::with_focus(math::focus_of(gamma), [&](auto focus) {
-          launch("sigmoid_focal_loss", focal_loss_kernel<decltype(focus)::value, scalar_t, wide_t>,
-                 blocks_for(x.numel()), f, x.const_data_ptr<scalar_t>(),
-                 t.const_data_ptr<scalar_t>(), x.numel(), output.mutable_data_ptr<scalar_t>());
-        });
-      });
+// Calls run(focus, n, f, x, t): two constants, the parameters, and the data as pointers. They and
+// the two others, which may be null, are such that n numbers may be taken at a time.
+template <typename T, typename Run>
+void with_arguments(const Tensor& x, const Tensor& t, double alpha, double gamma, const void* other,
+                    const void* another, const Run& run) {
+  const T *inputs = x.const_data_ptr<T>(), *targets = t.const_data_ptr<T>();
+  const auto f = math::focal_of<at::opmath_type<T>>(alpha, gamma);
+  math::with_focus(math::focus_of(gamma), [&](auto focus) {
+    with_vector<T>(0, {inputs, targets, other, another},
+                   [&](auto n) { run(focus, n, f, inputs, targets); });
+  });
 }
 
 }  // namespace
@@ -48,10 +101,20 @@ Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, d
                                   double gamma) {
   const at::cuda::OptionalCUDAGuard guard(inputs.device());
   Tensor output = meta::sigmoid_focal_loss_forward(inputs, targets, alpha, gamma);
-  if (output.numel() == 0) return output;
+  const int64_t count = output.numel();
+  if (count == 0) return output;
   const at::ScalarType type = output.scalar_type();
-  launch_forward(as_type(inputs, type).contiguous(), as_type(targets, type).contiguous(), alpha,
-                 gamma, output);
+  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "detops.sigmoid_focal_loss", [&] {
+    using A = at::opmath_type<scalar_t>;
+    scalar_t* out = output.mutable_data_ptr<scalar_t>();
+    with_arguments<scalar_t>(x, t, alpha, gamma, out, nullptr,
+                             [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
+                               launch(
+                                   "sigmoid_focal_loss", focal_loss_kernel<focus, n, scalar_t, A>,
+                                   blocks_for(count, kThreads * n), f, inputs, targets, count, out);
+                             });
+  });
   return output;
 }
 
@@ -59,35 +122,53 @@ Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, doubl
                               double gamma) {
   const at::cuda::OptionalCUDAGuard guard(inputs.device());
   Tensor output = meta::sigmoid_focal_loss_sum(inputs, targets, alpha, gamma);
-  const at::ScalarType type = output.scalar_type();
+  const int64_t count = inputs.numel();
+  if (count == 0) return output.zero_();
+  const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  if (x.numel() == 0) return output.zero_();
-  const Tensor losses = at::empty_like(x);
-  launch_forward(x, t, alpha, gamma, losses);
-  return losses.sum();  // its order is fixed: no atomics
+  constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, and a second pass of no weight
+  const unsigned blocks = std::min(blocks_for(count, 16 * kThreads), kMost);
+  const Tensor sums = at::empty({blocks}, output.options());
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "detops.sigmoid_focal_loss", [&] {
+    using A = at::opmath_type<scalar_t>;
+    A* to = sums.mutable_data_ptr<A>();
+    with_arguments<scalar_t>(x, t, alpha, gamma, nullptr, nullptr,
+                             [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
+                               launch("sigmoid_focal_loss",
+                                      focal_loss_sums_kernel<focus, n, scalar_t, A>, blocks, f,
+                                      inputs, targets, count, to);
+                             });
+    launch("sigmoid_focal_loss", sum_kernel<A>, 1, to, blocks, output.mutable_data_ptr<A>());
+  });
+  return output;
 }
 
 Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                    double alpha, double gamma) {
   const at::cuda::OptionalCUDAGuard guard(inputs.device());
   const Tensor output = meta::sigmoid_focal_loss_backward(grad, inputs, targets, alpha, gamma);
-  if (output.numel() == 0) return output;
+  const int64_t count = output.numel();
+  if (count == 0) return output;
   const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   const Tensor to_inputs = as_type(output, type);  // itself, unless of another dtype
+  // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
   const bool constant = is_constant(grad);
-  const Tensor outer = as_type(constant ? grad.view(-1).narrow(0, 0, 1) : grad, type).contiguous();
+  const Tensor outer =
+      constant ? wide(grad.view(-1).narrow(0, 0, 1), type) : as_type(grad, type).contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, type, "detops.sigmoid_focal_loss_backward", [&] {
-        using wide_t = at::opmath_type<scalar_t>;
-        const auto f = math::focal_of<wide_t>(alpha, gamma);
-        math::with_focus(math::focus_of(gamma), [&](auto focus) {
-          launch("sigmoid_focal_loss_backward",
-                 focal_loss_backward_kernel<decltype(focus)::value, scalar_t, wide_t>,
-                 blocks_for(x.numel()), f, outer.const_data_ptr<scalar_t>(), constant ? 0 : 1,
-                 x.const_data_ptr<scalar_t>(), t.const_data_ptr<scalar_t>(), x.numel(),
-                 to_inputs.mutable_data_ptr<scalar_t>());
-        });
+        using A = at::opmath_type<scalar_t>;
+        const scalar_t* each = constant ? nullptr : outer.const_data_ptr<scalar_t>();
+        const A* of_all = constant ? outer.const_data_ptr<A>() : nullptr;
+        scalar_t* out = to_inputs.mutable_data_ptr<scalar_t>();
+        with_arguments<scalar_t>(x, t, alpha, gamma, each, out,
+                                 [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
+                                   launch("sigmoid_focal_loss_backward",
+                                          focal_loss_backward_kernel<focus, n, scalar_t, A>,
+                                          blocks_for(count, kThreads * n), f, each, of_all, inputs,
+                                          targets, count, out);
+                                 });
       });
   return as_type(to_inputs, output.scalar_type());
 }

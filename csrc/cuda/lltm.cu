@@ -10,6 +10,24 @@
 namespace detops::cuda {
 namespace {
 
+// Blocks for the gates of a step: rows of states, a thread each. So a small step reaches many
+// multiprocessors, and no thread divides. Vectors would leave a step, whose time is latency, with
+// fewer threads.
+constexpr unsigned kGateThreads = 128;
+
+Launch gate_launch(int64_t rows, int64_t state) {
+  return {dim3(blocks_for(state, kGateThreads), std::min(blocks_for(rows, 1), 65535u)),
+          kGateThreads};
+}
+
+// Calls visit(i, gate) for a thread's states: where they are in [B, H], and in [B, 3H].
+template <typename Visit>
+__device__ void visit_states(int64_t rows, int64_t state, const Visit& visit) {
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    DETOPS_FOR_EACH(i, state) visit(row * state + i, row * 3 * state + i);
+  }
+}
+
 template <typename T>
 struct LltmParams {
   int64_t rows, state;
@@ -21,8 +39,8 @@ struct LltmParams {
 
 template <typename T>
 __global__ void lltm_forward_kernel(LltmParams<T> p) {
-  DETOPS_FOR_EACH(i, p.rows * p.state) {
-    T* gate_at = p.gates + i / p.state * 3 * p.state + i % p.state;
+  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
+    T* gate_at = p.gates + at;
     const math::gates::Lltm<T> sums{gate_at[0], gate_at[p.state], gate_at[2 * p.state]};
     const math::gates::Lltm<T> gate = math::gates::activate<T>(sums);
     const T cell = math::gates::next_cell(gate, p.cell_before[i]);
@@ -31,7 +49,7 @@ __global__ void lltm_forward_kernel(LltmParams<T> p) {
     gate_at[2 * p.state] = gate.candidate;
     p.cell[i] = cell;
     p.state_after[i] = math::gates::next_state(gate, cell);
-  }
+  });
 }
 
 template <typename T>
@@ -47,8 +65,7 @@ struct LltmBackParams {
 
 template <typename T>
 __global__ void lltm_backward_kernel(LltmBackParams<T> p) {
-  DETOPS_FOR_EACH(i, p.rows * p.state) {
-    const int64_t at = i / p.state * 3 * p.state + i % p.state;
+  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
     const math::gates::Lltm<T> gate{p.gates[at], p.gates[at + p.state], p.gates[at + 2 * p.state]};
     T grad_cell = p.grad_cell[i];
     const math::gates::Lltm<T> grad =
@@ -57,7 +74,7 @@ __global__ void lltm_backward_kernel(LltmBackParams<T> p) {
     p.grad_gates[at] = grad.input;
     p.grad_gates[at + p.state] = grad.output;
     p.grad_gates[at + 2 * p.state] = grad.candidate;
-  }
+  });
 }
 
 }  // namespace
@@ -88,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
                                    now.mutable_data_ptr<scalar_t>(),
                                    cell,
                                    states.mutable_data_ptr<scalar_t>() + t * size};
-      launch("lltm", lltm_forward_kernel<scalar_t>, blocks_for(size), p);
+      launch("lltm", lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
     });
   }
   return {as_type(states, output.scalar_type()), cells, gates};
@@ -124,7 +141,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
                                        to_state.const_data_ptr<scalar_t>(),
                                        to_cell.mutable_data_ptr<scalar_t>(),
                                        to_gates.mutable_data_ptr<scalar_t>() + t * 3 * size};
-      launch("lltm_backward", lltm_backward_kernel<scalar_t>, blocks_for(size), p);
+      launch("lltm_backward", lltm_backward_kernel<scalar_t>, gate_launch(rows, state), p);
     });
     if (t > 0 || h_wanted) at::mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
   }

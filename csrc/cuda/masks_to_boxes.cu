@@ -4,44 +4,70 @@
 #include "../math/host_device.h"
 #include "../ops.h"
 #include "launch.cuh"
+#include "vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
-constexpr int kWarps = 16;
+constexpr int kMaskThreads = 1024, kWarps = kMaskThreads / kWarp;
 
-// A block per mask, a warp per row.
+// Sides of the pixels seen so far.
+struct Reach {
+  int64_t x1, y1, x2, y2;
+
+  __device__ void add(const Reach& o) {
+    x1 = math::min(x1, o.x1);
+    y1 = math::min(y1, o.y1);
+    x2 = math::max(x2, o.x2);
+    y2 = math::max(y2, o.y2);
+  }
+};
+
+__device__ inline Reach of_other_lane(const Reach& r, int step) {
+  return {__shfl_xor_sync(0xffffffffu, r.x1, step), __shfl_xor_sync(0xffffffffu, r.y1, step),
+          __shfl_xor_sync(0xffffffffu, r.x2, step), __shfl_xor_sync(0xffffffffu, r.y2, step)};
+}
+
+// A block per mask. Memory is read 16 bytes at a time, wherever rows begin.
 template <typename T>
-__global__ void masks_to_boxes_kernel(const T* masks, int64_t count, int64_t height, int64_t width,
-                                      float* boxes) {
-  __shared__ int64_t shared[4][kWarp * kWarps];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+__global__ void __launch_bounds__(kMaskThreads)
+    masks_to_boxes_kernel(const T* masks, int64_t count, int64_t height, int64_t width,
+                          float* boxes) {
+  __shared__ Reach of_warps[kWarps];
+  constexpr int kNumbers = 16 / sizeof(T);
+  const int self = static_cast<int>(threadIdx.x);
+  const int64_t pixels = height * width;
   for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
-    int64_t x1 = width, y1 = height, x2 = -1, y2 = -1;
-    for (int64_t y = warp; y < height; y += kWarps) {
-      const T* row = masks + (n * height + y) * width;
-      for (int64_t x = lane; x < width; x += kWarp) {
-        if (row[x] == T(0)) continue;
-        x1 = math::min(x1, x);
-        x2 = math::max(x2, x);
-        y1 = math::min(y1, y);
-        y2 = y;
+    const T* mask = masks + n * pixels;
+    Reach reach{width, height, -1, -1};
+    const auto look = [&](int64_t i, int numbers) {
+      int64_t y = i / width, x = i - y * width;
+      for (int j = 0; j < numbers; ++j) {
+        if (mask[i + j] != T(0)) reach.add({x, y, x, y});
+        if (++x == width) x = 0, ++y;
       }
+    };
+    const auto beyond = static_cast<int>(reinterpret_cast<uintptr_t>(mask) / sizeof(T) % kNumbers);
+    const int64_t head = math::min<int64_t>((kNumbers - beyond) % kNumbers, pixels);
+    const int64_t vectors = (pixels - head) / kNumbers, tail = head + vectors * kNumbers;
+    for (int64_t i = self; i < head; i += kMaskThreads) look(i, 1);
+    for (int64_t v = self; v < vectors; v += kMaskThreads) {
+      const int64_t i = head + v * kNumbers;
+      const auto bits = load<2>(reinterpret_cast<const uint64_t*>(mask + i));
+      if ((bits.at[0] | bits.at[1]) != 0) look(i, kNumbers);
     }
-    shared[0][threadIdx.x] = x1;
-    shared[1][threadIdx.x] = y1;
-    shared[2][threadIdx.x] = x2;
-    shared[3][threadIdx.x] = y2;
+    for (int64_t i = tail + self; i < pixels; i += kMaskThreads) look(i, 1);
+
+    for (int step = kWarp / 2; step > 0; step /= 2) reach.add(of_other_lane(reach, step));
+    if (self % kWarp == 0) of_warps[self / kWarp] = reach;
     __syncthreads();
-    if (threadIdx.x < 4) {
-      const bool low = threadIdx.x < 2;
-      int64_t side = shared[threadIdx.x][0];
-      for (int i = 1; i < kWarp * kWarps; ++i) {
-        const int64_t other = shared[threadIdx.x][i];
-        side = low ? math::min(side, other) : math::max(side, other);
-      }
-      const int64_t size = threadIdx.x % 2 == 0 ? width : height;
-      boxes[4 * n + threadIdx.x] = side < 0 || side == size ? 0.0f : static_cast<float>(side);
+    if (self == 0) {
+      for (int i = 1; i < kWarps; ++i) reach.add(of_warps[i]);
+      const bool empty = reach.x2 < 0;
+      boxes[4 * n] = empty ? 0.0f : static_cast<float>(reach.x1);
+      boxes[4 * n + 1] = empty ? 0.0f : static_cast<float>(reach.y1);
+      boxes[4 * n + 2] = empty ? 0.0f : static_cast<float>(reach.x2);
+      boxes[4 * n + 3] = empty ? 0.0f : static_cast<float>(reach.y2);
     }
     __syncthreads();
   }
@@ -56,7 +82,7 @@ Tensor masks_to_boxes(const Tensor& masks) {
   const Tensor rows = masks.contiguous();
   AT_DISPATCH_V2(rows.scalar_type(), "detops.masks_to_boxes", AT_WRAP([&] {
                    launch("masks_to_boxes", masks_to_boxes_kernel<scalar_t>,
-                          {blocks_for(rows.size(0), 1), kWarp * kWarps},
+                          {blocks_for(rows.size(0), 1), kMaskThreads},
                           rows.const_data_ptr<scalar_t>(), rows.size(0), rows.size(1), rows.size(2),
                           output.mutable_data_ptr<float>());
                  }),

@@ -4,6 +4,7 @@
 #include "../math/paste_masks_in_image.h"
 #include "../ops.h"
 #include "launch.cuh"
+#include "vector.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -29,25 +30,43 @@ __device__ T stretched(const PasteParams<T>& p, const T* mask, int64_t row,
   return low * taps.weight_low + high * taps.weight_high;
 }
 
-// A block per row of an image.
+// A row of an image: the mask and box that it shows, and what it shows of them.
+template <typename T>
+struct PastedRow {
+  const T *mask, *box;
+  math::Taps<T> rows;
+  bool reached;
+
+  __device__ PastedRow(const PasteParams<T>& p, int64_t row) {
+    const int64_t n = row / p.height;
+    mask = p.masks + n * p.mask_height * p.mask_width;
+    box = p.boxes + 4 * n;
+    reached = math::mask_taps(box[1], box[3], p.mask_height, row - n * p.height, rows);
+  }
+
+  __device__ uint8_t pixel(const PasteParams<T>& p, int64_t x) const {
+    math::Taps<T> columns;
+    if (!reached || !math::mask_taps(box[0], box[2], p.mask_width, x, columns)) return 0;
+    const T value = stretched(p, mask, rows.low, columns) * rows.weight_low +
+                    stretched(p, mask, rows.high, columns) * rows.weight_high;
+    return p.soft ? math::soft_mask_value(value) : value >= p.threshold;
+  }
+};
+
+constexpr int kPixels = 16;  // of a thread, in memory: it stores them at once
+
 template <typename T>
 __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
-  for (int64_t row = blockIdx.x; row < p.count * p.height; row += gridDim.x) {
-    const int64_t n = row / p.height, y = row % p.height;
-    const T* mask = p.masks + n * p.mask_height * p.mask_width;
-    const T* box = p.boxes + 4 * n;
-    math::Taps<T> rows, columns;
-    const bool reached = math::mask_taps(box[1], box[3], p.mask_height, y, rows);
-    for (int64_t x = threadIdx.x; x < p.width; x += blockDim.x) {
-      uint8_t pixel = 0;
-      if (reached && math::mask_taps(box[0], box[2], p.mask_width, x, columns)) {
-        const T value = stretched(p, mask, rows.low, columns) * rows.weight_low +
-                        stretched(p, mask, rows.high, columns) * rows.weight_high;
-        pixel = p.soft ? math::soft_mask_value(value) : value >= p.threshold;
-      }
-      pixels[row * p.width + x] = pixel;
+  for_each_vector<kPixels>(p.count * p.height * p.width, [&](int64_t i, auto k) {
+    int64_t row = i / p.width, x = i - row * p.width;
+    PastedRow<T> pasted(p, row);
+    Vector<uint8_t, k> values;
+    for (int j = 0; j < k; ++j) {
+      if (x == p.width) x = 0, pasted = PastedRow<T>(p, ++row);
+      values.at[j] = pasted.pixel(p, x++);
     }
-  }
+    store(pixels + i, values);
+  });
 }
 
 }  // namespace
@@ -72,7 +91,7 @@ Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t he
                                        static_cast<scalar_t>(threshold),
                                        !(threshold >= 0)};
     launch("paste_masks_in_image", paste_masks_in_image_kernel<scalar_t>,
-           blocks_for(output.size(0) * height, 1), params, pixels);
+           blocks_for(output.numel(), kThreads * kPixels), params, pixels);
   });
   return output;
 }
