@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from .report import file_name, markdown, plot, to_json
+from .report import markdown, plot, to_json
 from .run import MODULES, all_cases, measure, measure_machine
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
@@ -65,7 +66,7 @@ def run(
     console.print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        stem = file_name(machine.name)
+        stem = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
         (output / f"{stem}.json").write_text(json.dumps(to_json(machine, results), indent=1) + "\n")
         (output / f"{stem}.md").write_text(table)
         try:

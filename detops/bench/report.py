@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ def _limit(result: Result, machine: Machine, threads: int) -> float:
 def _ratio(result: Result, threads: int) -> float | None:
     theirs = result.torchvision.get(threads, result.pytorch.get(threads))
     return None if theirs is None else theirs / result.ours[threads]
-
-
-def file_name(device: str) -> str:
-    """A device's name as that of a file, without an ending."""
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
