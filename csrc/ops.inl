@@ -2,6 +2,13 @@
 // One declaration per op that has a kernel per backend; see ops.h. Int is a number that may be a
 // symbol on Meta.
 
+// The first `max_output` boxes that nms or, with labels, batched_nms keeps, then -1; their number.
+std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes,                // [N, 4]
+                                      const Tensor& scores,               // [N]
+                                      const std::optional<Tensor>& idxs,  // [N] integer
+                                      double iou_threshold,
+                                      Int max_output);  // -> int64[max_output], int64[]
+
 Tensor roi_align_forward(const Tensor& input,  // [N, C, H, W]
                          const Tensor& rois,   // [K, 5] batch index, x1, y1, x2, y2
                          double spatial_scale, Int pooled_height, Int pooled_width,

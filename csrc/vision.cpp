@@ -20,6 +20,9 @@ TORCH_LIBRARY(detops, m) {
       "int columns=4) -> ()");
   m.def("nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor");
   m.def("batched_nms(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) -> Tensor");
+  m.def(
+      "nms_padded(Tensor boxes, Tensor scores, Tensor? idxs, float iou_threshold, "
+      "SymInt max_output) -> (Tensor keep, Tensor count)");
   m.def("nms_rotated(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor");
   m.def(
       "batched_nms_rotated(Tensor boxes, Tensor scores, Tensor idxs, float iou_threshold) "
@@ -188,6 +191,7 @@ namespace {
   op(soft_nms) \
   op(matrix_nms)
 #define DETOPS_OPS(op) \
+  op(nms_padded) \
   op(roi_align_forward) \
   op(roi_align_backward) \
   op(multiscale_roi_align_forward) \
@@ -323,7 +327,7 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
   for (const char* op :
-       {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
+       {"nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
         "box_iou_forward", "box_iou_loss_forward", "match_boxes", "box_iou_rotated",
         "encode_boxes_forward", "decode_boxes_forward", "sigmoid_focal_loss_forward",
         "sigmoid_focal_loss_sum", "axpy", "mlp", "lltm_cell", "lltm"}) {

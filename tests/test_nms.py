@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from conftest import CUDA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops import nms as torchvision_nms
@@ -82,12 +83,24 @@ SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the o
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", [*SPARSE, "broken"])
-def test_equals_torchvision_on_many_boxes(isa, dtype, kind):
+def test_equals_torchvision_on_many_boxes(isa, device, dtype, kind):
     rng = np.random.default_rng(1)
     for threshold in [0.01, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
-        assert torch.equal(detops.nms(boxes, scores, threshold), expected)
+        keep = detops.nms(boxes.to(device), scores.to(device), threshold)
+        assert torch.equal(keep.cpu(), expected)
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 1024])
+def test_chains_of_suppression(device, count):
+    """Each box would suppress the next two: who stays is known only from the first box on."""
+    step = torch.arange(count)[:, None] * torch.tensor([10.0, 0.0])
+    boxes = torch.cat([step, step + torch.tensor([100.0, 50.0])], 1).to(device)
+    scores = torch.linspace(1, 0, count, device=device)
+    shuffled = torch.randperm(count)
+    keep = detops.nms(boxes[shuffled], scores[shuffled], 0.6)
+    assert torch.equal(shuffled[keep.cpu()], torch.arange(0, count, 3))
 
 
 @pytest.mark.parametrize("kind", [*SPARSE, "broken", "one spot"])
@@ -234,6 +247,14 @@ def test_batched_on_the_device(device):
         labels = labels_of(rng, len(boxes))
         keep = detops.batched_nms(boxes.to(device), scores.to(device), labels.to(device), 0.5)
         assert torch.equal(keep.cpu(), detops.batched_nms(boxes, scores, labels, 0.5))
+
+
+@pytest.mark.parametrize("device", [CUDA], indirect=True)
+@pytest.mark.parametrize("kind", ["uniform", "near copies"])
+def test_half_a_million_boxes(device, kind):
+    boxes, scores = sparse_case(np.random.default_rng(7), kind, 500_000)
+    keep = detops.nms(boxes.to(device), scores.to(device), 0.5)
+    assert torch.equal(keep.cpu(), detops.nms(boxes, scores, 0.5))
 
 
 def test_classes_do_not_touch_at_negative_coordinates(device):

@@ -12,8 +12,6 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-
 template <typename A>
 struct DeformParams {
   DeformGeometry g;

@@ -12,6 +12,7 @@
 namespace detops::cuda {
 
 constexpr int kThreads = 256;
+constexpr int kWarp = 32;
 
 // How a kernel is started; a number of blocks alone is enough.
 struct Launch {

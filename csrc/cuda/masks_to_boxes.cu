@@ -8,7 +8,7 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kWarp = 32, kWarps = 16;
+constexpr int kWarps = 16;
 
 // A block per mask, a warp per row.
 template <typename T>

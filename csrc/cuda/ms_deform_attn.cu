@@ -74,7 +74,6 @@ __global__ void ms_deform_attn_forward_kernel(AttentionParams<T> p, T* output) {
   }
 }
 
-constexpr int kWarp = 32;
 
 // A warp per sample: the products of the query's gradient with the values at the corners.
 template <typename T>

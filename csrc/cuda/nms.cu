@@ -10,22 +10,26 @@ namespace {
 
 template <typename T>
 struct BoxTest {
+  struct alignas(4 * sizeof(T)) Item {
+    math::Box<T> box;
+    T area;
+  };
   const math::Box<T>* boxes;  // [N], score descending
   double threshold;
 
-  __device__ bool operator()(int64_t by, int64_t box) const {
-    const math::Box<T> a = boxes[by], b = boxes[box];
-    return math::suppresses(a, math::area(a), b, math::area(b), threshold);
+  __device__ Item item(int64_t place) const { return {boxes[place], math::area(boxes[place])}; }
+  __device__ bool operator()(const Item& by, const Item& box) const {
+    return math::suppresses(by.box, by.area, box.box, box.area, threshold);
   }
 };
 
-Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold) {
-  if (boxes.size(0) == 0) return at::empty({0}, boxes.options().dtype(at::kLong));
+std::tuple<Tensor, Tensor> select(const char* op, const Tensor& boxes, const Tensor& scores,
+                                  const Tensor* idxs, double threshold, int64_t limit) {
   const Tensor order = selection_order(scores);
   const Tensor sorted = boxes.to(compute_type(boxes.scalar_type())).index_select(0, order);
   return AT_DISPATCH_FLOATING_TYPES(sorted.scalar_type(), "detops.nms", [&] {
     const auto* box = reinterpret_cast<const math::Box<scalar_t>*>(sorted.const_data_ptr());
-    return select_boxes("nms", order, idxs, BoxTest<scalar_t>{box, threshold});
+    return select_boxes(op, order, idxs, BoxTest<scalar_t>{box, threshold}, limit);
   });
 }
 
@@ -34,14 +38,22 @@ Tensor select(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, dou
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
   const at::cuda::OptionalCUDAGuard guard(boxes.device());
   meta::check_nms(boxes, scores, std::nullopt, iou_threshold);
-  return select(boxes, scores, nullptr, iou_threshold);
+  return without_padding(select("nms", boxes, scores, nullptr, iou_threshold, boxes.size(0)));
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold) {
   const at::cuda::OptionalCUDAGuard guard(boxes.device());
   meta::check_nms(boxes, scores, idxs, iou_threshold);
-  return select(boxes, scores, &idxs, iou_threshold);
+  return without_padding(select("batched_nms", boxes, scores, &idxs, iou_threshold, boxes.size(0)));
+}
+
+std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double iou_threshold,
+                                      int64_t max_output) {
+  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  meta::nms_padded(boxes, scores, idxs, iou_threshold, max_output);
+  return select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, max_output);
 }
 
 }  // namespace detops::cuda

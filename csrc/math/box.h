@@ -31,6 +31,8 @@ DETOPS_HD T intersection(const Box<T>& a, const Box<T>& b) {
 template <typename T>
 DETOPS_HD bool suppresses(const Box<T>& a, T area_a, const Box<T>& b, T area_b, double threshold) {
   const T overlap = intersection(a, b);
+  // Most pairs do not meet: a comparison costs less than a division.
+  if (!(overlap > 0) && threshold >= 0) return false;
   return static_cast<double>(overlap / (area_a + area_b - overlap)) > threshold;
 }
 

@@ -58,6 +58,16 @@ void check_nms(const Tensor& boxes, const Tensor& scores, const std::optional<Te
   check_number(op, "iou_threshold", iou_threshold);
 }
 
+std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double iou_threshold,
+                                      Int max_output) {
+  check_scored_boxes("nms_padded", boxes, 4, scores, idxs);
+  check_number("nms_padded", "iou_threshold", iou_threshold);
+  DETOPS_CHECK(max_output >= 0, "nms_padded", "max_output must be at least 0, got ", max_output);
+  const auto options = boxes.options().dtype(at::kLong);
+  return {at::empty_symint({std::move(max_output)}, options), at::empty({}, options)};
+}
+
 void check_soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold, double sigma,
                     double min_score, c10::string_view method) {
   check_scored_boxes("soft_nms", boxes, 4, scores, std::nullopt);

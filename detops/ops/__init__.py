@@ -27,7 +27,7 @@ from .matrix_nms import matrix_nms
 from .mlp import MLP, mlp
 from .ms_deform_attn import MultiScaleDeformableAttention, ms_deform_attn
 from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
-from .nms import batched_nms, nms
+from .nms import batched_nms, nms, nms_padded
 from .nms_rotated import batched_nms_rotated, nms_rotated
 from .paste_masks_in_image import paste_masks_in_image
 from .ps_roi_align import PSRoIAlign, ps_roi_align
@@ -81,6 +81,7 @@ __all__ = [
     "ms_deform_attn",
     "multiscale_roi_align",
     "nms",
+    "nms_padded",
     "nms_rotated",
     "paste_masks_in_image",
     "ps_roi_align",

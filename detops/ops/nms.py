@@ -50,6 +50,37 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     return _C.batched_nms(boxes, scores, idxs, iou_threshold)
 
 
+def nms_padded(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    max_output: int | None = None,
+    idxs: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`nms`, or with labels :func:`batched_nms`, with an output whose size is known before.
+
+    Nothing waits for the device, so it can be captured in a CUDA graph and stands in a compiled
+    graph without a break.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        iou_threshold: overlap above which the lower-scoring box falls.
+        max_output: M, how many boxes to keep at most; N by default.
+        idxs: integer ``[N]``, the class of each box.
+
+    Returns:
+        int64 ``[M]``: indices of the kept boxes, by descending score, then -1; and int64 ``[]``:
+        how many there are.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
+            negative size.
+    """
+    limit = boxes.size(0) if max_output is None else max_output
+    return _C.nms_padded(boxes, scores, idxs, iou_threshold, limit)
+
+
 # The size of the result depends on values: fake tensors need a fresh symbol, which only Python can
 # make. The checks are those of the kernels.
 @torch.library.register_fake("detops::nms")
