@@ -69,6 +69,10 @@ def _suppressions():
         yield Call(f"batched_{name}", function, make, waits=1)
     yield Call("nms, float16", partial(detops.nms, iou_threshold=0.5),
                partial(_nms, dtype=torch.float16), waits=1)  # fmt: skip
+    padded = partial(detops.nms_padded, iou_threshold=0.5)
+    yield Call("nms_padded", padded, _nms)
+    yield Call("nms_padded, 100 of 3 classes", partial(padded, max_output=100),
+               partial(_nms, labels=3))  # fmt: skip
     for method in ("linear", "gaussian", "naive"):
         function = partial(detops.soft_nms, method=method)
         yield Call(f"soft_nms, {method}", function, partial(_nms, count=300), waits=1)

@@ -225,7 +225,7 @@ def large_rois(count, rotated=False):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("op", ROI_OPS)
 def test_maps_of_more_than_two_billion_elements(op, layout, empty_cache):
-    needs_memory(16)
+    needs_memory(20)
     x = torch.empty(130, 256, 200, 336, dtype=torch.half, device="cuda", memory_format=layout)
     x.normal_().requires_grad_()
     few = x.detach()[list(PICKED)].contiguous(memory_format=layout).requires_grad_()
@@ -248,7 +248,7 @@ def test_maps_of_more_than_two_billion_elements(op, layout, empty_cache):
 @NEEDS_GPU
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_results_of_more_than_two_billion_elements(layout, empty_cache):
-    needs_memory(16)
+    needs_memory(20)
     x = torch.randn(3, 256, 50, 84, device="cuda").half().contiguous(memory_format=layout)
     rois = large_rois(43_000)
     pooled = detops.roi_align(x, rois, 14, 1 / 16, 2)
