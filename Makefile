@@ -7,6 +7,7 @@
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
+# make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
 # make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +20,7 @@ CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -We
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
 
-.PHONY: demo test lint format bench docs wheel cuda-build sanitize emulate cross-check clean
+.PHONY: demo test lint format bench docs wheel cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -53,6 +54,11 @@ cuda-build: $(VENV)/.dependencies
 	cd build/cuda/lib && $(BIN)/python -c "import detops._C; \
 		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
 		assert detops._C.cuda_version"
+
+# ARGS="--only tests,bench" for some of the steps, VENV for a Python that has all it takes.
+gpu-check:
+	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
+	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
 # Memory that Python and PyTorch never free is not ours to report.
 sanitize: $(VENV)/.dependencies

@@ -327,8 +327,8 @@ void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 template <c10::DeviceType device, c10::DispatchKey key>
 void impl_autocast(torch::Library& m) {
   for (const char* op :
-       {"nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms",
-        "box_iou_forward", "box_iou_loss_forward", "match_boxes", "box_iou_rotated",
+       {"nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms",
+        "matrix_nms", "box_iou_forward", "box_iou_loss_forward", "match_boxes", "box_iou_rotated",
         "encode_boxes_forward", "decode_boxes_forward", "sigmoid_focal_loss_forward",
         "sigmoid_focal_loss_sum", "axpy", "mlp", "lltm_cell", "lltm"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());

@@ -1,15 +1,17 @@
+import os
+
 import pytest
 import torch
 
 import detops
 
+# Without it cuBLAS refuses to work under torch.use_deterministic_algorithms(True).
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 ISAS = ("baseline", "avx2", "avx512")
-CUDA = pytest.param(
-    "cuda",
-    marks=pytest.mark.skipif(
-        not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
-    ),
+NEEDS_GPU = pytest.mark.skipif(
+    not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
 )
+CUDA = pytest.param("cuda", marks=NEEDS_GPU)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -43,7 +43,7 @@ __global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* gr
 }  // namespace
 
 Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
-  const at::cuda::OptionalCUDAGuard guard(x.device());
+  const c10::OptionalDeviceGuard guard(x.device());
   Tensor output = meta::axpy_forward(x, y, alpha);
   if (output.numel() == 0) return output;
   const Tensor left = x.contiguous(), right = y.contiguous();
@@ -60,7 +60,7 @@ Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
 }
 
 std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   auto results = meta::axpy_backward(grad, alpha);
   if (grad.numel() == 0) return results;
   const Tensor outer = grad.contiguous();

@@ -70,7 +70,7 @@ CoderParams<T> coder_params(const Tensor& anchors, at::ArrayRef<double> w) {
 
 Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
                             at::ArrayRef<double> weights) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
   if (output.numel() == 0) return output;
   const at::ScalarType type = compute_type(boxes, anchors);
@@ -88,7 +88,7 @@ Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
 std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
                                                  const Tensor& anchors,
                                                  at::ArrayRef<double> weights) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
   if (grad_boxes.numel() == 0) return {grad_boxes, grad_anchors};
   const at::ScalarType type = compute_type(boxes, anchors);
@@ -107,7 +107,7 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
 
 Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
                             at::ArrayRef<double> weights, double clip) {
-  const at::cuda::OptionalCUDAGuard guard(deltas.device());
+  const c10::OptionalDeviceGuard guard(deltas.device());
   Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
   if (output.numel() == 0) return output;
   const at::ScalarType type = compute_type(deltas, anchors);
@@ -127,7 +127,7 @@ Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
 std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
                                                  const Tensor& anchors,
                                                  at::ArrayRef<double> weights, double clip) {
-  const at::cuda::OptionalCUDAGuard guard(deltas.device());
+  const c10::OptionalDeviceGuard guard(deltas.device());
   auto [grad_deltas, grad_anchors] =
       meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
   if (grad_deltas.numel() == 0) return {grad_deltas, grad_anchors.zero_()};

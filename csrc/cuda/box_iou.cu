@@ -82,7 +82,7 @@ void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, con
 
 Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
                        double eps) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
   if (output.numel() == 0) return output;
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
@@ -98,7 +98,7 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
 std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
                                             const Tensor& boxes2, c10::string_view kind,
                                             double eps) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
@@ -120,7 +120,7 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
 }
 
 std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   Tensor best, index;
   std::tie(best, index) = meta::match_boxes(boxes1, boxes2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);

@@ -56,7 +56,7 @@ void launch_backward(const Tensor& grad, const Tensor& a, const Tensor& b, doubl
 
 Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
                             double eps) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   Tensor loss = meta::box_iou_loss_forward(boxes1, boxes2, kind, eps);
   if (loss.numel() == 0) return loss;
   const Tensor first = boxes1.to(loss.scalar_type()).contiguous();
@@ -73,7 +73,7 @@ Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::str
 std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1,
                                                  const Tensor& boxes2, c10::string_view kind,
                                                  double eps) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   Tensor grad1, grad2;
   std::tie(grad1, grad2) = meta::box_iou_loss_backward(grad, boxes1, boxes2, kind, eps);
   if (grad.numel() == 0) return {grad1, grad2};

@@ -18,7 +18,7 @@ __global__ void box_iou_rotated_kernel(const RotatedBox* a, int64_t n, const Rot
 }  // namespace
 
 Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
-  const at::cuda::OptionalCUDAGuard guard(boxes1.device());
+  const c10::OptionalDeviceGuard guard(boxes1.device());
   Tensor output = meta::box_iou_rotated(boxes1, boxes2);
   if (output.numel() == 0) return output;
   const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();

@@ -7,7 +7,7 @@ Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                              const std::optional<Tensor>& mask, const Tensor& weight,
                              const std::optional<Tensor>& bias, at::IntArrayRef stride,
                              at::IntArrayRef padding, at::IntArrayRef dilation) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output = meta::deform_conv2d_forward(
       input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
       c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation));

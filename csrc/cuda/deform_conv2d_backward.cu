@@ -184,7 +184,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
     const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
     std::array<bool, 5> wanted) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   auto results = meta::deform_conv2d_backward(
       grad, input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
       c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), wanted);

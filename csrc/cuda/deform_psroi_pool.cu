@@ -184,7 +184,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
                                                      int64_t group_size, int64_t pooled_height,
                                                      int64_t pooled_width, int64_t part_size,
                                                      int64_t sample_per_part, double trans_std) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output, count;
   std::tie(output, count) = meta::deform_psroi_pool_forward(
       input, rois, offset, spatial_scale, output_channels, group_size, pooled_height, pooled_width,
@@ -214,7 +214,7 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
                                                       const Tensor& count, double spatial_scale,
                                                       int64_t group_size, int64_t part_size,
                                                       int64_t sample_per_part, double trans_std) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor grad_input, grad_offset;
   std::tie(grad_input, grad_offset) =
       meta::deform_psroi_pool_backward(grad, input, rois, offset, count, spatial_scale, group_size,

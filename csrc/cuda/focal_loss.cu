@@ -99,7 +99,7 @@ void with_arguments(const Tensor& x, const Tensor& t, double alpha, double gamma
 
 Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                   double gamma) {
-  const at::cuda::OptionalCUDAGuard guard(inputs.device());
+  const c10::OptionalDeviceGuard guard(inputs.device());
   Tensor output = meta::sigmoid_focal_loss_forward(inputs, targets, alpha, gamma);
   const int64_t count = output.numel();
   if (count == 0) return output;
@@ -120,7 +120,7 @@ Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, d
 
 Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha,
                               double gamma) {
-  const at::cuda::OptionalCUDAGuard guard(inputs.device());
+  const c10::OptionalDeviceGuard guard(inputs.device());
   Tensor output = meta::sigmoid_focal_loss_sum(inputs, targets, alpha, gamma);
   const int64_t count = inputs.numel();
   if (count == 0) return output.zero_();
@@ -145,7 +145,7 @@ Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, doubl
 
 Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                    double alpha, double gamma) {
-  const at::cuda::OptionalCUDAGuard guard(inputs.device());
+  const c10::OptionalDeviceGuard guard(inputs.device());
   const Tensor output = meta::sigmoid_focal_loss_backward(grad, inputs, targets, alpha, gamma);
   const int64_t count = output.numel();
   if (count == 0) return output;

@@ -15,7 +15,7 @@ __global__ void gdh_kernel(math::Strided from, const Element* data, Element* out
 }  // namespace
 
 Tensor gdh_forward(const Tensor& x) {
-  const at::cuda::OptionalCUDAGuard guard(x.device());
+  const c10::OptionalDeviceGuard guard(x.device());
   Tensor output = meta::gdh_forward(x);
   if (output.numel() == 0) return output;
   const math::Strided from = strided_of(x);

@@ -82,7 +82,7 @@ __global__ void lltm_backward_kernel(LltmBackParams<T> p) {
 std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
                                                 const Tensor& bias, const Tensor& h,
                                                 const Tensor& c) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   const auto results = meta::lltm_forward(input, weights, bias, h, c);
   const Tensor &output = std::get<0>(results), &cells = std::get<1>(results),
                &gates = std::get<2>(results);
@@ -116,7 +116,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
     const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
     const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
     bool h_wanted) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   auto [to_input, to_weights, to_bias, to_h, to_c] =
       meta::lltm_backward(grad_output, grad_h, grad_c, input, weights, h, c, output, cells, gates,
                           input_wanted, h_wanted);

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMaskThreads)
 }  // namespace
 
 Tensor masks_to_boxes(const Tensor& masks) {
-  const at::cuda::OptionalCUDAGuard guard(masks.device());
+  const c10::OptionalDeviceGuard guard(masks.device());
   Tensor output = meta::masks_to_boxes(masks);
   if (masks.numel() == 0) return output.zero_();
   const Tensor rows = masks.contiguous();

@@ -67,7 +67,7 @@ void decay_scores(const MatrixNmsParams<T>& p) {
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double sigma,
                                       double min_score, c10::string_view method) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   meta::check_matrix_nms(boxes, scores, idxs, sigma, min_score, method);
   const int64_t count = boxes.size(0);
   if (count == 0) {

@@ -74,7 +74,7 @@ bool fits(const Tensor& w, const Tensor& v) {
 std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden_weights,
                                        const Tensor& hidden_bias, const Tensor& output_weights,
                                        const Tensor& output_bias) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   auto results = meta::mlp_forward(input, hidden_weights, hidden_bias, output_weights, output_bias);
   if (input.size(0) == 0) return results;
   const auto type = input.scalar_type();
@@ -106,7 +106,7 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
     const Tensor& grad, const Tensor& input, const Tensor& hidden, const Tensor& hidden_weights,
     const Tensor& output_weights, bool input_wanted) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   auto results =
       meta::mlp_backward(grad, input, hidden, hidden_weights, output_weights, input_wanted);
   const auto type = input.scalar_type();

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kForwardThreads)
 Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                               const Tensor& level_start_index, const Tensor& sampling_locations,
                               const Tensor& attention_weights) {
-  const at::cuda::OptionalCUDAGuard guard(value.device());
+  const c10::OptionalDeviceGuard guard(value.device());
   Tensor output = meta::ms_deform_attn_forward(value, spatial_shapes, level_start_index,
                                                sampling_locations, attention_weights);
   check_levels_on_cpu("ms_deform_attn", value, spatial_shapes, level_start_index);

@@ -183,7 +183,7 @@ std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, c
                                                            const Tensor& level_start_index,
                                                            const Tensor& sampling_locations,
                                                            const Tensor& attention_weights) {
-  const at::cuda::OptionalCUDAGuard guard(value.device());
+  const c10::OptionalDeviceGuard guard(value.device());
   Tensor to_value, to_locations, to_weights;
   std::tie(to_value, to_locations, to_weights) = meta::ms_deform_attn_backward(
       grad, value, spatial_shapes, level_start_index, sampling_locations, attention_weights);

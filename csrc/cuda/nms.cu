@@ -36,14 +36,14 @@ std::tuple<Tensor, Tensor> select(const char* op, const Tensor& boxes, const Ten
 }  // namespace
 
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   meta::check_nms(boxes, scores, std::nullopt, iou_threshold);
   return without_padding(select("nms", boxes, scores, nullptr, iou_threshold, boxes.size(0)));
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   meta::check_nms(boxes, scores, idxs, iou_threshold);
   return without_padding(select("batched_nms", boxes, scores, &idxs, iou_threshold, boxes.size(0)));
 }
@@ -51,7 +51,7 @@ Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs
 std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double iou_threshold,
                                       int64_t max_output) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   meta::nms_padded(boxes, scores, idxs, iou_threshold, max_output);
   return select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, max_output);
 }

@@ -73,7 +73,7 @@ __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
 
 Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                             double threshold) {
-  const at::cuda::OptionalCUDAGuard guard(masks.device());
+  const c10::OptionalDeviceGuard guard(masks.device());
   Tensor output = meta::paste_masks_in_image(masks, boxes, height, width, threshold);
   if (output.numel() == 0) return output;
   const at::ScalarType type =

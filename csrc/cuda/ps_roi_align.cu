@@ -119,7 +119,7 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
 
 Tensor ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                             int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output = meta::ps_roi_align_forward(input, rois, spatial_scale, pooled_height,
                                              pooled_width, sampling_ratio);
   return run_forward<AlignRule>({spatial_scale, sampling_ratio}, input, rois, std::move(output));
@@ -129,7 +129,7 @@ Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spat
                              int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                              int64_t channels, int64_t height, int64_t width,
                              int64_t sampling_ratio) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps = meta::ps_roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                             batch_size, channels, height, width, sampling_ratio);
   return run_backward<AlignRule>({spatial_scale, sampling_ratio}, grad, rois, std::move(maps));
@@ -137,7 +137,7 @@ Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spat
 
 Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                            int64_t pooled_height, int64_t pooled_width) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output =
       meta::ps_roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
   return run_forward<PoolRule>({spatial_scale, 0}, input, rois, std::move(output));
@@ -146,7 +146,7 @@ Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spati
 Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
                             int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                             int64_t channels, int64_t height, int64_t width) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps = meta::ps_roi_pool_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                            batch_size, channels, height, width);
   return run_backward<PoolRule>({spatial_scale, 0}, grad, rois, std::move(maps));

@@ -313,7 +313,7 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
 Tensor roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                          int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                          bool aligned) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output = meta::roi_align_forward(input, rois, spatial_scale, pooled_height, pooled_width,
                                           sampling_ratio, aligned);
   return run_forward({spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0},
@@ -324,7 +324,7 @@ Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial
                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                           int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
                           bool aligned) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor map =
       meta::roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width, batch_size,
                                channels, height, width, sampling_ratio, aligned);
@@ -336,7 +336,7 @@ Tensor multiscale_roi_align_forward(at::TensorList inputs, const Tensor& rois,
                                     at::ArrayRef<double> spatial_scales, int64_t pooled_height,
                                     int64_t pooled_width, int64_t sampling_ratio, bool aligned,
                                     double canonical_scale, int64_t canonical_level) {
-  const at::cuda::OptionalCUDAGuard guard(rois.device());
+  const c10::OptionalDeviceGuard guard(rois.device());
   Tensor output =
       meta::multiscale_roi_align_forward(inputs, rois, spatial_scales, pooled_height, pooled_width,
                                          sampling_ratio, aligned, canonical_scale, canonical_level);
@@ -352,7 +352,7 @@ std::vector<Tensor> multiscale_roi_align_backward(const Tensor& grad, const Tens
                                                   at::IntArrayRef heights, at::IntArrayRef widths,
                                                   int64_t sampling_ratio, bool aligned,
                                                   double canonical_scale, int64_t canonical_level) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   std::vector<Tensor> maps = meta::multiscale_roi_align_backward(
       grad, rois, spatial_scales, pooled_height, pooled_width, batch_size, channels,
       c10::fromIntArrayRefSlow(heights), c10::fromIntArrayRefSlow(widths), sampling_ratio, aligned,

@@ -62,7 +62,7 @@ RotatedSampling<A> make_sampling(const Tensor& rois, double spatial_scale, const
 Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                                  int64_t pooled_height, int64_t pooled_width,
                                  int64_t sampling_ratio) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   Tensor output = meta::roi_align_rotated_forward(input, rois, spatial_scale, pooled_height,
                                                   pooled_width, sampling_ratio);
   if (output.numel() == 0) return output;
@@ -82,7 +82,7 @@ Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double
                                   int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                                   int64_t channels, int64_t height, int64_t width,
                                   int64_t sampling_ratio) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps =
       meta::roi_align_rotated_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                        batch_size, channels, height, width, sampling_ratio);

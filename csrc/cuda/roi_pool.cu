@@ -177,7 +177,7 @@ RoIPoolParams<A> make_params(const Tensor& maps, const Tensor& rois, double scal
 std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& rois,
                                             double spatial_scale, int64_t pooled_height,
                                             int64_t pooled_width) {
-  const at::cuda::OptionalCUDAGuard guard(input.device());
+  const c10::OptionalDeviceGuard guard(input.device());
   std::tuple<Tensor, Tensor> result =
       meta::roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
   Tensor &output = std::get<0>(result), &argmax = std::get<1>(result);
@@ -209,7 +209,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
                          const Tensor& argmax, double spatial_scale, int64_t pooled_height,
                          int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
                          int64_t width) {
-  const at::cuda::OptionalCUDAGuard guard(grad.device());
+  const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps = meta::roi_pool_backward(grad, input, rois, argmax, spatial_scale, pooled_height,
                                         pooled_width, batch_size, channels, height, width);
   if (maps.numel() == 0) return maps;

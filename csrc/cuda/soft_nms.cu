@@ -86,7 +86,7 @@ __global__ void soft_nms_kernel(SoftNmsParams<T> p) {
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
                                     double sigma, double min_score, c10::string_view method) {
-  const at::cuda::OptionalCUDAGuard guard(boxes.device());
+  const c10::OptionalDeviceGuard guard(boxes.device());
   meta::check_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method);
   const int64_t count = boxes.size(0);
   const auto type = compute_type(at::promote_types(boxes.scalar_type(), scores.scalar_type()));

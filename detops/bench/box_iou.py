@@ -16,7 +16,8 @@ def cases(device: torch.device) -> Iterator[Case]:
     import torchvision
 
     generator = torch.Generator().manual_seed(0)
-    for count in (100, 500, 2000):
+    on_gpu = device.type == "cuda"
+    for count in (100, 500, 2000, *((10_000,) if on_gpu else ())):
         a = uniform(generator, count)[0].to(device)
         b = uniform(generator, count)[0].to(device)
         yield Case(
@@ -30,15 +31,17 @@ def cases(device: torch.device) -> Iterator[Case]:
             quick=count == 2000,
             series="box_iou, N x N",
             size=count,
+            bandwidth=count == 10_000,
         )
     for name in ("generalized_box_iou", "distance_box_iou", "complete_box_iou"):
         yield Case(
             name,
-            "2,000 x 2,000",
+            f"{count:,} x {count:,}",
             lambda: getattr(ops, name)(a, b),  # noqa: B023
             lambda: getattr(torchvision.ops, name)(a, b),  # noqa: B023
             bytes=4 * len(a) * len(b),
             flops=26 * len(a) * len(b),
+            bandwidth=on_gpu,
         )
     anchors = uniform(generator, 100_000)[0].to(device)
     truth = a[:100]

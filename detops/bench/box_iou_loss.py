@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import ops
 from .case import Call, Case, uniform
 
-COUNT = 100_000
+COUNT, COUNT_ON_GPU = 100_000, 4_000_000
 Loss = Callable[..., Tensor]
 
 
@@ -29,25 +29,29 @@ def cases(device: torch.device) -> Iterator[Case]:
     import torchvision
 
     generator = torch.Generator().manual_seed(0)
-    truth = uniform(generator, COUNT)[0].to(device)
-    found = truth + torch.randn(COUNT, 4, generator=generator).to(device) * 4
+    on_gpu = device.type == "cuda"
+    count = COUNT_ON_GPU if on_gpu else COUNT
+    truth = uniform(generator, count)[0].to(device)
+    found = truth + torch.randn(count, 4, generator=generator).to(device) * 4
     for name in ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"):
         ours, theirs = getattr(ops, name), getattr(torchvision.ops, name)
         yield Case(
             f"{name} forward",
-            f"{COUNT:,} pairs",
+            f"{count:,} pairs",
             _forward(ours, found, truth),
             _forward(theirs, found, truth),
-            bytes=COUNT * 4 * 9,
-            flops=COUNT * 30,
+            bytes=count * 4 * 9,
+            flops=count * 30,
             quick=True,
+            bandwidth=on_gpu,
         )
         yield Case(
             f"{name} forward and backward",
-            f"{COUNT:,} pairs",
+            f"{count:,} pairs",
             _backward(ours, found, truth),
             _backward(theirs, found, truth),
-            bytes=COUNT * 4 * (9 + 9 + 8),
-            flops=COUNT * 110,
+            bytes=count * 4 * (9 + 9 + 8),
+            flops=count * 110,
             quick=True,
+            bandwidth=on_gpu,
         )

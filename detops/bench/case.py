@@ -19,7 +19,8 @@ class Case:
 
     ``bytes`` is what must be read and written at least, ``flops`` what must be computed at least;
     ``quick`` marks the rows that a short run takes, ``series`` the plot's line that the row with
-    ``size`` boxes is a point of.
+    ``size`` boxes is a point of, ``bandwidth`` what should take as long as moving ``bytes`` does:
+    too large for a cache, and with little arithmetic.
     """
 
     op: str
@@ -34,6 +35,7 @@ class Case:
     quick: bool = False
     series: str = ""
     size: int = 0
+    bandwidth: bool = False
 
 
 def clustered(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:

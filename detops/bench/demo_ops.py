@@ -34,21 +34,25 @@ def cases(device: torch.device) -> Iterator[Case]:
     def random(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator).to(device)
 
-    x, y = random(1000, 1000), random(1000, 1000)
+    on_gpu = device.type == "cuda"
+    side = 8000 if on_gpu else 1000
+    x, y = random(side, side), random(side, side)
     yield Case(
         "axpy",
-        "1,000,000",
+        f"{x.numel():,}",
         lambda: ops.axpy(x, y),
         pytorch=lambda: torch.add(y, x, alpha=2),
         bytes=12 * x.numel(),
+        bandwidth=on_gpu,
     )
     yield Case(
         "gdh",
-        "1,000 x 1,000 transposed",
+        f"{side:,} x {side:,} transposed",
         lambda: ops.gdh(x.t()),
         pytorch=lambda: x.t().contiguous().view(-1),
         bytes=8 * x.numel(),
         quick=True,
+        bandwidth=on_gpu,
     )
     yield from _mlp(device, random)
     yield from _lltm(device, random)

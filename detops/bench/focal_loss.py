@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import ops
 from .case import Call, Case
 
-ANCHORS, CLASSES = 20_000, 80
+ANCHORS, ANCHORS_ON_GPU, CLASSES = 20_000, 400_000, 80
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -20,8 +20,10 @@ def cases(device: torch.device) -> Iterator[Case]:
     import torchvision
 
     generator = torch.Generator().manual_seed(0)
-    wide = torch.randn(ANCHORS, CLASSES, generator=generator).to(device) * 2 - 3
-    hits = (torch.rand(ANCHORS, CLASSES, generator=generator) > 0.98).to(device)
+    on_gpu = device.type == "cuda"
+    anchors = ANCHORS_ON_GPU if on_gpu else ANCHORS
+    wide = torch.randn(anchors, CLASSES, generator=generator).to(device) * 2 - 3
+    hits = (torch.rand(anchors, CLASSES, generator=generator) > 0.98).to(device)
     theirs = torchvision.ops.sigmoid_focal_loss
 
     def both(loss: Callable[..., Tensor], **arguments: Any) -> Call:
@@ -30,11 +32,11 @@ def cases(device: torch.device) -> Iterator[Case]:
     for dtype in (torch.float32, torch.bfloat16):
         x, t = wide.to(dtype).requires_grad_(), hits.to(dtype)
         frozen = x.detach()
-        rows: dict[str, Any] = dict(dtype=str(dtype).removeprefix("torch."))
+        rows: dict[str, Any] = dict(dtype=str(dtype).removeprefix("torch."), bandwidth=on_gpu)
         size = x.numel() * x.element_size()
         yield Case(
             "sigmoid_focal_loss forward",
-            f"{ANCHORS:,} x {CLASSES}",
+            f"{anchors:,} x {CLASSES}",
             lambda: ops.sigmoid_focal_loss(frozen, t),  # noqa: B023
             lambda: theirs(frozen, t),  # noqa: B023
             bytes=3 * size,
@@ -42,7 +44,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         )
         yield Case(
             "sigmoid_focal_loss both",
-            f"{ANCHORS:,} x {CLASSES}, sum",
+            f"{anchors:,} x {CLASSES}, sum",
             both(ops.sigmoid_focal_loss, reduction="sum"),
             both(theirs, reduction="sum"),
             bytes=5 * size,
@@ -51,7 +53,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         )
         yield Case(
             "sigmoid_focal_loss both",
-            f"{ANCHORS:,} x {CLASSES}, gamma 1.5, mean",
+            f"{anchors:,} x {CLASSES}, gamma 1.5, mean",
             both(ops.sigmoid_focal_loss, gamma=1.5, reduction="mean"),
             both(theirs, gamma=1.5, reduction="mean"),
             bytes=5 * size,

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import ops
 from .case import Case, proposals
 
-COUNT, HEIGHT, WIDTH, CELLS = 100, 800, 1333, 28
+COUNT, COUNT_ON_GPU, HEIGHT, WIDTH, CELLS = 100, 400, 800, 1333, 28
 
 
 def ellipses(count: int, cells: int) -> Tensor:
@@ -27,25 +27,29 @@ def cases(device: torch.device) -> Iterator[Case]:
     from torchvision.models.detection.roi_heads import paste_masks_in_image
 
     generator = torch.Generator().manual_seed(0)
-    boxes = proposals(generator, COUNT, WIDTH, HEIGHT).to(device)
-    masks = ellipses(COUNT, CELLS)[:, None].to(device)
+    on_gpu = device.type == "cuda"
+    count = COUNT_ON_GPU if on_gpu else COUNT
+    boxes = proposals(generator, count, WIDTH, HEIGHT).to(device)
+    masks = ellipses(count, CELLS)[:, None].to(device)
     shape = (HEIGHT, WIDTH)
-    pixels = COUNT * HEIGHT * WIDTH
+    pixels = count * HEIGHT * WIDTH
     yield Case(
         "paste_masks_in_image",
-        f"{COUNT} of {CELLS} x {CELLS} on {HEIGHT} x {WIDTH:,}",
+        f"{count} of {CELLS} x {CELLS} on {HEIGHT} x {WIDTH:,}",
         lambda: ops.paste_masks_in_image(masks, boxes, shape),
         # Other pixels: it moves the corners of boxes to whole ones.
         lambda: paste_masks_in_image(masks, boxes, shape) > 0.5,
         bytes=pixels,
+        bandwidth=on_gpu,
     )
     pasted = ops.paste_masks_in_image(masks, boxes, shape)
     yield Case(
         "masks_to_boxes",
-        f"{COUNT} x {HEIGHT} x {WIDTH:,}",
+        f"{count} x {HEIGHT} x {WIDTH:,}",
         lambda: ops.masks_to_boxes(pasted),
         lambda: torchvision.ops.masks_to_boxes(pasted),
         dtype="bool",
         bytes=pixels,
+        bandwidth=on_gpu,
         quick=True,
     )

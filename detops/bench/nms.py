@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of nms and batched_nms."""
+"""Benchmarks of nms, nms_padded and batched_nms."""
 
 from __future__ import annotations
 
@@ -70,14 +70,15 @@ def cases(device: torch.device) -> Iterator[Case]:
     from torchvision.ops import batched_nms
 
     generator = torch.Generator().manual_seed(0)
-    for count in (10, 100, 1000, 2000, 10_000, 50_000, 1_000_000):
+    more = (100_000, 500_000) if device.type == "cuda" else ()
+    for count in (10, 100, 1000, 2000, 10_000, 50_000, *more, 1_000_000):
         for threshold in (0.5, 0.7):
             if threshold == 0.5 and count not in (100, 1000):
                 continue
             boxes, scores = (t.to(device) for t in clustered(generator, count))
             series = "nms, clustered, 0.7" if threshold == 0.7 else ""
             yield _one_class(
-                "clustered", boxes, scores, threshold, count < 1_000_000,
+                "clustered", boxes, scores, threshold, count < 500_000,
                 quick=count in (1000, 10_000), series=series, size=count,
             )  # fmt: skip
     for count in (10_000, 50_000):
@@ -87,6 +88,16 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield _one_class("dense detector", boxes, scores, 0.65, True)
     for name, boxes, scores in _pathological(generator, 10_000):
         yield _one_class(name, boxes.to(device), scores.to(device), 0.5, True)
+
+    for count, most in ((1000, 1000), (10_000, 1000), (10_000, 10_000)):
+        boxes, scores = (t.to(device) for t in clustered(generator, count))
+        yield Case(
+            "nms_padded",
+            f"{count:,} clustered, 0.7, at most {most:,}",
+            lambda: ops.nms_padded(boxes, scores, 0.7, most),  # noqa: B023
+            bytes=count * BYTES_PER_BOX,
+            quick=count == 1000,
+        )
 
     for name, count, classes, threshold in (
         ("900 x 80 classes", 900, 80, 0.5),

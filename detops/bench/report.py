@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from .case import Case
 from .run import Machine, Result
 
 OURS, THEIRS, PLAIN = "#1b6ca8", "#d1495b", "#8a8a8a"
@@ -44,6 +45,7 @@ def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
                 "dtype": r.case.dtype,
                 "bytes": r.case.bytes,
                 "flops": r.case.flops,
+                "bandwidth": r.case.bandwidth,
                 "detops": r.ours,
                 "torchvision": r.torchvision,
                 "pytorch": r.pytorch,
@@ -54,6 +56,30 @@ def to_json(machine: Machine, results: list[Result]) -> dict[str, Any]:
     }
 
 
+def from_json(data: dict[str, Any], device: str) -> tuple[Machine, list[Result]]:
+    """What :func:`to_json` wrote down; the cases cannot be called again."""
+
+    def by_threads(times: dict[str, float]) -> dict[int, float]:
+        return {int(n): value for n, value in times.items()}
+
+    machine = Machine(
+        data["device"],
+        data["versions"],
+        by_threads(data["bandwidth_bytes_per_second"]),
+        by_threads(data["peak_flops_per_second"]),
+        device,
+    )
+    results = []
+    for row in data["results"]:
+        case = Case(row["op"], row["case"], lambda: None)
+        case.layout, case.dtype = row["layout"], row["dtype"]
+        case.bytes, case.flops = row["bytes"], row["flops"]
+        case.bandwidth = row.get("bandwidth", False)
+        versions = (by_threads(row[name]) for name in ("detops", "torchvision", "pytorch"))
+        results.append(Result(case, *versions))
+    return machine, results
+
+
 def markdown(machine: Machine, results: list[Result]) -> str:
     """The table, with the ratio of the medians on the fewest threads."""
     threads = sorted(results[0].ours)
@@ -61,7 +87,7 @@ def markdown(machine: Machine, results: list[Result]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     lines = [
         f"{machine.name}; {versions}. Medians in milliseconds"
-        + (f" on {few} thread{'s' * (few > 1)}." if machine.peak and many > 0 else ".")
+        + (f" on {few} thread{'s' * (few > 1)}." if machine.device == "cpu" else ".")
         + " Ratio: torchvision's time over ours, or PyTorch's where torchvision has no such op."
         + f" Limit: the time that reading the inputs and writing the outputs once takes at the "
         f"measured {machine.bandwidth[few] / 1e9:.1f} GB/s, or the arithmetic at the measured "

@@ -43,13 +43,25 @@ def plain_roi_align(x: Tensor, rois: Tensor, size: int, scale: float, ratio: int
 
 
 def random_rois(
-    generator: torch.Generator, count: int, width: int, height: int, least: float, most: float
+    generator: torch.Generator,
+    count: int,
+    width: int,
+    height: int,
+    least: float,
+    most: float,
+    images: int = 1,
 ) -> Tensor:
     """Centred anywhere on a map of the given size, with sides from ``least`` to ``most``."""
     extent = torch.tensor([width, height]) / SCALE
     centre = torch.rand(count, 2, generator=generator) * extent
     side = least + torch.rand(count, 2, generator=generator) * (most - least)
-    return torch.cat([torch.zeros(count, 1), centre - side / 2, centre + side / 2], 1)
+    image = torch.arange(count).view(-1, 1) % images
+    return torch.cat([image, centre - side / 2, centre + side / 2], 1)
+
+
+def _atomics(device: torch.device) -> str:
+    """What must be said of torchvision's backward passes on a GPU: theirs may differ run to run."""
+    return "; torchvision: float atomics" if device.type == "cuda" else ""
 
 
 def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[Case]:
@@ -57,20 +69,24 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
 
     theirs = torchvision.ops.roi_align
     their_backward = torch.ops.torchvision._roi_align_backward
-    on_cpu = device.type == "cpu"
-    for height, width in ((50, 84), (200, 336)):
+    sizes = [(1, 500, 50, 84), (1, 500, 200, 336)]
+    if device.type == "cuda":
+        sizes.append((8, 4096, 200, 336))
+    for images, count, height, width in sizes:
+        name = f"{count:,} RoIs 7x7, {f'{images} x ' * (images > 1)}256 x {height} x {width}"
         for last in (False, True):
             form = torch.channels_last if last else torch.contiguous_format
             layout = "channels_last" if last else "NCHW"
-            wide = torch.randn(1, CHANNELS, height, width, generator=generator).to(device)
-            rois = random_rois(generator, 500, width, height, 40, 100).to(device)
+            wide = torch.randn(images, CHANNELS, height, width, generator=generator).to(device)
+            rois = random_rois(generator, count, width, height, 40, 100, images).to(device)
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 x = wide.to(dtype).contiguous(memory_format=form)
-                # torchvision has no bfloat16 on a CPU; its float32 stands in for it.
-                x_theirs = x.float() if on_cpu and dtype == torch.bfloat16 else x
-                shape = (1, CHANNELS, height, width)
+                # torchvision has no bfloat16; its float32 stands in for it.
+                x_theirs = x.float() if dtype == torch.bfloat16 else x
+                rois_theirs = rois.to(x_theirs.dtype)
+                shape = (images, CHANNELS, height, width)
                 geometry = (SCALE, 7, 7, *shape, 2, False)
-                grad = torch.randn(500, CHANNELS, 7, 7, device=device)
+                grad = torch.randn(count, CHANNELS, 7, 7, device=device)
                 grad = grad.to(dtype).contiguous(memory_format=form)
                 grad_theirs = grad.to(x_theirs.dtype)
                 names: dict[str, Any] = dict(
@@ -80,25 +96,23 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
                 plain = dtype == torch.float32 and height == 50 and not last
                 yield Case(
                     "roi_align forward",
-                    f"500 RoIs 7x7, 256 x {height} x {width}",
+                    name,
                     lambda: ops.roi_align(x, rois, 7, SCALE, 2),  # noqa: B023
-                    lambda: theirs(x_theirs, rois.to(x_theirs.dtype), 7, SCALE, 2),  # noqa: B023
+                    lambda: theirs(x_theirs, rois_theirs, 7, SCALE, 2),  # noqa: B023
                     (lambda: plain_roi_align(x, rois, 7, SCALE, 2)) if plain else None,  # noqa: B023
                     quick=dtype == torch.float32 and height == 50,
                     **names,
                 )
                 yield Case(
                     "roi_align backward",
-                    f"500 RoIs 7x7, 256 x {height} x {width}",
+                    name + _atomics(device),
                     lambda: _C.roi_align_backward(grad, rois, *geometry),  # noqa: B023
-                    lambda: their_backward(  # noqa: B023
-                        grad_theirs,  # noqa: B023
-                        rois.to(grad_theirs.dtype),  # noqa: B023
-                        *geometry,  # noqa: B023
-                    ),
+                    lambda: their_backward(grad_theirs, rois_theirs, *geometry),  # noqa: B023
                     quick=dtype == torch.float32 and height == 50,
                     **names,
                 )
+            if images > 1:
+                continue
             large = random_rois(generator, 300, width, height, width, 3 * width).to(device)
             x = wide.contiguous(memory_format=form)
             yield Case(
@@ -109,7 +123,7 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
                 layout=layout,
                 bytes=4 * (x.numel() + 300 * CHANNELS * 49),
             )
-    x = wide[:, :, :50, :84].contiguous()
+    x = wide[:1, :, :50, :84].contiguous()
     for count in (10, 100, 1000):
         rois = random_rois(generator, count, 84, 50, 40, 100).to(device)
         yield Case(
@@ -167,7 +181,7 @@ def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Ca
             grad = torch.randn(pooled.shape, device=device)
             yield Case(
                 "multiscale_roi_align backward",
-                name,
+                name + _atomics(device),
                 _gradient(pooled, inputs, grad.contiguous(memory_format=form)),
                 _gradient(their_pooled, inputs, grad),
                 **common,

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import platform
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch.utils.benchmark import Timer
+from torch.utils.benchmark.utils.timer import timer as synchronised_clock
 
 from . import (
+    box_coder,
     box_iou,
     box_iou_loss,
     deform_conv2d,
@@ -41,6 +42,7 @@ MODULES = (
     ms_deform_attn,
     box_iou,
     box_iou_loss,
+    box_coder,
     focal_loss,
     masks,
     demo_ops,
@@ -49,6 +51,7 @@ LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one
 WARM_UP_SECONDS = 0.15
 COPIED = 1 << 26  # floats, far beyond any cache
 MULTIPLIED = 2048  # side of the matrices
+ON_GPU = 4  # times those, so that a launch does not count
 
 
 @dataclass
@@ -59,6 +62,7 @@ class Machine:
     versions: dict[str, str]
     bandwidth: dict[int, float] = field(default_factory=dict)  # bytes a second, read plus written
     peak: dict[int, float] = field(default_factory=dict)  # float32 operations a second
+    device: str = "cpu"  # or cuda
 
 
 @dataclass
@@ -83,9 +87,9 @@ def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False
 def _median(call: Call, threads: int) -> float:
     # The first calls pay for memory, caches and clocks.
     torch.set_num_threads(threads)
-    began = time.perf_counter()
+    began = synchronised_clock()
     call()
-    while time.perf_counter() - began < WARM_UP_SECONDS:
+    while synchronised_clock() - began < WARM_UP_SECONDS:
         call()
     timer = Timer("call()", globals={"call": call}, num_threads=threads)
     return timer.blocked_autorange(min_run_time=LEAST_SECONDS).median
@@ -132,12 +136,15 @@ def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
         "torchvision": torchvision.__version__,
         "python": platform.python_version(),
     }
-    machine = Machine(_device_name(device), versions)
-    source, target = torch.ones(COPIED, device=device), torch.empty(COPIED, device=device)
-    a = torch.rand(MULTIPLIED, MULTIPLIED, device=device)
+    machine = Machine(_device_name(device), versions, device=device.type)
+    copied, side = COPIED, MULTIPLIED
+    if device.type == "cuda":
+        copied, side = ON_GPU * copied, ON_GPU * side
+    source, target = torch.ones(copied, device=device), torch.empty(copied, device=device)
+    a = torch.rand(side, side, device=device)
     before = torch.get_num_threads()
     for count in threads:
-        machine.bandwidth[count] = 2 * 4 * COPIED / _median(lambda: target.copy_(source), count)
-        machine.peak[count] = 2 * MULTIPLIED**3 / _median(lambda: torch.mm(a, a), count)
+        machine.bandwidth[count] = 2 * 4 * copied / _median(lambda: target.copy_(source), count)
+        machine.peak[count] = 2 * side**3 / _median(lambda: torch.mm(a, a), count)
     torch.set_num_threads(before)
     return machine

@@ -1,0 +1,66 @@
+"""Times the cases of one module of detops.bench on a GPU, and writes each down as it comes.
+
+python benchmarks/gpu_bench.py nms build/gpu_check/bench-nms.json --seconds 100
+
+A process of its own per module: a kernel that fails takes the rest of its process with it.
+"""
+
+import argparse
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from detops.bench.case import Case
+from detops.bench.report import to_json
+from detops.bench.run import Machine, measure, measure_machine
+
+KEY = ("op", "case", "layout", "dtype")
+
+
+def key(row: dict[str, Any]) -> tuple[str, ...]:
+    """What tells rows of results apart."""
+    return tuple(row[name] for name in KEY)
+
+
+def row_of(case: Case, machine: Machine) -> dict[str, Any]:
+    """The times of a case as ``detops bench`` writes them, or its ``error``."""
+    names = dict(op=case.op, case=case.name, layout=case.layout, dtype=case.dtype)
+    try:
+        result = measure(case, [1])
+    except (RuntimeError, NotImplementedError) as error:
+        return names | {"error": str(error).splitlines()[0]}
+    return to_json(machine, [result])["results"][0]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("module", help="a module of detops.bench")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--done", type=Path, help="results whose cases are left out")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no case after")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    device = torch.device(options.device)
+    machine = measure_machine(device, [1])
+    done = json.loads(options.done.read_text())["results"] if options.done else []
+    left_out = {key(row) for row in done}
+    data = to_json(machine, []) | {"finished": False}
+    for case in importlib.import_module(f"detops.bench.{options.module}").cases(device):
+        if (case.op, case.name, case.layout, case.dtype) in left_out:
+            continue
+        if time.monotonic() - began > options.seconds:
+            break
+        data["results"].append(row_of(case, machine))
+        options.output.write_text(json.dumps(data) + "\n")
+    else:
+        data["finished"] = True
+    options.output.write_text(json.dumps(data) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""All that a machine with a GPU can say about the CUDA half, in one run.
+
+python benchmarks/gpu_check.py                                    # everything: make gpu-check
+python benchmarks/gpu_check.py --only tests --budget 500          # one step, in less than 500 s
+python benchmarks/gpu_check.py --only tests,bench --continue      # what earlier runs left
+
+Results go to benchmarks/results/<device>.json, those of a step in place of its earlier ones, and
+in words to <device>.md beside it.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+from gpu_summary import summary
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+UNWRITTEN = {"passed": 0, "failed": 0, "skipped": 0, "on_gpu": 0, "reasons": {}, "failures": []}
+
+
+@dataclass
+class Check:
+    """What the steps share."""
+
+    work: Path  # for logs and what tools write
+    deadline: float  # of the step, by time.monotonic()
+    earlier: dict[str, Any]  # what the step found before, empty if it is to begin anew
+    results: Path  # the file with all that is known
+    jobs: int
+    runs: int
+
+    def left(self) -> float:
+        """Seconds."""
+        return self.deadline - time.monotonic()
+
+    def run(self, log: str, command: list[str | Path], **environment: str) -> int | None:
+        """The exit status, or none if time ran out; output goes to a file in ``work``."""
+        if self.left() <= 0:
+            return None
+        where = os.environ.get("PYTHONPATH")
+        path = f"{ROOT}{os.pathsep}{where}" if where else str(ROOT)
+        with (self.work / f"{log}.log").open("w") as output:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": path} | environment,
+                start_new_session=True,
+            )
+            try:
+                return process.wait(self.left())
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                if process.poll() is None:  # with all that it started
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
+    def end_of(self, log: str) -> list[str]:
+        """Its last lines."""
+        path = self.work / f"{log}.log"
+        return path.read_text(errors="replace").splitlines()[-12:] if path.exists() else []
+
+
+def build(check: Check) -> dict[str, Any]:
+    """The extension, in place, for the GPU that is here or for TORCH_CUDA_ARCH_LIST."""
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    passed = check.run("build", command, FORCE_CUDA="1") == 0
+    log = [] if passed else check.end_of("build")
+    if passed:
+        show = "import detops._C as c; print(c.cuda_version); assert c.cuda_version"
+        passed = check.run("import", [sys.executable, "-c", show]) == 0
+        log = [] if passed else check.end_of("import")
+    architectures = os.environ.get("TORCH_CUDA_ARCH_LIST", "the GPU's")
+    return {"passed": passed, "architectures": architectures, "log": log}
+
+
+def read_junit(path: Path) -> dict[str, Any]:
+    """Numbers of tests, why some were skipped, and which failed."""
+    found: dict[str, Any] = UNWRITTEN | {"reasons": Counter(), "failures": []}
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = f"{case.get('classname', '')}.{case.get('name')}"
+        wrong = case.find("failure")
+        wrong = case.find("error") if wrong is None else wrong
+        skipped = case.find("skipped")
+        if wrong is not None:
+            found["failed"] += 1
+            message = (wrong.get("message") or "").splitlines() or [""]
+            found["failures"].append(f"{name}: {message[0]}"[:300])
+        elif skipped is not None:
+            found["skipped"] += 1
+            found["reasons"][skipped.get("message") or ""] += 1
+        else:
+            found["passed"] += 1
+            found["on_gpu"] += "cuda" in name and "[cpu" not in name
+    return found
+
+
+def test_file(check: Check, file: Path) -> dict[str, Any]:
+    """One file in a process of its own: a kernel that fails takes the rest of it with it."""
+    results = check.work / f"{file.stem}.xml"
+    results.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfEs"]
+    threads = str(max(1, (os.cpu_count() or 1) // check.jobs))
+    status = check.run(
+        file.stem, [*command, f"--junitxml={results}", file], OMP_NUM_THREADS=threads
+    )
+    finished = status is not None and results.exists()
+    return (read_junit(results) if finished else UNWRITTEN) | {"finished": finished}
+
+
+def tests(check: Check) -> dict[str, Any]:
+    """The whole suite, the files that use a GPU first."""
+    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda f: "device" not in f.read_text())
+    done = {
+        name: result
+        for name, result in check.earlier.get("files", {}).items()
+        if result["finished"] and not result["failed"]
+    }
+    missing = [file for file in files if file.name not in done]
+    with ThreadPoolExecutor(check.jobs) as pool:
+        results = pool.map(lambda file: test_file(check, file), missing)
+        done |= {file.name: result for file, result in zip(missing, results, strict=True)}
+    passed = all(result["finished"] and not result["failed"] for result in done.values())
+    return {"passed": passed, "files": done}
+
+
+def calls(check: Check) -> dict[str, Any]:
+    """Who waits for the device, and who gives the same bits every run."""
+    report = check.work / "calls.json"
+    report.unlink(missing_ok=True)
+    status = check.run(
+        "calls",
+        [sys.executable, "tests/cuda_smoke.py", "--report", report, "--runs", str(check.runs)],
+        CUBLAS_WORKSPACE_CONFIG=":4096:8",
+    )
+    found = json.loads(report.read_text()) if report.exists() else {}
+    return {"passed": status == 0, "calls": found, "log": [] if found else check.end_of("calls")}
+
+
+def read_sanitizer(log: str) -> tuple[list[str], int]:
+    """First lines of what it found in our kernels, and how much it found elsewhere."""
+    ours, others = [], 0
+    for record in re.split(r"(?m)^========= *$", log):
+        lines = re.findall(r"(?m)^========= (.*)$", record)
+        lines = [line for line in lines if not re.match(r"COMPUTE-SANITIZER|\w+ SUMMARY", line)]
+        if not lines or not lines[0] or lines[0].startswith(" "):
+            continue
+        # The stack of the host follows, and names our library for kernels of PyTorch as well.
+        where = re.split(r"Saved host backtrace|Host Frame", "\n".join(lines))[0]
+        if "detops::" in where:
+            ours.append(" ".join(line.strip() for line in lines[:2])[:300])
+        else:
+            others += 1
+    return ours, others
+
+
+def find_sanitizer() -> str | None:
+    """The tool, on the path or in the toolkit."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    toolkit = Path(CUDA_HOME or "/usr/local/cuda")
+    places = [os.environ.get("PATH", ""), str(toolkit / "bin"), str(toolkit / "compute-sanitizer")]
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
+
+
+def sanitizer(check: Check) -> dict[str, Any]:
+    """Every call of tests/calls.py under each tool of compute-sanitizer."""
+    program = find_sanitizer()
+    if program is None:
+        return {"passed": False, "missing": "compute-sanitizer was not found: nothing was checked."}
+    tools = dict(check.earlier.get("tools", {}))
+    for tool in TOOLS:
+        if tools.get(tool, {}).get("passed"):
+            continue
+        command = [program, "--tool", tool, "--print-limit", "1000"]
+        if tool == "memcheck":  # calls of PyTorch's that fail are its own affair
+            command += ["--report-api-errors", "no"]
+        # An allocation per tensor: what lies beyond one is nobody's.
+        status = check.run(
+            tool,
+            [*command, sys.executable, "tests/cuda_smoke.py"],
+            PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+        )
+        log = check.work / f"{tool}.log"
+        ours, others = read_sanitizer(log.read_text() if log.exists() else "")
+        tools[tool] = {
+            "passed": status == 0 and not ours,
+            "finished": status is not None,
+            "ours": len(ours),
+            "others": others,
+            "first": ours[:5],
+        }
+    return {"passed": all(found["passed"] for found in tools.values()), "tools": tools}
+
+
+def bench(check: Check) -> dict[str, Any]:
+    """Every case of detops.bench; the rows go beside the other results."""
+    from gpu_bench import key
+
+    from detops.bench.run import MODULES
+
+    rows: list[dict[str, Any]] = []
+    machine: dict[str, Any] = {}
+    left = []
+    for name in (module.__name__.rpartition(".")[2] for module in MODULES):
+        if check.earlier and name not in check.earlier["left"]:
+            continue
+        output = check.work / f"bench-{name}.json"
+        output.unlink(missing_ok=True)
+        # The case in progress may take a while.
+        command = [sys.executable, "benchmarks/gpu_bench.py", name, output]
+        command += ["--seconds", str(max(0.0, check.left() - 30))]
+        command += ["--done", check.results] if check.earlier else []
+        check.run(f"bench-{name}", command)
+        data = json.loads(output.read_text()) if output.exists() else {}
+        rows += data.pop("results", [])
+        left += [] if data.pop("finished", False) else [name]
+        machine |= data
+    if check.earlier:
+        rows = json.loads(check.results.read_text())["results"] + check.earlier["errors"] + rows
+    rows = list({key(row): row for row in rows}.values())  # the last of each
+    errors = [row for row in rows if "error" in row]
+    rows = [row for row in rows if "error" not in row]
+    passed = not errors and not left
+    section = {"passed": passed, "errors": errors, "left": left}
+    return section | {"machine": machine, "results": rows}
+
+
+STEPS = {"build": build, "calls": calls, "tests": tests, "sanitizer": sanitizer, "bench": bench}
+
+
+def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str, Any]:
+    """With what a step found in the place of what it found before."""
+    machine, results = section.pop("machine", {}), section.pop("results", data["results"])
+    versions = data["versions"] | machine.pop("versions", {})
+    check = data["check"] | {step: section}
+    order = {name: check[name] for name in STEPS if name in check}
+    return data | machine | {"versions": versions, "results": results, "check": order}
+
+
+def commit() -> str:
+    """Of the tree that is checked, if git knows."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return shown.stdout.strip()
+
+
+def chosen(names: str) -> list[str]:
+    """Steps by name, in their order."""
+    wanted = names.split(",")
+    unknown = set(wanted) - set(STEPS)
+    if unknown:
+        expected = ", ".join(STEPS)
+        raise argparse.ArgumentTypeError(f"no step {', '.join(unknown)}; there are {expected}")
+    return [name for name in STEPS if name in wanted]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: all passed; 1: not all; 2: nothing can be checked here."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=chosen, default=list(STEPS), help="steps, with commas")
+    parser.add_argument("--budget", type=float, default=7200, help="seconds for each step")
+    parser.add_argument("--continue", action="store_true", dest="resume", help="keep what passed")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--jobs", type=int, default=max(1, min(6, (os.cpu_count() or 1) // 2)))
+    parser.add_argument("--runs", type=int, default=20, help="in which bits are to be the same")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        why = (
+            "this PyTorch was built without CUDA" if not torch.version.cuda else "no GPU was found"
+        )
+        print(f"gpu-check: {why}; make emulate runs the kernels without one", file=sys.stderr)
+        return 2
+
+    device = torch.cuda.get_device_name()
+    options.output.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    results = options.output / f"{name}.json"
+    data: dict[str, Any] = {"device": device, "versions": {}, "results": [], "check": {}}
+    if results.exists():
+        data |= json.loads(results.read_text())
+    data["versions"] |= {"torch": torch.__version__, "CUDA": torch.version.cuda}
+    work = ROOT / "build" / "gpu_check"
+    work.mkdir(parents=True, exist_ok=True)
+    everything = True
+    for step in options.only:
+        print(f"gpu-check: {step}", flush=True)
+        began = time.monotonic()
+        earlier = data["check"].get(step, {}) if options.resume else {}
+        earlier = {} if "error" in earlier else earlier
+        deadline = began + options.budget
+        check = Check(work, deadline, earlier, results, options.jobs, options.runs)
+        try:
+            section = STEPS[step](check)
+        except Exception as error:  # the other steps still have something to say
+            section = {"passed": False, "error": f"{type(error).__name__}: {error}"}
+        section |= {"seconds": time.monotonic() - began, "commit": commit()}
+        everything = everything and section["passed"]
+        print(f"gpu-check: {step} {'passed' if section['passed'] else 'FAILED'}", flush=True)
+        data = merged(data, step, section)
+        results.write_text(json.dumps(data, indent=1) + "\n")
+    results.with_suffix(".md").write_text(summary(data))
+    print(f"gpu-check: {results.with_suffix('.md')}; logs: {work}")
+    return 0 if everything else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Puts what a GPU said into words: floors, bandwidth, tests, sanitizer, waiting, repeatability."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+BANDWIDTH_FLOOR = 0.6  # of that of a copy
+
+
+@dataclass(frozen=True)
+class Floor:
+    """How many times as fast as torchvision the cases that match are to be."""
+
+    name: str
+    ratio: float
+    op: str  # regular expressions for the whole of op, the beginning of the case, the others
+    case: str = ""
+    layout: str = ".*"
+    dtype: str = "float32|float16"
+
+    def matches(self, row: dict[str, Any]) -> bool:
+        return bool(
+            re.fullmatch(self.op, row["op"])
+            and re.match(self.case, row["case"])
+            and re.fullmatch(self.layout, row["layout"])
+            and re.fullmatch(self.dtype, row["dtype"])
+        )
+
+
+ROIS = r"(500|4,096) RoIs 7x7"
+FLOORS = (
+    Floor("nms, 10,000 boxes", 2, "nms", "10,000 (clustered|uniform)"),
+    Floor("nms, 100,000 boxes", 5, "nms", "100,000 "),
+    Floor("batched_nms, 8,000 x 80", 5, "batched_nms", "8,000 x 80"),
+    Floor("roi_align, channels_last", 3, "roi_align forward", ROIS, "channels_last", "float16"),
+    Floor("roi_align, NCHW", 1.3, "roi_align forward", ROIS, "NCHW"),
+    Floor("roi_align backward", 2, "roi_align backward", ROIS),
+    Floor("four-level pooler", 5, "multiscale_roi_align (forward|backward)"),
+    Floor("deform_conv2d", 1.5, "deform_conv2d (forward|backward)"),
+)
+
+
+def _yes(reached: bool) -> str:
+    return "yes" if reached else "**no**"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows] + [""]
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [f"## {title}", "", *lines]
+
+
+def floors(data: dict[str, Any]) -> list[list[str]]:
+    """A row per floor and case that it holds for, one for a floor that nothing was measured of."""
+    rows = []
+    for floor in FLOORS:
+        asked = f"{floor.ratio:g}x"
+        found = [row for row in data["results"] if floor.matches(row)]
+        for row in found:
+            ours, theirs = row["detops"]["1"], row["torchvision"].get("1")
+            ratio = theirs / ours if theirs else 0.0
+            rows.append(
+                [
+                    floor.name,
+                    row["op"],
+                    row["case"],
+                    row["layout"],
+                    row["dtype"],
+                    f"{theirs * 1e3:.3g}" if theirs else "-",
+                    f"{ours * 1e3:.3g}",
+                    asked,
+                    f"{ratio:.2f}x",
+                    _yes(ratio >= floor.ratio),
+                ]
+            )
+        if not found:
+            rows.append([floor.name, *"-" * 6, asked, "not measured", _yes(False)])
+    return rows
+
+
+def bandwidth(data: dict[str, Any]) -> list[list[str]]:
+    """A row per case that should take as long as moving its bytes."""
+    rows = []
+    for row in data["results"]:
+        if row.get("bandwidth"):
+            part = row["bytes"] / row["detops"]["1"] / data["bandwidth_bytes_per_second"]["1"]
+            reached = _yes(part >= BANDWIDTH_FLOOR)
+            rows.append([row["op"], row["case"], row["dtype"], f"{100 * part:.0f}%", reached])
+    return rows
+
+
+def _bench(data: dict[str, Any]) -> list[str]:
+    if not data["results"]:
+        return []
+    head = ["floor", "op", "case", "layout", "dtype", "torchvision, ms", "detops, ms", "asked"]
+    lines = _section("Floors", _table([*head, "reached", ""], floors(data)))
+    copy = data["bandwidth_bytes_per_second"]["1"] / 1e9
+    share = [f"A copy moves {copy:,.0f} GB/s; {BANDWIDTH_FLOOR:.0%} of that is asked.", ""]
+    share += _table(["op", "case", "dtype", "of a copy", ""], bandwidth(data))
+    lines += _section("Bandwidth", share)
+    errors = data["check"].get("bench", {}).get("errors", [])
+    if errors:
+        rows = [[e["op"], e["case"], e["layout"], e["dtype"], e["error"]] for e in errors]
+        table = _table(["op", "case", "layout", "dtype", "error"], rows)
+        lines += _section("Benchmarks that failed", table)
+    try:
+        from detops.bench.report import from_json, markdown
+    except ImportError:  # a build that failed still has earlier times
+        return lines
+    return lines + _section("All times", [markdown(*from_json(data, "cuda"))])
+
+
+def _tests(section: dict[str, Any]) -> list[str]:
+    files = section["files"].values()
+    count = {
+        name: sum(f[name] for f in files) for name in ("passed", "failed", "skipped", "on_gpu")
+    }
+    lines = [
+        f"{count['passed']:,} passed, of which {count['on_gpu']:,} on the GPU; "
+        f"{count['failed']:,} failed; {count['skipped']:,} skipped.",
+        "",
+    ]
+    reasons: dict[str, int] = {}
+    for file in files:
+        for reason, n in file["reasons"].items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    lines += [f"- skipped {n:,}: {reason}" for reason, n in sorted(reasons.items())]
+    for name, file in section["files"].items():
+        lines += [f"- `{name}` did not finish"] if not file["finished"] else []
+        lines += [f"- failed: `{failure}`" for failure in file["failures"]]
+    return [*lines, ""]
+
+
+def _calls(section: dict[str, Any]) -> list[str]:
+    calls = section["calls"]
+    waiting = {n: c for n, c in calls.items() if c.get("waits", 0) > c["waits_allowed"]}
+    different = [n for n, c in calls.items() if not c.get("repeats", True)]
+    failed = {n: c["error"] for n, c in calls.items() if "error" in c}
+    runs = max((c.get("runs", 0) for c in calls.values()), default=0)
+    allowed = sum(c["waits_allowed"] > 0 for c in calls.values())
+    return [
+        f"{len(calls)} calls, forward and backward. {allowed} wait once, for the size of their "
+        f"result; hidden synchronisations: {len(waiting) or 'none'}.",
+        f"Calls whose bits differ in {runs} runs: {len(different) or 'none'}. "
+        f"Calls that fail: {len(failed) or 'none'}.",
+        "",
+        *(f"- waits {c['waits']} times: {n}" for n, c in waiting.items()),
+        *(f"- differs: {n}" for n in different),
+        *(f"- fails: {n}: {error}" for n, error in failed.items()),
+        "",
+    ]
+
+
+def _sanitizer(section: dict[str, Any]) -> list[str]:
+    if "missing" in section:
+        return [section["missing"], ""]
+    rows = []
+    for tool, found in section["tools"].items():
+        ours = "not finished" if not found["finished"] else str(found["ours"])
+        rows.append([tool, ours, str(found["others"]), _yes(found["passed"])])
+    lines = _table(["tool", "in our kernels", "elsewhere", "passed"], rows)
+    for tool, found in section["tools"].items():
+        lines += [f"- {tool}: `{first}`" for first in found["first"]]
+    return [*lines, ""]
+
+
+def _logs(check: dict[str, Any]) -> list[str]:
+    """The last lines of the steps that failed."""
+    lines = []
+    for step, section in check.items():
+        if section.get("log"):
+            lines += _section(f"How {step} ended", ["```", *section["log"], "```", ""])
+    return lines
+
+
+def summary(data: dict[str, Any]) -> str:
+    """The whole of it, in Markdown."""
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    rows = [
+        [step, _yes(section["passed"]), f"{section['seconds']:.0f}", section["commit"]]
+        for step, section in data["check"].items()
+    ]
+    lines = [f"# {data['device']}", "", f"{versions}. Written by `make gpu-check`.", ""]
+    lines += _table(["step", "passed", "seconds", "commit"], rows)
+    for step, title, write in (
+        ("tests", "Tests", _tests),
+        ("calls", "Synchronisation and repeatability", _calls),
+        ("sanitizer", "compute-sanitizer", _sanitizer),
+    ):
+        section = data["check"].get(step)
+        if section is not None:
+            lines += _section(title, [section["error"]] if "error" in section else write(section))
+    lines += _logs(data["check"])
+    return "\n".join([*lines, *_bench(data)]).rstrip() + "\n"

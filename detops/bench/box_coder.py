@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of encode_boxes and decode_boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .. import ops
+from .case import Case, uniform
+
+COUNT, COUNT_ON_GPU = 200_000, 4_000_000
+WEIGHTS = (10.0, 10.0, 5.0, 5.0)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    from torchvision.models.detection._utils import BoxCoder
+
+    generator = torch.Generator().manual_seed(0)
+    on_gpu = device.type == "cuda"
+    count = COUNT_ON_GPU if on_gpu else COUNT
+    anchors = uniform(generator, count)[0].to(device)
+    boxes = uniform(generator, count)[0].to(device)
+    deltas = torch.randn(count, 4, generator=generator).to(device)
+    theirs = BoxCoder(WEIGHTS)
+    yield Case(
+        "encode_boxes",
+        f"{count:,}",
+        lambda: ops.encode_boxes(boxes, anchors, WEIGHTS),
+        lambda: theirs.encode_single(boxes, anchors),
+        bytes=3 * 16 * count,
+        flops=20 * count,
+        quick=True,
+        bandwidth=on_gpu,
+    )
+    yield Case(
+        "decode_boxes",
+        f"{count:,}",
+        lambda: ops.decode_boxes(deltas, anchors, WEIGHTS),
+        lambda: theirs.decode_single(deltas, anchors),
+        bytes=3 * 16 * count,
+        flops=20 * count,
+        quick=True,
+        bandwidth=on_gpu,
+    )

@@ -1,0 +1,323 @@
+"""One list of small calls that reaches every op with a kernel, forward and backward."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import detops
+from detops.bench.case import clustered
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and the tensors that it takes by name."""
+
+    name: str
+    function: Callable
+    make: Callable[[torch.Generator], Tensors]
+    wants: tuple[str, ...] = ()  # the tensors with gradients
+    waits: int = 0  # for the device: once, where the size of the result depends on values
+
+    def tensors(self, device="cpu", seed=0) -> Tensors:
+        """Others of the same shapes with another seed."""
+        made = self.make(torch.Generator().manual_seed(seed))
+        return {name: t.to(device).requires_grad_(name in self.wants) for name, t in made.items()}
+
+    def forward(self, tensors: Tensors) -> list[Tensor]:
+        """The outputs."""
+        outputs = self.function(**tensors)
+        return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+    def backward(self, tensors: Tensors, outputs: list[Tensor]) -> list[Tensor]:
+        """The gradients of the tensors that have one, for gradients of the outputs from -1 to 1."""
+        if not self.wants:
+            return []
+        grads = [
+            torch.linspace(-1, 1, o.numel(), device=o.device).view(o.shape).to(o.dtype)
+            for o in outputs
+        ]
+        return list(torch.autograd.grad(outputs, [tensors[name] for name in self.wants], grads))
+
+    def results(self, tensors: Tensors) -> list[Tensor]:
+        """Outputs and gradients."""
+        outputs = self.forward(tensors)
+        return [o.detach() for o in outputs] + self.backward(tensors, outputs)
+
+
+def _nms(generator, count=1300, columns=4, labels=0, dtype=torch.float32):
+    boxes, scores = clustered(generator, count)
+    if columns == 5:
+        angles = torch.rand(count, 1, generator=generator) * 360
+        boxes = torch.cat([detops.box_convert(boxes, "xyxy", "cxcywh"), angles], 1)
+    tensors = {"boxes": boxes.to(dtype), "scores": scores.to(dtype)}
+    if labels:
+        tensors["idxs"] = torch.randint(labels, (count,), generator=generator)
+    return tensors
+
+
+def _suppressions():
+    for name, columns in (("nms", 4), ("nms_rotated", 5)):
+        function = partial(getattr(detops, name), iou_threshold=0.5)
+        yield Call(name, function, partial(_nms, columns=columns), waits=1)
+        function = partial(getattr(detops, f"batched_{name}"), iou_threshold=0.5)
+        make = partial(_nms, columns=columns, labels=3)
+        yield Call(f"batched_{name}", function, make, waits=1)
+    yield Call("nms, float16", partial(detops.nms, iou_threshold=0.5),
+               partial(_nms, dtype=torch.float16), waits=1)  # fmt: skip
+    padded = partial(detops.nms_padded, iou_threshold=0.5)
+    yield Call("nms_padded", padded, _nms)
+    yield Call("nms_padded, 100 of 3 classes", partial(padded, max_output=100),
+               partial(_nms, labels=3))  # fmt: skip
+    for method in ("linear", "gaussian", "naive"):
+        function = partial(detops.soft_nms, method=method)
+        yield Call(f"soft_nms, {method}", function, partial(_nms, count=300), waits=1)
+    for method in ("linear", "gaussian"):
+        function = partial(detops.matrix_nms, method=method)
+        make = partial(_nms, count=700, labels=2)
+        yield Call(f"matrix_nms, {method}", function, make, waits=1)
+
+
+HEIGHT, WIDTH, SCALE = 19, 26, 0.25
+# Channels that fill vectors of 16 bytes, and some that do not.
+MAPS = [
+    ("NCHW", torch.float32, 37),
+    ("NCHW", torch.float16, 40),
+    ("channels_last", torch.float32, 40),
+    ("channels_last", torch.float16, 40),
+    ("channels_last", torch.bfloat16, 37),
+]
+FORMATS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def _map(generator, layout, dtype, *shape):
+    x = torch.randn(shape, generator=generator).to(dtype)
+    return x.contiguous(memory_format=FORMATS[layout])
+
+
+def _rois(generator, count=50, rotated=False):
+    """Some reach beyond the map, one is empty, one is NaN."""
+    index = torch.randint(2, (count, 1), generator=generator).float()
+    extent = torch.tensor([WIDTH, HEIGHT]) / SCALE
+    low = (torch.rand(count, 2, generator=generator) * 1.2 - 0.2) * extent
+    side = torch.rand(count, 2, generator=generator) * extent
+    side[0] = 0
+    low[1] = float("nan")
+    if not rotated:
+        return torch.cat([index, low, low + side], 1)
+    angle = torch.rand(count, 1, generator=generator) * 360
+    return torch.cat([index, low + side / 2, side, angle], 1)
+
+
+def _pooled(generator, layout, dtype, channels, rotated=False):
+    return {
+        "input": _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH),
+        "boxes": _rois(generator, rotated=rotated),
+    }
+
+
+def _deformed(generator, layout, dtype, channels):
+    made = _pooled(generator, layout, dtype, channels)
+    return made | {"offset": torch.randn(50, 2, 3, 3, generator=generator)}
+
+
+def _pyramid(generator, layout, dtype, channels):
+    sizes = [(HEIGHT >> i, WIDTH >> i) for i in range(4)]
+    maps = [_map(generator, layout, dtype, 2, channels, *size) for size in sizes]
+    return {f"inputs[{i}]": x for i, x in enumerate(maps)} | {"boxes": _rois(generator)}
+
+
+def _multiscale(boxes, **maps):
+    scales = [SCALE / 2**i for i in range(4)]
+    # The canonical scale spreads boxes of at most 100 pixels over all levels.
+    return detops.multiscale_roi_align(list(maps.values()), boxes, 3, scales, 2, canonical_scale=30)
+
+
+def _poolings():
+    sized = dict(output_size=3, spatial_scale=SCALE)
+    align = partial(detops.roi_align, **sized)
+    rotated = partial(detops.roi_align_rotated, **sized, sampling_ratio=2)
+    levels = ("inputs[0]", "inputs[1]", "inputs[2]", "inputs[3]")
+    for layout, dtype, channels in MAPS:
+        kind = f"{layout}, {str(dtype).removeprefix('torch.')}"
+        make = partial(_pooled, layout=layout, dtype=dtype, channels=channels)
+        turned = partial(make, rotated=True)
+        groups = partial(make, channels=9 * channels)
+        deformed = partial(_deformed, layout=layout, dtype=dtype, channels=channels)
+        pyramid = partial(_pyramid, layout=layout, dtype=dtype, channels=channels)
+        deform = partial(
+            detops.deform_psroi_pooling, **sized, output_channels=channels, trans_std=0.1
+        )
+        for name, function, tensors, wants in (
+            ("roi_align", partial(align, sampling_ratio=2), make, ("input",)),
+            ("roi_align, adaptive", partial(align, aligned=True), make, ("input",)),
+            ("roi_align_rotated", rotated, turned, ("input",)),
+            ("roi_pool", partial(detops.roi_pool, **sized), make, ("input",)),
+            ("ps_roi_align", partial(detops.ps_roi_align, **sized), groups, ("input",)),
+            ("ps_roi_pool", partial(detops.ps_roi_pool, **sized), groups, ("input",)),
+            ("deform_psroi_pooling", deform, deformed, ("input", "offset")),
+            ("multiscale_roi_align", _multiscale, pyramid, levels),
+        ):
+            yield Call(f"{name}, {kind}", function, tensors, wants)
+
+
+def _convolved(generator, layout, dtype, groups, masked):
+    channels = 32
+    x = _map(generator, layout, dtype, 2, channels, 9, 11)
+    make = {
+        "input": x,
+        "offset": 2 * torch.randn(2, 36, 9, 11, generator=generator),
+        "weight": torch.randn(20, channels // groups, 3, 3, generator=generator),
+        "bias": torch.randn(20, generator=generator),
+    }
+    if masked:
+        make["mask"] = torch.rand(2, 18, 9, 11, generator=generator)
+    return {name: t.to(dtype) for name, t in make.items()}
+
+
+def _convolutions():
+    function = partial(detops.deform_conv2d, padding=1)
+    for layout, dtype, groups, masked in (
+        ("NCHW", torch.float32, 1, True),
+        ("NCHW", torch.float32, 4, False),
+        ("channels_last", torch.float32, 1, True),
+        ("channels_last", torch.float16, 1, True),
+        ("NCHW", torch.bfloat16, 1, False),
+    ):
+        wants = ("input", "offset", "weight", "bias") + ("mask",) * masked
+        yield Call(
+            f"deform_conv2d, {layout}, {str(dtype).removeprefix('torch.')}, {groups} groups",
+            function,
+            partial(_convolved, layout=layout, dtype=dtype, groups=groups, masked=masked),
+            wants,
+        )
+
+
+def _attended(generator, channels, dtype):
+    shapes = torch.tensor([[12, 9], [6, 5], [1, 3]])
+    sizes = shapes.prod(1)
+    shape = (2, 21, 4, 3, 2)
+    return {
+        "value": torch.randn(2, int(sizes.sum()), 4, channels, generator=generator).to(dtype),
+        "spatial_shapes": shapes,
+        "level_start_index": sizes.cumsum(0) - sizes,
+        "sampling_locations": torch.rand(*shape, 2, generator=generator) * 1.2 - 0.1,
+        "attention_weights": torch.rand(shape, generator=generator),
+    }
+
+
+def _attentions():
+    wants = ("value", "sampling_locations", "attention_weights")
+    for channels, dtype in ((32, torch.float32), (13, torch.float32), (32, torch.bfloat16)):
+        name = f"ms_deform_attn, {channels} channels, {str(dtype).removeprefix('torch.')}"
+        make = partial(_attended, channels=channels, dtype=dtype)
+        yield Call(name, detops.ms_deform_attn, make, wants)
+
+
+def _pairs(generator, first=150, second=70, columns=4, names=("boxes1", "boxes2")):
+    boxes = _nms(generator, first, columns)["boxes"]
+    near = boxes[:second] + 3 * torch.randn(second, columns, generator=generator)
+    return dict(zip(names, (boxes, near), strict=True))
+
+
+def _overlaps():
+    wants = ("boxes1", "boxes2")
+    for name in ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou"):
+        yield Call(name, getattr(detops, name), _pairs, wants)
+    matched = partial(_pairs, second=150)
+    for name in ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"):
+        yield Call(name, getattr(detops, name), matched, wants)
+    yield Call("match_boxes", detops.match_boxes, _pairs)
+    yield Call("box_iou_rotated", detops.box_iou_rotated, partial(_pairs, columns=5))
+    anchored = partial(matched, names=("boxes", "anchors"))
+    yield Call("encode_boxes", detops.encode_boxes, anchored, ("boxes", "anchors"))
+
+    def deltas(generator):
+        moves = torch.randn(150, 8, generator=generator)
+        return {"deltas": moves, "anchors": _nms(generator, 150)["boxes"]}
+
+    yield Call("decode_boxes", detops.decode_boxes, deltas, ("deltas", "anchors"))
+
+
+def _classified(generator, dtype=torch.float32):
+    logits = torch.randn(117, 9, generator=generator).to(dtype)
+    targets = (torch.rand(117, 9, generator=generator) > 0.9).to(dtype)
+    return {"inputs": logits, "targets": targets}
+
+
+def _on_masks():
+    for reduction, dtype in (
+        ("none", torch.float32),
+        ("sum", torch.float32),
+        ("mean", torch.float16),
+        ("none", torch.bfloat16),
+    ):
+        yield Call(
+            f"sigmoid_focal_loss, {reduction}, {str(dtype).removeprefix('torch.')}",
+            partial(detops.sigmoid_focal_loss, reduction=reduction),
+            partial(_classified, dtype=dtype),
+            ("inputs",),
+        )
+
+    def masks(generator):
+        return {"masks": torch.rand(5, 33, 41, generator=generator) > 0.98}
+
+    yield Call("masks_to_boxes", detops.masks_to_boxes, masks)
+
+    def small(generator):
+        cells = torch.rand(7, 1, 9, 9, generator=generator)
+        return {"masks": cells, "boxes": _nms(generator, 7)["boxes"] / 10}
+
+    for threshold in (0.5, -1.0):
+        function = partial(detops.paste_masks_in_image, image_shape=(90, 101), threshold=threshold)
+        yield Call(f"paste_masks_in_image, {threshold}", function, small)
+
+
+def _random(generator, dtype=torch.float32, **sizes):
+    return {n: torch.randn(s, generator=generator).to(dtype) / 4 for n, s in sizes.items()}
+
+
+def _demos():
+    make = partial(_random, x=(33, 31), y=(33, 31))
+    yield Call("axpy", detops.axpy, make, ("x", "y"))
+    yield Call("axpy, float16", detops.axpy, partial(make, dtype=torch.float16), ("x", "y"))
+    yield Call("gdh", lambda x: detops.gdh(x.t()), partial(_random, x=(33, 31)), ("x",))
+    for name, (inputs, hidden, outputs) in {"": (5, 15, 1), ", large": (90, 150, 12)}.items():
+        sizes = dict(
+            input=(20, inputs),
+            hidden_weights=(hidden, inputs),
+            hidden_bias=(1, hidden),
+            output_weights=(outputs, hidden),
+            output_bias=(1, outputs),
+        )
+        yield Call(f"mlp{name}", detops.mlp, partial(_random, **sizes), tuple(sizes))
+    sizes = dict(input=(20, 9), weights=(48, 25), bias=(48,), h=(20, 16), c=(20, 16))
+    yield Call("lltm_cell", detops.lltm_cell, partial(_random, **sizes), tuple(sizes))
+    sizes["input"] = (6, 20, 9)
+    yield Call("lltm", detops.lltm, partial(_random, **sizes), tuple(sizes))
+
+
+CALLS = [
+    *_suppressions(),
+    *_poolings(),
+    *_convolutions(),
+    *_attentions(),
+    *_overlaps(),
+    *_on_masks(),
+    *_demos(),
+]
+
+
+def kernel_ops() -> set[str]:
+    """The ops of ``torch.ops.detops`` that have a kernel per backend."""
+    names = torch._C._dispatch_get_all_op_names()
+    return {
+        name.removeprefix("detops::")
+        for name in names
+        if name.startswith("detops::")
+        and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    }
