@@ -33,7 +33,8 @@ def rois_for(images, count, size=40.0, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("shape", "size"),
     [((2, 37, 25, 31), (7, 5)), ((1, 3, 7, 5), (1, 1)), ((2, 64, 20, 21), (14, 14)),
-     ((1, 1, 1, 1), (2, 2)), ((3, 70, 1, 40), (3, 4)), ((1, 12, 90, 7), (300, 2)), ((1, 4, 6, 600), (3, 8))],
+     ((1, 1, 1, 1), (2, 2)), ((3, 70, 1, 40), (3, 4)),
+     ((1, 12, 90, 7), (300, 2)), ((1, 4, 6, 600), (3, 8))],
 )  # fmt: skip
 def test_equals_torchvision(isa, device, layout, sampling_ratio, aligned, shape, size):
     x = feature_map(*shape, layout=layout, device=device)
