@@ -79,6 +79,8 @@ if EMULATE_CUDA:
         wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../{path.name}"\n'
         if not wrapper.exists() or wrapper.read_text() != text:
             wrapper.write_text(text)
+    not_needed = {*sources("csrc/cpu/**/*.cpp")} - {*sources("csrc/cpu/**/isa.cpp")}
+    options["sources"] = [path for path in options["sources"] if path not in not_needed]
     options["sources"] += sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
     options["define_macros"] += [("DETOPS_EMULATE_CUDA", None)]
     options["include_dirs"] = [str(ROOT / "csrc/cuda/emulation")]
