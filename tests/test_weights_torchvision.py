@@ -68,6 +68,17 @@ def test_detections_are_torchvisions(case):
         counterparts(mine, other)
 
 
+def between_pixels(boxes):
+    """Whether a rounding error is enough to paste the mask a pixel further.
+
+    A mask of 28 x 28 is pasted, with a border of one, where the box widened by it begins and ends,
+    both cut to whole pixels.
+    """
+    centre, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2 * 30 / 28
+    corners = torch.cat([centre - half, centre + half], dim=1)
+    return ((corners - corners.round()).abs() < 1e-3).any(dim=1)
+
+
 @networks_of("maskrcnn")
 def test_masks_are_torchvisions(case):
     for mine, other in zip(case.found, case.theirs, strict=True):
@@ -77,7 +88,8 @@ def test_masks_are_torchvisions(case):
         some = b.any(dim=1)
         assert some.float().mean() > 0.9 and not a[~some].any()
         iou = (a & b).sum(dim=1) / (a | b).sum(dim=1)
-        assert (iou[some] > 0.99).all()
+        either = between_pixels(mine["boxes"])
+        assert (iou[some & ~either] > 0.99).all() and either.float().mean() < 0.05
 
 
 @networks_of("keypointrcnn")
