@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import reference
 import torch
-from conftest import CUDA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops import nms as torchvision_nms
@@ -247,14 +246,6 @@ def test_batched_on_the_device(device):
         labels = labels_of(rng, len(boxes))
         keep = detops.batched_nms(boxes.to(device), scores.to(device), labels.to(device), 0.5)
         assert torch.equal(keep.cpu(), detops.batched_nms(boxes, scores, labels, 0.5))
-
-
-@pytest.mark.parametrize("device", [CUDA], indirect=True)
-@pytest.mark.parametrize("kind", ["uniform", "near copies"])
-def test_half_a_million_boxes(device, kind):
-    boxes, scores = sparse_case(np.random.default_rng(7), kind, 500_000)
-    keep = detops.nms(boxes.to(device), scores.to(device), 0.5)
-    assert torch.equal(keep.cpu(), detops.nms(boxes, scores, 0.5))
 
 
 def test_classes_do_not_touch_at_negative_coordinates(device):

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import CUDA
 from test_nms import odd_case
 
 import detops
@@ -74,21 +73,3 @@ def test_compile():
         boxes, scores = odd_case(np.random.default_rng(count), count)
         boxes = boxes.nan_to_num()
         assert torch.equal(compiled(boxes, scores), call(boxes, scores))
-
-
-@pytest.mark.parametrize("device", [CUDA], indirect=True)
-def test_is_captured_in_a_graph(device):
-    boxes, scores = (t.to(device) for t in odd_case(np.random.default_rng(1), 1000))
-    labels = torch.randint(0, 3, (1000,), device=device)
-    detops.nms_padded(boxes, scores, 0.5, 100, labels)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        keep, count = detops.nms_padded(boxes, scores, 0.5, 100, labels)
-    for seed in range(3):
-        fresh = odd_case(np.random.default_rng(seed), 1000)
-        boxes.copy_(fresh[0])
-        scores.copy_(fresh[1])
-        graph.replay()
-        expected = detops.batched_nms(boxes, scores, labels, 0.5)
-        assert torch.equal(keep.cpu(), padded(expected.cpu(), 100))
-        assert count == min(100, len(expected))
