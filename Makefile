@@ -18,7 +18,7 @@ TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c;
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
-FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/*))
+FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/*))
 
 .PHONY: demo test lint format bench docs wheel cuda-build gpu-check sanitize emulate cross-check clean
 

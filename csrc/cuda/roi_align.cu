@@ -16,7 +16,7 @@ struct LevelParams {
   T* map;  // [N, C, H, W] in either layout
   int64_t height, width;
   double scale;
-  int64_t tiles_high, tiles_wide, tiles;  // of an image, and of all
+  TileGrid tiles;
 };
 
 template <typename T>
@@ -71,10 +71,10 @@ __global__ void __launch_bounds__(kThreads)
   const int high = static_cast<int>(p.pooled_height), wide = static_cast<int>(p.pooled_width);
   const bool holds = high <= kTaps / 2 && wide <= kTaps / 2;
   constexpr int kChannels = channels_of_block(n);
-  const int64_t parts = (p.channels + kChannels - 1) / kChannels;
-  for (int64_t block = blockIdx.x; block < p.count * parts; block += gridDim.x) {
-    const int64_t k = block / parts, first = block % parts * kChannels;
-    const int channels = static_cast<int>(min(int64_t(kChannels), p.channels - first));
+  const int64_t blocks = p.count * ceil_div(p.channels, kChannels);
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Part part = part_of(block, p.channels, kChannels);
+    const int64_t k = part.row, first = part.first;
     const A* roi = p.rois + 5 * k;
     __syncthreads();
     if (self == 0) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
     const Strides os = strides_of(p.channels_last, p.channels, high, wide);
-    const unsigned bins = unsigned(high) * unsigned(wide), vectors = channels / n;
+    const unsigned bins = unsigned(high) * unsigned(wide), vectors = part.count / n;
     for (unsigned i = self; i < bins * vectors; i += kThreads) {
       const int bin = static_cast<int>(p.channels_last ? i / vectors : i % bins);
       const int64_t c = first + (p.channels_last ? i % vectors * n : i / bins);
@@ -158,32 +158,28 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ unsigned row_bins, col_bins;
   const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-  const int64_t parts = (p.channels + kTileChannels - 1) / kTileChannels;
-  for (int64_t block = blockIdx.x; block < tiles * parts; block += gridDim.x) {
-    int64_t tile = block % tiles, index = 0;
-    while (tile >= p.levels[index].tiles) tile -= p.levels[index++].tiles;
+  const int64_t blocks = tiles * ceil_div(p.channels, kTileChannels);
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Part part = part_of(block, p.channels, kTileChannels);
+    int64_t tile = part.row, index = 0;
+    while (tile >= p.levels[index].tiles.count()) tile -= p.levels[index++].tiles.count();
     const LevelParams<T>& level = p.levels[index];
-    const int64_t tile_x = tile % level.tiles_wide * kTile;
-    const int64_t tile_y = tile / level.tiles_wide % level.tiles_high * kTile;
-    const int64_t image = tile / level.tiles_wide / level.tiles_high;
-    const int64_t first = block / tiles * kTileChannels;
-    const int channels = static_cast<int>(min(int64_t(kTileChannels), p.channels - first));
+    const TilePlace at = tile_place(level.tiles, tile, kTile);
     TileSum<A> sum;
-    visit_rois(lists, image * p.n_levels + index, tile_y, tile_x, kTile, [&](int64_t k) {
+    visit_rois(lists, at.image * p.n_levels + index, at.y, at.x, kTile, [&](int64_t k) {
       const A* roi = p.rois + 5 * k;
-      const T* pooled = grad + k * gs.n + first * gs.c;
+      const T* pooled = grad + k * gs.n + part.first * gs.c;
       for (int64_t ph = 0; ph < p.pooled_height; ph += kWarp) {
         for (int64_t pw = 0; pw < p.pooled_width; pw += kWarp) {
           __syncthreads();
           if (warp == 0) {
             const unsigned bins =
                 hold_weights(row_axis(p, roi, level.scale), ph + lane, p.pooled_height,
-                             level.height, tile_y, row_weight[lane]);
+                             level.height, at.y, row_weight[lane]);
             if (lane == 0) row_bins = bins;
           } else if (warp == 1) {
-            const unsigned bins =
-                hold_weights(col_axis(p, roi, level.scale), pw + lane, p.pooled_width, level.width,
-                             tile_x, col_weight[lane]);
+            const unsigned bins = hold_weights(col_axis(p, roi, level.scale), pw + lane,
+                                               p.pooled_width, level.width, at.x, col_weight[lane]);
             if (lane == 0) col_bins = bins;
           }
           __syncthreads();
@@ -207,7 +203,7 @@ __global__ void __launch_bounds__(kThreads)
               }
               held.rows[self] = reached;
             }
-            hold(held.grad, p.channels_last, channels, bins, [&](int b, int c) {
+            hold(held.grad, p.channels_last, part.count, bins, [&](int b, int c) {
               const int64_t row = ph + top + (begin + b) / wide;
               const int64_t col = pw + left + (begin + b) % wide;
               return static_cast<A>(pooled[row * gs.h + col * gs.w + c * gs.c]);
@@ -219,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     });
     const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-    sum.write(held, level.map + image * s.n + first * s.c, s, channels, tile_y, tile_x,
+    sum.write(held, level.map + at.image * s.n + part.first * s.c, s, part.count, at.y, at.x,
               level.height, level.width);
   }
 }
@@ -238,10 +234,8 @@ RoIAlignParams<T> make_params(const Pooling& pooling, at::TensorList maps, const
   RoIAlignParams<T> p{};
   for (size_t i = 0; i < maps.size(); ++i) {
     const int64_t height = maps[i].size(2), width = maps[i].size(3);
-    const int64_t high = (height + kTile - 1) / kTile, wide = (width + kTile - 1) / kTile;
-    p.levels[i] = {
-        static_cast<T*>(maps[i].data_ptr()), height, width, pooling.scales[i], high, wide,
-        maps[i].size(0) * high * wide};
+    p.levels[i] = {static_cast<T*>(maps[i].data_ptr()), height, width, pooling.scales[i],
+                   tile_grid(maps[i].size(0), height, width, kTile)};
   }
   p.n_levels = static_cast<int64_t>(maps.size());
   p.first_level = std::llround(-std::log2(pooling.scales[0]));
@@ -279,8 +273,7 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
       at::kHalf, at::kBFloat16, output.scalar_type(), "detops.roi_align", [&] {
         const auto params = make_params<scalar_t>(pooling, maps, wide_rois);
         with_vector<scalar_t>(params.channels_last ? params.channels : 1, pointers, [&](auto n) {
-          constexpr int64_t kChannels = channels_of_block(n);
-          const int64_t parts = (params.channels + kChannels - 1) / kChannels;
+          const int64_t parts = ceil_div(params.channels, channels_of_block(n));
           launch("roi_align", roi_align_forward_kernel<n, scalar_t>,
                  blocks_for(params.count * parts, 1), params, output.mutable_data_ptr<scalar_t>());
         });
@@ -300,10 +293,10 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
             list_rois("roi_align_backward", PlaceRoI<scalar_t>{params}, params.count,
                       params.images * params.n_levels, grad.options());
         int64_t tiles = 0;
-        for (int64_t i = 0; i < params.n_levels; ++i) tiles += params.levels[i].tiles;
+        for (int64_t i = 0; i < params.n_levels; ++i) tiles += params.levels[i].tiles.count();
         launch("roi_align_backward", roi_align_backward_kernel<scalar_t>,
-               blocks_for(tiles * ((params.channels + kTileChannels - 1) / kTileChannels), 1),
-               params, lists, pooled.const_data_ptr<scalar_t>(), tiles);
+               blocks_for(tiles * ceil_div(params.channels, kTileChannels), 1), params, lists,
+               pooled.const_data_ptr<scalar_t>(), tiles);
       });
   return maps;
 }

@@ -107,19 +107,19 @@ __device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     roi_pool_backward_kernel(RoIPoolParams<A> p, RoILists lists, const T* grad,
-                             const int32_t* argmax, T* output, int64_t blocks) {
+                             const int32_t* argmax, T* output) {
   __shared__ TileBins<A> held;
   __shared__ int pixel[kBinsHeld][kTileChannels + 1];  // of the tile, that a gradient goes to
   const int row = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-  const int64_t wide = (p.width + kTile - 1) / kTile, high = (p.height + kTile - 1) / kTile;
+  const TileGrid tiles = tile_grid(p.images, p.height, p.width, kTile);
+  const int64_t blocks = tiles.count() * ceil_div(p.channels, kTileChannels);
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    const int64_t tile_x = block % wide * kTile, tile_y = block / wide % high * kTile;
-    const int64_t image = block / wide / high % p.images;
-    const int64_t first = block / wide / high / p.images * kTileChannels;
-    const int channels = static_cast<int>(math::min(int64_t(kTileChannels), p.channels - first));
+    const Part part = part_of(block, p.channels, kTileChannels);
+    const TilePlace at = tile_place(tiles, part.row, kTile);
+    const int64_t image = at.image, tile_y = at.y, tile_x = at.x;
     TileSum<A> sum;
     visit_rois(lists, image, tile_y, tile_x, kTile, [&](int64_t k) {
       const A* roi = p.rois + 5 * k;
@@ -131,12 +131,12 @@ __global__ void __launch_bounds__(kThreads)
         const auto place = [&](int b, int c) {
           const int64_t ph = rows.begin + (begin + b) / across;
           const int64_t pw = cols.begin + (begin + b) % across;
-          return k * gs.n + (first + c) * gs.c + ph * gs.h + pw * gs.w;
+          return k * gs.n + (part.first + c) * gs.c + ph * gs.h + pw * gs.w;
         };
         __syncthreads();
-        hold(held.grad, p.channels_last, channels, bins,
+        hold(held.grad, p.channels_last, part.count, bins,
              [&](int b, int c) { return static_cast<A>(grad[place(b, c)]); });
-        hold(pixel, p.channels_last, channels, bins, [&](int b, int c) {
+        hold(pixel, p.channels_last, part.count, bins, [&](int b, int c) {
           const int64_t index = argmax[place(b, c)];
           const int64_t y = index / p.width - tile_y, x = index % p.width - tile_x;
           const bool inside = index >= 0 && y >= 0 && y < kTile && x >= 0 && x < kTile;
@@ -145,15 +145,15 @@ __global__ void __launch_bounds__(kThreads)
         __syncthreads();
         for (int b = 0; b < bins; ++b) {
           for (int j = 0; j < kLaneChannels; ++j) {
-            const int c = lane + j * kWarp, at = pixel[b][c] - row * kTile;
+            const int c = lane + j * kWarp, to = pixel[b][c] - row * kTile;
             const A g = held.grad[b][c];
-            for (int x = 0; x < kTile; ++x) sum.at[x][j] += at == x ? g : A(0);
+            for (int x = 0; x < kTile; ++x) sum.at[x][j] += to == x ? g : A(0);
           }
         }
       }
     });
-    sum.write(held, output + image * s.n + first * s.c, s, channels, tile_y, tile_x, p.height,
-              p.width);
+    sum.write(held, output + image * s.n + part.first * s.c, s, part.count, tile_y, tile_x,
+              p.height, p.width);
   }
 }
 
@@ -216,8 +216,8 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());
-  const int64_t tiles = batch_size * ((height + kTile - 1) / kTile) * ((width + kTile - 1) / kTile);
-  const int64_t blocks = tiles * ((channels + kTileChannels - 1) / kTileChannels);
+  const int64_t blocks =
+      tile_grid(batch_size, height, width, kTile).count() * ceil_div(channels, kTileChannels);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_pool_backward", [&] {
         using A = at::opmath_type<scalar_t>;
@@ -227,7 +227,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
                                                rois.size(0), batch_size, maps.options());
         launch("roi_pool_backward", roi_pool_backward_kernel<scalar_t, A>, blocks_for(blocks, 1),
                params, lists, pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
-               maps.mutable_data_ptr<scalar_t>(), blocks);
+               maps.mutable_data_ptr<scalar_t>());
       });
   return maps;
 }

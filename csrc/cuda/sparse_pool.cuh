@@ -64,13 +64,13 @@ __global__ void __launch_bounds__(kThreads)
   const Strides s = p.map_strides(), os = p.pooled_strides();
   const auto reach = math::reach_of_map(p.height, p.width);
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t parts = (per_class + kChannels - 1) / kChannels;
   const int64_t all = p.pooled_height * p.pooled_width;
-  for (int64_t block = blockIdx.x; block < p.rois * sampling.classes * parts; block += gridDim.x) {
-    const int64_t k = block / parts / sampling.classes;
-    const int64_t of_class = block / parts % sampling.classes;
-    const int64_t first = block % parts * kChannels;
-    const int vectors = static_cast<int>(min(int64_t(kChannels), per_class - first)) / n;
+  const int64_t blocks = p.rois * sampling.classes * ceil_div(per_class, kChannels);
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Part part = part_of(block, per_class, kChannels);
+    const int64_t k = part.row / sampling.classes, of_class = part.row % sampling.classes;
+    const int64_t first = part.first;
+    const int vectors = part.count / n;
     const int64_t image = sampling.image(k);
     const int64_t share = image < 0 ? 1 : math::max(sampling.most_taps(k), int64_t(1));
     const bool holds = share <= kTapsHeld;
@@ -148,24 +148,17 @@ __global__ void __launch_bounds__(kThreads)
   using A = typename Sampling::A;
   __shared__ TileBins<A> held;
   const int self = static_cast<int>(threadIdx.x);
-  const int64_t tiles_high = (p.height + kTile - 1) / kTile;
-  const int64_t tiles_wide = (p.width + kTile - 1) / kTile;
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t parts = (per_class + kTileChannels - 1) / kTileChannels;
+  const TileGrid tiles = tile_grid(p.images, p.height, p.width, kTile);
   const Strides s = p.map_strides(), gs = p.pooled_strides();
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    int64_t rest = block;
-    const auto next = [&](int64_t of) {
-      const int64_t at = rest % of;
-      rest /= of;
-      return at;
-    };
-    const int64_t tile_x = next(tiles_wide) * kTile, tile_y = next(tiles_high) * kTile;
-    const int64_t image = next(p.images), part = next(parts);
-    const int64_t gw = next(p.groups_wide), gh = next(p.groups_high), of_class = rest;
-    const int64_t first = of_class * per_class + part * kTileChannels;
-    const int channels =
-        static_cast<int>(math::min(int64_t(kTileChannels), per_class - part * kTileChannels));
+    const Part part = part_of(block, per_class, kTileChannels);
+    const TilePlace at = tile_place(tiles, part.row % tiles.count(), kTile);
+    const int64_t image = at.image, tile_y = at.y, tile_x = at.x;
+    const int64_t cell = part.row / tiles.count();
+    const int64_t gw = cell % p.groups_wide, gh = cell / p.groups_wide % p.groups_high;
+    const int64_t of_class = cell / p.groups();
+    const int64_t first = of_class * per_class + part.first;
 
     // The bins of the group; those of cell i begin at ceil(i * pooled / groups).
     const auto begin_of = [](int64_t cell, int64_t pooled, int64_t cells) {
@@ -207,7 +200,7 @@ __global__ void __launch_bounds__(kThreads)
         }
         __syncthreads();
         const T* pooled = grad + k * gs.n + first * gs.c;
-        hold(held.grad, p.pooled_channels_last, channels, bins, [&](int b, int c) {
+        hold(held.grad, p.pooled_channels_last, part.count, bins, [&](int b, int c) {
           if (held.rows[b] == 0) return A(0);
           return static_cast<A>(pooled[ph_of(b) * gs.h + pw_of(b) * gs.w + c * gs.c]);
         });
@@ -216,8 +209,8 @@ __global__ void __launch_bounds__(kThreads)
       }
     });
     const int64_t source = (first * p.groups_high + gh) * p.groups_wide + gw;
-    sum.write(held, maps + image * s.n + source * s.c, {s.n, s.c * p.groups(), s.h, s.w}, channels,
-              tile_y, tile_x, p.height, p.width);
+    sum.write(held, maps + image * s.n + source * s.c, {s.n, s.c * p.groups(), s.h, s.w},
+              part.count, tile_y, tile_x, p.height, p.width);
   }
 }
 
@@ -228,7 +221,7 @@ void sparse_pool_forward(const char* op, const SparsePoolParams<T>& p, const Sam
   const bool neighbours = p.map_channels_last && p.pooled_channels_last && p.groups() == 1;
   with_vector<T>(neighbours ? per_class : 1, {maps.const_data_ptr(), output.const_data_ptr()},
                  [&](auto n) {
-                   const int64_t parts = (per_class + pool_channels(n) - 1) / pool_channels(n);
+                   const int64_t parts = ceil_div(per_class, pool_channels(n));
                    launch(op, sparse_pool_forward_kernel<n, T, Sampling>,
                           blocks_for(p.rois * sampling.classes * parts, 1), p, sampling,
                           maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
@@ -242,9 +235,9 @@ void sparse_pool_backward(const char* op, const SparsePoolParams<T>& p, const Sa
       list_rois(op, PlaceSparseRoI<T, Sampling>{p, sampling}, p.rois * sampling.classes,
                 p.images * sampling.classes, maps.options());
   const int64_t per_class = p.channels / sampling.classes;
-  const int64_t blocks = sampling.classes * p.groups() * p.images *
-                         ((per_class + kTileChannels - 1) / kTileChannels) *
-                         ((p.height + kTile - 1) / kTile) * ((p.width + kTile - 1) / kTile);
+  const int64_t blocks = sampling.classes * p.groups() *
+                         tile_grid(p.images, p.height, p.width, kTile).count() *
+                         ceil_div(per_class, kTileChannels);
   launch(op, sparse_pool_backward_kernel<T, Sampling>, blocks_for(blocks, 1), p, sampling, lists,
          grad.const_data_ptr<T>(), maps.mutable_data_ptr<T>(), blocks);
 }
