@@ -89,7 +89,7 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
     math::with_kind(overlap_kind("box_iou", kind), [&](auto constant) {
-      launch_forward<decltype(constant)::value, scalar_t>(first, second, eps, output);
+      launch_forward<constant, scalar_t>(first, second, eps, output);
     });
   });
   return output;
@@ -110,7 +110,7 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
     const math::Overlap which = overlap_kind("box_iou_backward", kind);
     AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
       math::with_kind(which, [&](auto constant) {
-        constexpr math::Overlap kKind = decltype(constant)::value;
+        constexpr math::Overlap kKind = constant;
         launch_rows<kKind, scalar_t>(outer, m, 1, first, second, eps, to_first);
         launch_rows<kKind, scalar_t>(outer, 1, m, second, first, eps, to_second);
       });

@@ -64,7 +64,7 @@ Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::str
   const math::Overlap which = overlap_kind("box_iou_loss_forward", kind);
   AT_DISPATCH_FLOATING_TYPES(loss.scalar_type(), "detops.box_iou_loss", [&] {
     math::with_kind(which, [&](auto constant) {
-      launch_forward<decltype(constant)::value, scalar_t>(first, second, eps, loss);
+      launch_forward<constant, scalar_t>(first, second, eps, loss);
     });
   });
   return loss;
@@ -85,8 +85,7 @@ std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tenso
   const math::Overlap which = overlap_kind("box_iou_loss_backward", kind);
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_loss_backward", [&] {
     math::with_kind(which, [&](auto constant) {
-      launch_backward<decltype(constant)::value, scalar_t>(outer, first, second, eps, to_first,
-                                                           to_second);
+      launch_backward<constant, scalar_t>(outer, first, second, eps, to_first, to_second);
     });
   });
   return {to_first.to(grad1.scalar_type()), to_second.to(grad2.scalar_type())};

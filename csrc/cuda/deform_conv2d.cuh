@@ -6,8 +6,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
-#include <limits>
-
 #include "../deform_geometry.h"
 #include "../ops.h"
 #include "launch.cuh"
@@ -36,7 +34,7 @@ struct DeformParams {
   // Numbered plane by plane for 32 positions at a time: neighbouring threads read neighbouring
   // offsets. Some samples of the last positions are none.
   __host__ __device__ int samples() const {
-    return (count + kWarp - 1) / kWarp * kWarp * offset_groups * points;
+    return ceil_div(count, kWarp) * kWarp * offset_groups * points;
   }
 
   // Columns: [groups, positions of the chunk, points, C / groups]. row: of positions and points.
@@ -94,20 +92,20 @@ __device__ const T* map_of(const DeformParams<T>& p, const DeformSample<A>& s) {
   return p.input + s.image * p.pixels() * p.channels + s.group * p.sample_channels();
 }
 
-constexpr int kTile = 64;  // samples that a block takes at a time
+constexpr int kBlockSamples = 64;  // samples that a block takes at a time
 
 template <typename T, int n>
 __global__ void __launch_bounds__(kThreads)
     deform_columns_kernel(DeformParams<T> p, at::opmath_type<T>* columns) {
   using A = at::opmath_type<T>;
-  __shared__ Vector<int, 4> corners[kTile];
-  __shared__ Vector<A, 4> weights[kTile];
-  __shared__ const T* maps[kTile];
-  __shared__ int rows[kTile], channel[kTile];
+  __shared__ Vector<int, 4> corners[kBlockSamples];
+  __shared__ Vector<A, 4> weights[kBlockSamples];
+  __shared__ const T* maps[kBlockSamples];
+  __shared__ int rows[kBlockSamples], channel[kBlockSamples];
   const int self = static_cast<int>(threadIdx.x), vectors = p.sample_channels() / n;
-  for (int first = static_cast<int>(blockIdx.x) * kTile; first < p.samples();
-       first += static_cast<int>(gridDim.x) * kTile) {
-    if (self < kTile) {
+  for (int first = static_cast<int>(blockIdx.x) * kBlockSamples; first < p.samples();
+       first += static_cast<int>(gridDim.x) * kBlockSamples) {
+    if (self < kBlockSamples) {
       const DeformSample<A> s = sample_of(p, first + self);
       rows[self] = s.row;
       if (s.row >= 0) {
@@ -119,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     __syncthreads();
-    for (int i = self; i < kTile * vectors; i += kThreads) {
+    for (int i = self; i < kBlockSamples * vectors; i += kThreads) {
       const int k = i / vectors, c = i % vectors * n;
       if (rows[k] < 0) continue;
       const Vector<int, 4> corner = corners[k];
@@ -156,8 +154,8 @@ Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
   Tensor columns =
       at::empty({p.groups, p.count, int64_t(p.points) * (p.channels / p.groups)}, like.options());
   with_channels(p, {p.input}, [&](auto n) {
-    launch("deform_conv2d", deform_columns_kernel<T, decltype(n)::value>,
-           blocks_for(p.samples(), kTile), p, columns.mutable_data_ptr<A>());
+    launch("deform_conv2d", deform_columns_kernel<T, n>, blocks_for(p.samples(), kBlockSamples), p,
+           columns.mutable_data_ptr<A>());
   });
   return columns;
 }
@@ -183,11 +181,7 @@ struct DeformInputs {
   template <typename T>
   DeformParams<T> params(const DeformGeometry& g, int64_t first, int64_t count) const {
     using A = at::opmath_type<T>;
-    const auto narrow = [](int64_t size) {
-      TORCH_CHECK(std::abs(size) <= std::numeric_limits<int>::max(),
-                  "detops.deform_conv2d: a size of ", size, " is beyond what a GPU's kernels take");
-      return static_cast<int>(size);
-    };
+    const auto narrow = [](int64_t size) { return cuda::narrow("deform_conv2d", size); };
     narrow(g.height * g.width);
     return {input.const_data_ptr<T>(),
             offset.const_data_ptr<A>(),
@@ -225,7 +219,7 @@ void each_chunk(const DeformGeometry& g, const Visit& visit) {
   const int64_t images = std::max<int64_t>(1, kNumbers / (g.channels * g.height * g.width));
   const int64_t most = std::clamp<int64_t>(kNumbers / (g.channels * g.points()), 1,
                                            std::min(all, images * g.positions()));
-  const int64_t chunks = (all + most - 1) / most, count = (all + chunks - 1) / chunks;
+  const int64_t chunks = ceil_div(all, most), count = ceil_div(all, chunks);
   for (int64_t first = 0; first < all; first += count) visit(first, std::min(count, all - first));
 }
 

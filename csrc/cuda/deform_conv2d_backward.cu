@@ -11,17 +11,17 @@ __global__ void __launch_bounds__(kThreads)
     deform_offset_kernel(DeformParams<T> p, const at::opmath_type<T>* grad_columns, int lanes,
                          at::opmath_type<T>* grad_offset, at::opmath_type<T>* grad_mask) {
   using A = at::opmath_type<T>;
-  __shared__ Vector<int, 4> corners[kTile];
-  __shared__ Vector<A, 4> products[kTile];
-  __shared__ const T* maps[kTile];
-  __shared__ int rows[kTile], channel[kTile];
+  __shared__ Vector<int, 4> corners[kBlockSamples];
+  __shared__ Vector<A, 4> products[kBlockSamples];
+  __shared__ const T* maps[kBlockSamples];
+  __shared__ int rows[kBlockSamples], channel[kBlockSamples];
   const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
   const int channels = p.sample_channels();
-  for (int first = static_cast<int>(blockIdx.x) * kTile; first < p.samples();
-       first += static_cast<int>(gridDim.x) * kTile) {
+  for (int first = static_cast<int>(blockIdx.x) * kBlockSamples; first < p.samples();
+       first += static_cast<int>(gridDim.x) * kBlockSamples) {
     DeformSample<A> s;
     s.row = -1;
-    if (self < kTile) {
+    if (self < kBlockSamples) {
       s = sample_of(p, first + self);
       rows[self] = s.row;
       if (s.row >= 0) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     __syncthreads();
-    for (int i = self / lanes; i < kTile; i += kThreads / lanes) {
+    for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
       Vector<A, 4> sums{};
       for (int c = lane * kRun; rows[i] >= 0 && c < channels; c += lanes * kRun) {
         const auto grad = load_run<n, A>(channels - c, [&](int k) {
@@ -133,9 +133,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns, Te
   constexpr const char* kOp = "deform_conv2d_backward";
   const int64_t first = p.first / p.positions;
   const int64_t images = (p.first + p.count - 1) / p.positions + 1 - first;
-  const int64_t cells = images * p.offset_groups * p.pixels();
-  TORCH_CHECK(cells <= std::numeric_limits<int>::max(), "detops.", kOp, ": the maps of ", images,
-              " images have too many cells");
+  const int64_t cells = narrow(kOp, images * p.offset_groups * p.pixels());
   const Tensor cell = at::empty({p.samples()}, grad_columns.options().dtype(at::kInt));
   launch(kOp, deform_cells_kernel<T>, blocks_for(p.samples()), p, first, cells,
          cell.mutable_data_ptr<int>());
@@ -147,9 +145,8 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns, Te
          sorted.order.const_data_ptr<int64_t>(), to_shares, rows.mutable_data_ptr<int>());
   A* to = grad_input.mutable_data_ptr<A>();
   with_channels(p, {to}, [&](auto n) {
-    constexpr int kNumbers = decltype(n)::value;
-    launch(kOp, deform_input_kernel<T, kNumbers>,
-           blocks_for(images * p.pixels(), rows_per_block(p.channels / kNumbers)), p,
+    launch(kOp, deform_input_kernel<T, n>,
+           blocks_for(images * p.pixels(), rows_per_block(p.channels / n)), p,
            grad_columns.const_data_ptr<A>(), first, images, to_shares, rows.const_data_ptr<int>(),
            sorted.begin.const_data_ptr<int>(), to);
   });
@@ -218,8 +215,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
             const A* columns = grad_columns.const_data_ptr<A>();
             if (offsets != nullptr || masks != nullptr) {
               with_channels(p, {p.input}, [&](auto n) {
-                launch("deform_conv2d_backward", deform_offset_kernel<scalar_t, decltype(n)::value>,
-                       blocks_for(p.samples(), kTile), p, columns,
+                launch("deform_conv2d_backward", deform_offset_kernel<scalar_t, n>,
+                       blocks_for(p.samples(), kBlockSamples), p, columns,
                        lanes_for_runs(p.sample_channels()), offsets, masks);
               });
             }

@@ -29,11 +29,12 @@ __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* ta
 // The sum of all threads' numbers, in thread 0.
 template <typename A>
 __device__ A sum_of_block(A mine) {
-  constexpr int kWarps = kThreads / 32;
+  constexpr int kWarps = kThreads / kWarp;
   __shared__ A sums[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   Vector<A, 1> sum{{mine}};
-  sum_over_lanes(sum, 32);
+  sum_over_lanes(sum, kWarp);
   if (lane == 0) sums[warp] = sum.at[0];
   __syncthreads();
   A total = 0;

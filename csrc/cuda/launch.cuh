@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "../ops.h"
+#include "geometry.h"
 
 namespace detops::cuda {
 
@@ -33,8 +35,14 @@ inline unsigned blocks_for(int64_t work, int64_t per_block = kThreads) {
 #else
   constexpr int64_t kMaxBlocks = 1 << 20;
 #endif
-  return static_cast<unsigned>(
-      std::clamp<int64_t>((work + per_block - 1) / per_block, 1, kMaxBlocks));
+  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(work, per_block), 1, kMaxBlocks));
+}
+
+// A size that a kernel counts in 32 bits.
+inline int narrow(const char* op, int64_t size) {
+  TORCH_CHECK(std::abs(size) <= std::numeric_limits<int>::max(), "detops.", op, ": a size of ",
+              size, " is beyond what a GPU's kernels take");
+  return static_cast<int>(size);
 }
 
 // Starts a kernel on the current stream. A launch that fails says whose it was.

@@ -80,11 +80,10 @@ Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
         const auto p = make_params<scalar_t>(values, shapes, starts, locations, weights);
         scalar_t* out = output.mutable_data_ptr<scalar_t>();
         with_vector<scalar_t>(p.channels, {p.value, out}, [&](auto n) {
-          constexpr int kNumbers = decltype(n)::value;
-          const int64_t vectors = p.channels / kNumbers;
+          const int64_t vectors = p.channels / n;
           const dim3 grid(blocks_for(p.rows(), rows_per_block(vectors, kForwardThreads)),
-                          static_cast<unsigned>((vectors + kForwardThreads - 1) / kForwardThreads));
-          launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t, kNumbers>,
+                          static_cast<unsigned>(ceil_div(vectors, kForwardThreads)));
+          launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t, n>,
                  Launch(grid, kForwardThreads), p, out);
         });
       });

@@ -6,8 +6,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
-#include <limits>
-
 #include "../ops.h"
 #include "launch.cuh"
 #include "vector.cuh"
@@ -75,16 +73,11 @@ __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
   return s;
 }
 
-inline int narrow(int64_t size) {
-  TORCH_CHECK(size <= std::numeric_limits<int>::max(), "detops.ms_deform_attn: a size of ", size,
-              " is beyond what a GPU's kernels take");
-  return static_cast<int>(size);
-}
-
 // All tensors contiguous; locations and weights of the type to accumulate in.
 template <typename T>
 AttentionParams<T> make_params(const Tensor& value, const Tensor& shapes, const Tensor& starts,
                                const Tensor& locations, const Tensor& weights) {
+  const auto narrow = [](int64_t size) { return cuda::narrow("ms_deform_attn", size); };
   return {value.const_data_ptr<T>(),
           shapes.const_data_ptr<int64_t>(),
           starts.const_data_ptr<int64_t>(),

@@ -14,7 +14,7 @@ __device__ int cell_of(const AttentionParams<T>& p, const Sample<A>& s, int64_t 
                                      : map * p.positions + corner);
 }
 
-constexpr int kTile = 64;  // samples
+constexpr int kBlockSamples = 64;  // samples
 
 // The gradients of locations and weights, from the products of the row's gradient with the values
 // at the corners; and the cell of each sample: of [N, M, S], or their number where none counts.
@@ -24,14 +24,14 @@ __global__ void __launch_bounds__(kThreads)
                             at::opmath_type<T>* to_locations, at::opmath_type<T>* to_weights,
                             int* cell) {
   using A = at::opmath_type<T>;
-  __shared__ Vector<int, 4> corners[kTile];
-  __shared__ Vector<A, 4> products[kTile];
-  __shared__ const T *values[kTile], *grads[kTile];
+  __shared__ Vector<int, 4> corners[kBlockSamples];
+  __shared__ Vector<A, 4> products[kBlockSamples];
+  __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
   const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
   const int64_t samples = p.rows() * p.samples(), stride = p.stride();
-  for (int64_t first = int64_t(blockIdx.x) * kTile; first < samples;
-       first += int64_t(gridDim.x) * kTile) {
-    const int count = static_cast<int>(min(int64_t(kTile), samples - first));
+  for (int64_t first = int64_t(blockIdx.x) * kBlockSamples; first < samples;
+       first += int64_t(gridDim.x) * kBlockSamples) {
+    const int count = static_cast<int>(min(int64_t(kBlockSamples), samples - first));
     const int64_t at = first + self;
     Sample<A> s;
     if (self < count) {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
       cell[at] = cell_of(p, s, row);
     }
     __syncthreads();
-    for (int i = self / lanes; i < kTile; i += kThreads / lanes) {
+    for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
       Vector<A, 4> sums{};
       if (i < count) {
         const Vector<int, 4> corner = corners[i];
@@ -133,16 +133,15 @@ void backward(const AttentionParams<T>& p, const T* grad, at::opmath_type<T>* to
   using A = at::opmath_type<T>;
   constexpr const char* kOp = "ms_deform_attn_backward";
   const int64_t samples = p.rows() * p.samples(), cells = p.images * p.heads * p.positions;
-  Tensor cell = at::empty({narrow(samples)}, like.options().dtype(at::kInt));
+  Tensor cell = at::empty({narrow(kOp, samples)}, like.options().dtype(at::kInt));
   if (samples > 0) {
     with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
-      launch(kOp, sample_gradients_kernel<T, decltype(n)::value>, blocks_for(samples, kTile), p,
-             grad, lanes_for_runs(p.channels), to_locations, to_weights,
-             cell.mutable_data_ptr<int>());
+      launch(kOp, sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
+             lanes_for_runs(p.channels), to_locations, to_weights, cell.mutable_data_ptr<int>());
     });
   }
   if (cells * p.channels == 0) return;
-  const SortedSamples sorted = sort_samples(cell, narrow(cells));
+  const SortedSamples sorted = sort_samples(cell, narrow(kOp, cells));
   const Tensor shares =
       at::empty({samples, 4}, like.options().dtype(c10::CppTypeToScalarType<A>()));
   const Tensor of = at::empty({samples, 2}, cell.options());
@@ -153,10 +152,9 @@ void backward(const AttentionParams<T>& p, const T* grad, at::opmath_type<T>* to
            sorted.order.const_data_ptr<int64_t>(), to_shares, to_of);
   }
   with_vector<T>(p.channels, {grad, to_value}, [&](auto n) {
-    constexpr int kNumbers = decltype(n)::value;
-    const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / kNumbers)),
+    const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / n)),
                     std::min(blocks_for(p.images * p.heads, 1), 65535u));
-    launch(kOp, value_gradient_kernel<T, kNumbers>, grid, p, grad, to_shares, to_of,
+    launch(kOp, value_gradient_kernel<T, n>, grid, p, grad, to_shares, to_of,
            sorted.begin.const_data_ptr<int>(), to_value);
   });
 }

@@ -138,7 +138,7 @@ inline Tensor selection_order(const Tensor& scores) {
 template <typename Test>
 std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Tensor* idxs,
                                         const Test& test, int64_t limit) {
-  const int64_t count = order.size(0), chunks = (count + kNmsChunk - 1) / kNmsChunk;
+  const int64_t count = order.size(0), chunks = ceil_div(count, kNmsChunk);
   const Tensor keep = at::full({limit}, -1, order.options());
   const Tensor end = at::zeros({chunks + 1}, order.options());
   const Tensor kept = at::empty_like(order);

@@ -106,8 +106,7 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
         kept_scores.mutable_data_ptr<scalar_t>(),
         n_kept.mutable_data_ptr<int64_t>()};
     math::with_decay(decay_method("soft_nms", method, /*naive=*/true), [&](auto constant) {
-      launch("soft_nms", soft_nms_kernel<decltype(constant)::value, scalar_t>, {1, kSoftNmsThreads},
-             p);
+      launch("soft_nms", soft_nms_kernel<constant, scalar_t>, {1, kSoftNmsThreads}, p);
     });
   });
   const int64_t n = n_kept.item<int64_t>();

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 
     // The bins of the group; those of cell i begin at ceil(i * pooled / groups).
     const auto begin_of = [](int64_t cell, int64_t pooled, int64_t cells) {
-      return (cell * pooled + cells - 1) / cells;
+      return ceil_div(cell * pooled, cells);
     };
     const int64_t top = begin_of(gh, p.pooled_height, p.groups_high);
     const int64_t left = begin_of(gw, p.pooled_width, p.groups_wide);

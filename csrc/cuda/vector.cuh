@@ -87,7 +87,7 @@ constexpr int kRun = 4;
 
 inline int lanes_for_runs(int64_t channels) {
   int lanes = 1;
-  while (lanes < 32 && lanes * kRun < channels) lanes *= 2;
+  while (lanes < kWarp && lanes * kRun < channels) lanes *= 2;
   return lanes;
 }
 

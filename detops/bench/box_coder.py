@@ -25,23 +25,25 @@ def cases(device: torch.device) -> Iterator[Case]:
     boxes = uniform(generator, count)[0].to(device)
     deltas = torch.randn(count, 4, generator=generator).to(device)
     theirs = BoxCoder(WEIGHTS)
-    yield Case(
-        "encode_boxes",
-        f"{count:,}",
-        lambda: ops.encode_boxes(boxes, anchors, WEIGHTS),
-        lambda: theirs.encode_single(boxes, anchors),
-        bytes=3 * 16 * count,
-        flops=20 * count,
-        quick=True,
-        bandwidth=on_gpu,
-    )
-    yield Case(
-        "decode_boxes",
-        f"{count:,}",
-        lambda: ops.decode_boxes(deltas, anchors, WEIGHTS),
-        lambda: theirs.decode_single(deltas, anchors),
-        bytes=3 * 16 * count,
-        flops=20 * count,
-        quick=True,
-        bandwidth=on_gpu,
-    )
+    for name, ours, peer in (
+        (
+            "encode_boxes",
+            lambda: ops.encode_boxes(boxes, anchors, WEIGHTS),
+            lambda: theirs.encode_single(boxes, anchors),
+        ),
+        (
+            "decode_boxes",
+            lambda: ops.decode_boxes(deltas, anchors, WEIGHTS),
+            lambda: theirs.decode_single(deltas, anchors),
+        ),
+    ):
+        yield Case(
+            name,
+            f"{count:,}",
+            ours,
+            peer,
+            bytes=3 * 16 * count,
+            flops=20 * count,
+            quick=True,
+            bandwidth=on_gpu,
+        )
