@@ -12,6 +12,13 @@ NEEDS_GPU = pytest.mark.skipif(
     not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
 )
 CUDA = pytest.param("cuda", marks=NEEDS_GPU)
+# What only large inputs make a CPU kernel do: slow to emulate, and no other way of a CUDA kernel.
+LARGE_WAYS = (
+    "many RoIs",
+    "large map",
+    "a band of rows that moves down",
+    "one RoI taller than the band",
+)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -20,9 +27,13 @@ def pytest_collection_modifyitems(config, items):
 
     def is_of_use(item):
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        if (emulated or params.get("device") == "cuda") and params.get("isa", ISAS[0]) != ISAS[0]:
+        on_gpu = params.get("device") == "cuda"
+        if (emulated or on_gpu) and params.get("isa", ISAS[0]) != ISAS[0]:
             return False
-        return "device" in item.fixturenames or not emulated
+        if not emulated:
+            return True
+        large = params.get("way") in LARGE_WAYS
+        return "device" in item.fixturenames and not on_gpu and not large
 
     config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
     items[:] = filter(is_of_use, items)

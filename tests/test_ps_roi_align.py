@@ -8,7 +8,7 @@ import torch
 import torchvision.ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_roi_pool import DTYPES, LAYOUTS, feature_map, poison, rois_for  # noqa: F401
+from test_roi_pool import DTYPES, LAYOUTS, feature_map, rois_for
 from torch.autograd import gradcheck, gradgradcheck
 
 import detops
@@ -119,7 +119,7 @@ WAYS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[1:])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_on_any_threads(device, layout, op, extra, way, two_threads, poison):  # noqa: F811
+def test_every_way_on_any_threads(device, layout, op, extra, way, two_threads, poison):
     (n, height, width), groups, size, count = WAYS[way]
     x = feature_map(n, groups * size[0] * size[1], height, width, layout=layout, device=device)
     rois = proper(rois_for(n, count, float(max(height, width))))
