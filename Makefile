@@ -4,7 +4,7 @@
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
-# make sanitize      the tests on a build that checks every memory access; takes a while
+# make sanitize      the tests on a build that checks every memory access; EMULATE_CUDA=1 for the CUDA kernels
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
@@ -60,15 +60,17 @@ gpu-check:
 	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
-# Memory that Python and PyTorch never free is not ours to report.
+# EMULATE_CUDA=1 for the CUDA kernels. Memory that Python and PyTorch never free is not ours to
+# report.
+sanitize: SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
 sanitize: $(VENV)/.dependencies
 	SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
-		--build-base build/sanitize --build-lib build/sanitize/lib
-	cd build/sanitize/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	cd $(SANITIZED)/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests
 
-# Twice: the threads of a block in their order, and backwards.
+# Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib

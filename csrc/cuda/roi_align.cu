@@ -57,11 +57,13 @@ __device__ math::RoIAxis<A> col_axis(const RoIAlignParams<T>& p, const A* roi, d
 }
 
 constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
+constexpr int kPlanes = 4;  // that a thread reads in NCHW, so that it finds a tap once for all
 
-// A block has a RoI and some channels; the rules of its axes are made once, in shared memory. In
-// channels_last, neighbouring threads take n neighbouring channels each, else neighbouring bins.
-template <int n, typename T>
-__global__ void __launch_bounds__(kThreads)
+// A block has a RoI and some channels; the rules of its axes are made once, in shared memory. A
+// thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
+// else the bins beside.
+template <int n, bool channels_last, typename T>
+__global__ void __launch_bounds__(kThreads, 3)
     roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
   using A = at::opmath_type<T>;
   __shared__ AxisTaps<A> rows, cols;
@@ -83,44 +85,53 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     const LevelParams<T>& level = p.levels[place.level];
-    const math::RoIAxis<A> row_rule = row_axis(p, roi, level.scale);
-    const math::RoIAxis<A> col_rule = col_axis(p, roi, level.scale);
     for (int bin = self; holds && place.image >= 0 && bin < high + wide; bin += kThreads) {
-      const bool fits = bin < high ? rows.hold(row_rule, bin, high, level.height)
-                                   : cols.hold(col_rule, bin - high, wide, level.width);
-      if (!fits) overflow = true;
+      const bool of_rows = bin < high;
+      const auto axis = of_rows ? row_axis(p, roi, level.scale) : col_axis(p, roi, level.scale);
+      AxisTaps<A>& taps = of_rows ? rows : cols;
+      if (!taps.hold(axis, of_rows ? bin : bin - high, of_rows ? high : wide,
+                     of_rows ? level.height : level.width)) {
+        overflow = true;
+      }
     }
     __syncthreads();
-    const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
-    const Strides os = strides_of(p.channels_last, p.channels, high, wide);
-    const unsigned bins = unsigned(high) * unsigned(wide), vectors = part.count / n;
+    const Strides s = strides_of(channels_last, p.channels, level.height, level.width);
+    const Strides os = strides_of(channels_last, p.channels, high, wide);
+    const unsigned bins = unsigned(high) * unsigned(wide), vectors = (part.count + n - 1) / n;
     for (unsigned i = self; i < bins * vectors; i += kThreads) {
-      const int bin = static_cast<int>(p.channels_last ? i / vectors : i % bins);
-      const int64_t c = first + (p.channels_last ? i % vectors * n : i / bins);
+      const int bin = static_cast<int>(channels_last ? i / vectors : i % bins);
+      const int begin = static_cast<int>(channels_last ? i % vectors : i / bins) * n;
+      const int64_t c = first + begin;
+      const int left = part.count - begin;
       const int ph = bin / wide, pw = bin % wide;
       A sum[n] = {};
       if (place.image >= 0) {
-        const T* map = level.map + place.image * s.n + c * s.c;
-        const auto add = [&](int64_t y, int64_t x, A weight) {
-          const Vector<T, n> values = load<n>(map + y * s.h + x * s.w);
+        const Channels<n, channels_last, const T> map(level.map + place.image * s.n + c * s.c, s.c,
+                                                      left);
+        const auto add = [&](const Vector<T, n>& values, A weight) {
           for (int j = 0; j < n; ++j) {
             sum[j] = multiply_add(weight, static_cast<A>(values.at[j]), sum[j]);
           }
         };
         if (!overflow) {
-          rows.visit(ph, high, [&](int64_t y, A wy) {
-            cols.visit(pw, wide, [&](int64_t x, A wx) { add(y, x, wy * wx); });
+          rows.visit(ph, high, [&](int y, A wy) {
+            const auto row = map + y * s.h;
+            cols.visit(pw, wide, [&](int x, A wx) { add(row[x * s.w], wy * wx); });
           });
         } else {
-          math::visit_pixels(row_rule, ph, level.height, [&](int64_t y, A wy) {
-            math::visit_pixels(col_rule, pw, level.width,
-                               [&](int64_t x, A wx) { add(y, x, wy * wx); });
+          const auto rows_of_bin = row_axis(p, roi, level.scale);
+          const auto cols_of_bin = col_axis(p, roi, level.scale);
+          math::visit_taps(rows_of_bin, ph, level.height, [&](int64_t y, A wy) {
+            const auto row = map + y * s.h;
+            math::visit_taps(cols_of_bin, pw, level.width,
+                             [&](int64_t x, A wx) { add(row[x * s.w], wy * wx); });
           });
         }
       }
       Vector<T, n> pooled;
       for (int j = 0; j < n; ++j) pooled.at[j] = static_cast<T>(sum[j]);
-      store(output + k * os.n + c * os.c + ph * os.h + pw * os.w, pooled);
+      store_channels<n, channels_last>(output + k * os.n + c * os.c + ph * os.h + pw * os.w, os.c,
+                                       left, pooled);
     }
   }
 }
@@ -272,11 +283,17 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "detops.roi_align", [&] {
         const auto params = make_params<scalar_t>(pooling, maps, wide_rois);
-        with_vector<scalar_t>(params.channels_last ? params.channels : 1, pointers, [&](auto n) {
+        const auto run = [&](auto n, auto channels_last) {
           const int64_t parts = ceil_div(params.channels, channels_of_block(n));
-          launch("roi_align", roi_align_forward_kernel<n, scalar_t>,
+          launch("roi_align", roi_align_forward_kernel<n, channels_last, scalar_t>,
                  blocks_for(params.count * parts, 1), params, output.mutable_data_ptr<scalar_t>());
-        });
+        };
+        if (params.channels_last) {
+          with_vector<scalar_t>(params.channels, pointers,
+                                [&](auto n) { run(n, std::true_type()); });
+        } else {
+          run(std::integral_constant<int, kPlanes>(), std::false_type());
+        }
       });
   return output;
 }

@@ -35,7 +35,7 @@ struct AxisTaps {
   template <typename Visit>
   __device__ void visit(int bin, int pooled, const Visit& visit) const {
     const int first = bin * (kTaps / pooled);
-    for (int i = first; i < first + count[bin]; ++i) visit(int64_t(index[i]), weight[i]);
+    for (int i = first; i < first + count[bin]; ++i) visit(index[i], weight[i]);
   }
 };
 

@@ -26,6 +26,44 @@ __device__ void store(T* to, const Vector<T, n>& values) {
   *reinterpret_cast<Vector<T, n>*>(to) = values;
 }
 
+// n channels of a map, which are neighbours in memory in channels_last, else a plane apart. There,
+// only `count` of them are: the others are read from the last one.
+template <int n, bool channels_last, typename T>
+struct Channels {
+  T* at[channels_last ? 1 : n];
+
+  __device__ Channels(T* first, int64_t plane, int count) {
+    at[0] = first;
+    for (int j = 1; j < n && !channels_last; ++j) at[j] = at[j - 1] + (j < count ? plane : 0);
+  }
+
+  __device__ Channels operator+(int64_t offset) const {
+    Channels moved = *this;
+    for (T*& pointer : moved.at) {
+      pointer += offset;
+#ifdef __CUDA_ARCH__
+      // Keeps the compiler from adding what is added next to `offset` first, plane by plane.
+      if constexpr (!channels_last) asm("" : "+l"(pointer));
+      __builtin_assume(__isGlobal(pointer));
+#endif
+    }
+    return moved;
+  }
+
+  __device__ Vector<std::remove_const_t<T>, n> operator[](int64_t offset) const {
+    if constexpr (channels_last) return load<n>(at[0] + offset);
+    Vector<std::remove_const_t<T>, n> values;
+    for (int j = 0; j < n; ++j) values.at[j] = at[j][offset];
+    return values;
+  }
+};
+
+template <int n, bool channels_last, typename T>
+__device__ void store_channels(T* to, int64_t plane, int count, const Vector<T, n>& values) {
+  if constexpr (channels_last) return store(to, values);
+  for (int j = 0; j < n && j < count; ++j) to[j * plane] = values.at[j];
+}
+
 // Calls run(std::integral_constant<int, n>()), n being how many T a thread may take at a time from
 // rows of `length` numbers that begin at multiples of `length` behind the pointers: `numbers` of
 // them, which are 16 bytes unless said otherwise, or one.

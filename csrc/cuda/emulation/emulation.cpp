@@ -10,6 +10,12 @@
 #include <mutex>
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(memory, size)
+#endif
+
 namespace detops::cuda::emulation {
 
 #ifndef __x86_64__
@@ -46,8 +52,13 @@ unsigned char* dynamic_memory;
 
 namespace {
 
-// Not a power of two, so that the tops of the stacks do not share the sets of a cache.
+// Not a power of two, so that the tops of the stacks do not share the sets of a cache. Checked
+// memory takes more of it.
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kStack = (256 << 10) + 320;
+#else
 constexpr size_t kStack = (64 << 10) + 320;
+#endif
 constexpr unsigned kWarp = 32;
 
 // Threads that wait for each other: those of a block, or of a warp.
@@ -111,6 +122,8 @@ void run_thread() {
 void start(Thread& thread) {
   thread.done = false;
   thread.waits_for = nullptr;
+  // The thread before never returned from its first function.
+  ASAN_UNPOISON_MEMORY_REGION(thread.stack.get(), kStack);
   // Six registers, the address that `ret` takes, and one that makes the stack look as after a call.
   auto* top = reinterpret_cast<void**>(thread.stack.get() + kStack) - 8;
   std::fill_n(top, 8, nullptr);
@@ -166,13 +179,12 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   block_count = {blocks.x, blocks.y, blocks.z};
   thread_count = {count, 1, 1};
   thread_place = {};
-  for (unsigned z = 0; z < blocks.z; ++z) {
-    for (unsigned y = 0; y < blocks.y; ++y) {
-      for (unsigned x = 0; x < blocks.x; ++x) {
-        block_place = {x, y, z};
-        run_block(count, backwards);
-      }
-    }
+  const unsigned all = blocks.x * blocks.y * blocks.z;
+  for (unsigned i = 0; i < all; ++i) {
+    const unsigned n = backwards ? all - 1 - i : i;
+    block_place = {n % blocks.x, n / blocks.x % blocks.y, n / blocks.x / blocks.y};
+    std::fill(memory.begin(), memory.end(), 0xff);  // NaN, to whoever reads what nobody wrote
+    run_block(count, backwards);
   }
 }
 

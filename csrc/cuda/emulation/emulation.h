@@ -12,7 +12,7 @@
 // tested where there is none: EMULATE_CUDA=1 builds a detops whose CPU ops are these kernels.
 //
 // What it cannot show: caches, atomics, the memory model between barriers, speed. What it shows and
-// a GPU would not: a barrier that not all threads reach, and, when the threads of a block are run
+// a GPU would not: a barrier that not all threads reach, and, when blocks and their threads are run
 // in the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
 
 #define __global__
