@@ -60,6 +60,7 @@ checks += ["-fno-omit-frame-pointer", "-g", "-O1"] if SANITIZE else []
 cxx += checks
 nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]
 nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
+nvcc += ["-Werror", "all-warnings"] if WERROR else []
 
 options = {
     "sources": sources("csrc/*.cpp", "csrc/*/*.cpp", "csrc/cpu/kernels/*.cpp"),

@@ -57,7 +57,6 @@ __device__ math::RoIAxis<A> col_axis(const RoIAlignParams<T>& p, const A* roi, d
 }
 
 constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
-constexpr int kPlanes = 4;  // that a thread reads in NCHW, so that it finds a tap once for all
 
 // A block has a RoI and some channels; the rules of its axes are made once, in shared memory. A
 // thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
@@ -288,12 +287,7 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
           launch("roi_align", roi_align_forward_kernel<n, channels_last, scalar_t>,
                  blocks_for(params.count * parts, 1), params, output.mutable_data_ptr<scalar_t>());
         };
-        if (params.channels_last) {
-          with_vector<scalar_t>(params.channels, pointers,
-                                [&](auto n) { run(n, std::true_type()); });
-        } else {
-          run(std::integral_constant<int, kPlanes>(), std::false_type());
-        }
+        with_layout<scalar_t>(params.channels_last, params.channels, pointers, run);
       });
   return output;
 }

@@ -42,7 +42,7 @@ __global__ void place_rois_kernel(Place place, int64_t count, RoILists lists) {
 }
 
 // A block per map: it counts the RoIs of the maps before, then lists its own.
-__global__ inline void list_rois_kernel(RoILists lists, int64_t count, int64_t maps) {
+static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t maps) {
   __shared__ Votes votes;
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t own = blockIdx.x; own < maps; own += gridDim.x) {

@@ -28,15 +28,17 @@ struct RoIPoolParams {
   }
 };
 
-// A thread has a bin of n neighbouring channels; neighbouring threads have the channels beside in
-// channels_last, else the bins beside.
-template <int n, typename T, typename A>
+// A thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
+// else the bins beside.
+template <int n, bool channels_last, typename T, typename A>
 __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* output,
                                         int32_t* argmax) {
-  const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
-  DETOPS_FOR_EACH(i, p.count * (p.channels / n) * p.pooled_height * p.pooled_width) {
-    const Position at =
-        position_of(i, p.channels_last, p.channels / n, p.pooled_height, p.pooled_width);
+  const Strides s = strides_of(channels_last, p.channels, p.height, p.width);
+  const Strides os = strides_of(channels_last, p.channels, p.pooled_height, p.pooled_width);
+  const int64_t vectors = ceil_div(p.channels, n);
+  DETOPS_FOR_EACH(i, p.count * vectors * p.pooled_height * p.pooled_width) {
+    const Position at = position_of(i, channels_last, vectors, p.pooled_height, p.pooled_width);
+    const int left = static_cast<int>(math::min(int64_t(n), p.channels - at.c * n));
     const A* roi = p.rois + 5 * at.n;
     const int64_t image = image_of(roi, p.images);
     math::PixelRange rows{0, 0}, cols{0, 0};
@@ -48,13 +50,14 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
     A best[n];
     Vector<int32_t, n> index;
     for (int j = 0; j < n; ++j) {
-      best[j] = empty ? A(0) : -std::numeric_limits<A>::infinity();
+      best[j] = -std::numeric_limits<A>::infinity();
       index.at[j] = -1;
     }
-    const T* map = input + image * s.n + at.c * n * s.c;
+    const Channels<n, channels_last, const T> map(input + image * s.n + at.c * n * s.c, s.c, left);
     for (int64_t y = rows.begin; !empty && y < rows.end; ++y) {
+      const auto row = map + y * s.h;
       for (int64_t x = cols.begin; x < cols.end; ++x) {
-        const Vector<T, n> values = load<n>(map + y * s.h + x * s.w);
+        const Vector<T, n> values = row[x * s.w];
         for (int j = 0; j < n; ++j) {
           const A value = static_cast<A>(values.at[j]);
           if (!math::exceeds(value, best[j])) continue;
@@ -63,16 +66,19 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
         }
       }
     }
-    Vector<T, n> pooled;
+    Vector<T, n> pooled{};
+    if (!empty) pooled = map[rows.begin * s.h + cols.begin * s.w];
     for (int j = 0; j < n; ++j) {
-      if (!empty && index.at[j] < 0) {
-        best[j] = static_cast<A>(map[rows.begin * s.h + cols.begin * s.w + j * s.c]);
+      if (empty) continue;
+      if (index.at[j] >= 0) {
+        pooled.at[j] = static_cast<T>(best[j]);
+      } else {
         index.at[j] = static_cast<int32_t>(rows.begin * p.width + cols.begin);
       }
-      pooled.at[j] = static_cast<T>(best[j]);
     }
-    store(output + i * n, pooled);
-    store(argmax + i * n, index);
+    const int64_t to = at.n * os.n + at.c * n * os.c + at.h * os.h + at.w * os.w;
+    store_channels<n, channels_last>(output + to, os.c, left, pooled);
+    store_channels<n, channels_last>(argmax + to, os.c, left, index);
   }
 }
 
@@ -194,12 +200,14 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
         using A = at::opmath_type<scalar_t>;
         const auto params =
             make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width);
-        with_vector<scalar_t>(
-            params.channels_last ? params.channels : 1,
-            {maps.const_data_ptr(), output.const_data_ptr(), argmax.const_data_ptr()}, [&](auto n) {
-              launch("roi_pool", roi_pool_forward_kernel<n, scalar_t, A>,
-                     blocks_for(output.numel() / n), params, maps.const_data_ptr<scalar_t>(),
-                     output.mutable_data_ptr<scalar_t>(), argmax.mutable_data_ptr<int32_t>());
+        with_layout<scalar_t>(
+            params.channels_last, params.channels,
+            {maps.const_data_ptr(), output.const_data_ptr(), argmax.const_data_ptr()},
+            [&](auto n, auto channels_last) {
+              launch("roi_pool", roi_pool_forward_kernel<n, channels_last, scalar_t, A>,
+                     blocks_for(output.numel() / params.channels * ceil_div(params.channels, n)),
+                     params, maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>(),
+                     argmax.mutable_data_ptr<int32_t>());
             });
       });
   return result;

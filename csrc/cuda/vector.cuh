@@ -80,6 +80,18 @@ void with_vector(int64_t length, c10::ArrayRef<const void*> pointers, const Run&
   }
 }
 
+// Calls run(n, channels_last), both constants: a thread takes n channels, as with_vector says, or
+// four planes, so that it finds a pixel once for all of them.
+template <typename T, typename Run>
+void with_layout(bool channels_last, int64_t channels, c10::ArrayRef<const void*> pointers,
+                 const Run& run) {
+  if (channels_last) {
+    with_vector<T>(channels, pointers, [&](auto n) { run(n, std::true_type()); });
+  } else {
+    run(std::integral_constant<int, 4>(), std::false_type());
+  }
+}
+
 // Calls visit(i, std::integral_constant<int, k>()) so that the numbers from i to i + k are each of
 // [0, count) once, in all threads of the grid together; k is n, or 1 for what that leaves.
 template <int n, typename Visit>
