@@ -7,13 +7,16 @@
 #include "launch.cuh"
 #include "votes.cuh"
 
-// Boxes in score order are settled a chunk at a time, one launch per chunk. Every block tests the
-// boxes it owns against those that the chunk before kept; the block that owns the next chunk then
-// settles it, while the others still test. Memory is O(N), nothing is copied to the host, and how
-// many boxes are kept is known on the device alone.
+// Boxes in score order are settled a chunk at a time. Which boxes of a chunk would suppress which
+// is computed for all chunks at once; then there is a launch per chunk, whose blocks test the boxes
+// behind it against those that it kept. Of the blocks that test the next chunk, the last to end
+// settles it, while the others go on. Memory is O(N), nothing is copied to the host, and how many
+// boxes are kept is known on the device alone.
 namespace detops::cuda {
 
-constexpr int kNmsChunk = kThreads;
+constexpr int kNmsChunk = 512;  // and threads of a block
+constexpr int kNmsPart = 64;    // boxes that a block tests at a time
+constexpr int kNmsWords = kNmsChunk / kWarp;
 
 // A test has
 //   Item, what it knows of a box; Item item(place), by the place in score order;
@@ -25,53 +28,67 @@ struct NmsParams {
   const int64_t* labels;  // [N] in that order, or null
   int64_t count;          // N
   int64_t limit;          // of boxes to keep
+  unsigned* meets;        // [N, kNmsWords], a bit for each box of the chunk that would suppress one
   bool* fallen;           // [N] in that order, all false at first
+  int* tested;            // [chunks], how many parts of a chunk are; all 0 at first
   int64_t* kept;          // [N], places of the boxes kept, of one chunk after the other
   int64_t* end;           // [chunks + 1], how many boxes the chunks before keep; the first is 0
   int64_t* keep;          // [limit], indices of the boxes kept
 };
 
-// What a block holds of a chunk: the boxes that the chunk before kept, then its own open ones.
-template <typename Test>
-struct NmsBlock {
-  typename Test::Item items[kNmsChunk];
-  int64_t labels[kNmsChunk];
-  int64_t places[kNmsChunk];
-  // A bit for each open box before that would suppress this one.
-  unsigned meets[kNmsChunk][Votes::kWords];
-  Votes kept, waiting;
+// Boxes in a block's memory.
+template <typename Test, int size>
+struct HeldBoxes {
+  typename Test::Item items[size];
+  int64_t labels[size];
+
+  __device__ void hold(const NmsParams<Test>& p, int at, int64_t place) {
+    items[at] = p.test.item(place);
+    labels[at] = p.labels == nullptr ? 0 : p.labels[place];
+  }
 };
 
-template <typename Test>
-__device__ void put_box(const NmsParams<Test>& p, NmsBlock<Test>& block, int at, int64_t place) {
-  block.items[at] = p.test.item(place);
-  block.labels[at] = p.labels == nullptr ? 0 : p.labels[place];
-  block.places[at] = place;
+// A bit for each of 32 boxes, from `first` on and before `end`: would it suppress `box`? All
+// threads of a warp take part.
+template <typename Test, int n, int m>
+__device__ unsigned suppressors(const Test& test, const HeldBoxes<Test, n>& by, int first, int end,
+                                const HeldBoxes<Test, m>& boxes, int box) {
+  const int i = first + static_cast<int>(threadIdx.x) % kWarp;
+  return __ballot_sync(0xffffffffu, i < end && by.labels[i] == boxes.labels[box] &&
+                                        test(by.items[i], boxes.items[box]));
 }
 
-// Of the chunk's open boxes, one per thread at most, keeps those that no kept box before them
-// suppresses. A box whose suppressors have all fallen is kept, one with a kept suppressor falls,
-// and the others wait for the next round; the first that waits is always decided.
 template <typename Test>
-__device__ void settle_chunk(const NmsParams<Test>& p, NmsBlock<Test>& block, int64_t chunk,
-                             bool open) {
-  const int self = static_cast<int>(threadIdx.x), lane = self % kWarp;
-  __syncthreads();  // the boxes that the block holds so far are needed no more
-  Votes &kept = block.kept, &waiting = block.waiting;
-  waiting.cast(open);
-  const int boxes = waiting.total();
-  if (open) put_box(p, block, waiting.before(self), chunk * kNmsChunk + self);
-  __syncthreads();
-  for (int box = self / kWarp; box < boxes; box += Votes::kWords) {
-    for (int first = 0; first < box; first += kWarp) {
-      const int by = first + lane;
-      const bool meets = by < box && block.labels[by] == block.labels[box] &&
-                         p.test(block.items[by], block.items[box]);
-      const unsigned word = __ballot_sync(0xffffffffu, meets);
-      if (lane == 0) block.meets[box][first / kWarp] = word;
+__global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p) {
+  __shared__ HeldBoxes<Test, kNmsChunk> held;
+  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
+  for (int64_t part = blockIdx.x; part * kNmsPart < p.count; part += gridDim.x) {
+    const int64_t begin = part * kNmsPart / kNmsChunk * kNmsChunk;
+    const int first = static_cast<int>(part * kNmsPart - begin);
+    const int end = static_cast<int>(math::min(int64_t(first + kNmsPart), p.count - begin));
+    __syncthreads();
+    if (self < end) held.hold(p, self, begin + self);
+    __syncthreads();
+    for (int box = first + warp; box < end; box += kNmsWords) {
+      for (int word = 0; word * kWarp < box; ++word) {
+        const unsigned bits = suppressors(p.test, held, word * kWarp, box, held, box);
+        if (lane == 0) p.meets[(begin + box) * kNmsWords + word] = bits;
+      }
     }
   }
-  bool waits = self < boxes, stays = false;
+}
+
+// Keeps the boxes of a chunk that no kept box before them suppresses; `begin` is how many there
+// are. A thread has a box. One whose suppressors have all fallen is kept, one with a kept
+// suppressor falls, and the others wait for the next round; the first that waits is always decided.
+template <typename Test>
+__device__ void settle_chunk(const NmsParams<Test>& p, int64_t chunk, int64_t begin) {
+  __shared__ Votes<kNmsChunk> kept, waiting;
+  const int self = static_cast<int>(threadIdx.x);
+  const int64_t place = chunk * kNmsChunk + self;
+  const unsigned* meets = p.meets + place * kNmsWords;
+  const volatile bool* fallen = p.fallen;  // that other blocks have written in this launch
+  bool waits = place < p.count && !fallen[place], stays = false;
   while (true) {
     __syncthreads();
     kept.cast(stays);
@@ -80,15 +97,14 @@ __device__ void settle_chunk(const NmsParams<Test>& p, NmsBlock<Test>& block, in
     if (!waits) continue;
     unsigned by_kept = 0, by_waiting = 0;
     for (int w = 0; w * kWarp < self; ++w) {
-      by_kept |= block.meets[self][w] & kept.words[w];
-      by_waiting |= block.meets[self][w] & waiting.words[w];
+      by_kept |= meets[w] & kept.words[w];
+      by_waiting |= meets[w] & waiting.words[w];
     }
     stays = by_kept == 0 && by_waiting == 0;
     waits = by_kept == 0 && by_waiting != 0;
   }
-  const int64_t begin = p.end[chunk];
   if (stays) {
-    const int64_t at = begin + kept.before(self), place = block.places[self];
+    const int64_t at = begin + kept.before(self);
     p.kept[at] = place;
     if (at < p.limit) p.keep[at] = p.order[place];
   }
@@ -99,31 +115,46 @@ __device__ void settle_chunk(const NmsParams<Test>& p, NmsBlock<Test>& block, in
 // -1 is before the first.
 template <typename Test>
 __global__ void __launch_bounds__(kNmsChunk) nms_kernel(NmsParams<Test> p, int64_t chunk) {
-  __shared__ NmsBlock<Test> block;
-  const int self = static_cast<int>(threadIdx.x);
+  __shared__ HeldBoxes<Test, kNmsChunk> kept;
+  __shared__ HeldBoxes<Test, kNmsPart> own;
+  __shared__ bool open[kNmsPart], last;
+  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const int64_t begin = chunk < 0 ? 0 : p.end[chunk], end = p.end[chunk + 1];
   if (end >= p.limit) {  // enough
     if (blockIdx.x == 0 && self == 0) p.end[chunk + 2] = end;
     return;
   }
   const int n = static_cast<int>(end - begin);
-  if (self < n) put_box(p, block, self, p.kept[begin + self]);
-  __syncthreads();
-  bool next = false;
-  for (int64_t own = chunk + 1 + blockIdx.x; own * kNmsChunk < p.count; own += gridDim.x) {
-    const int64_t place = own * kNmsChunk + self;
-    bool open = place < p.count && !p.fallen[place];
-    if (open && n > 0) {
-      const typename Test::Item item = p.test.item(place);
-      const int64_t label = p.labels == nullptr ? 0 : p.labels[place];
-      for (int i = 0; i < n && open; ++i) {
-        open = block.labels[i] != label || !p.test(block.items[i], item);
-      }
-      if (!open) p.fallen[place] = true;
+  if (self < n) kept.hold(p, self, p.kept[begin + self]);
+  const int64_t behind = (chunk + 1) * kNmsChunk, parts = ceil_div(p.count - behind, kNmsPart);
+  const int64_t of_next = math::min(parts, int64_t(kNmsChunk / kNmsPart));
+  for (int64_t part = blockIdx.x; part < (n > 0 ? parts : of_next); part += gridDim.x) {
+    const int64_t first = behind + part * kNmsPart;
+    const int boxes = static_cast<int>(math::min(int64_t(kNmsPart), p.count - first));
+    __syncthreads();
+    if (self < boxes) {
+      open[self] = !p.fallen[first + self];
+      own.hold(p, self, first + self);
     }
-    if (own == chunk + 1) next = open;
+    __syncthreads();
+    for (int box = warp; box < boxes; box += kNmsWords) {
+      bool falls = false;
+      for (int i = 0; open[box] && !falls && i < n; i += kWarp) {
+        falls = suppressors(p.test, kept, i, n, own, box) != 0;
+      }
+      if (falls && lane == 0) p.fallen[first + box] = true;
+    }
+    if (part >= of_next) continue;
+    __syncthreads();
+    if (self == 0) {
+      __threadfence();
+      last = atomicAdd(p.tested + chunk + 1, 1) + 1 == of_next;
+    }
+    __syncthreads();
+    if (!last) continue;
+    __threadfence();
+    settle_chunk(p, chunk + 1, end);
   }
-  if (blockIdx.x == 0) settle_chunk(p, block, chunk + 1, next);
 }
 
 // The order of selection: NaN first, ties in input order.
@@ -139,23 +170,32 @@ template <typename Test>
 std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Tensor* idxs,
                                         const Test& test, int64_t limit) {
   const int64_t count = order.size(0), chunks = ceil_div(count, kNmsChunk);
+  const auto ints = order.options().dtype(at::kInt);
   const Tensor keep = at::full({limit}, -1, order.options());
   const Tensor end = at::zeros({chunks + 1}, order.options());
-  const Tensor kept = at::empty_like(order);
+  const Tensor kept = at::empty_like(order), meets = at::empty({count, kNmsWords}, ints);
   const Tensor fallen = at::zeros({count}, order.options().dtype(at::kBool));
+  const Tensor tested = at::zeros({chunks}, ints);
   const Tensor labels = idxs ? idxs->to(at::kLong).index_select(0, order) : Tensor();
   const NmsParams<Test> p{test,
                           order.const_data_ptr<int64_t>(),
                           labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr,
                           count,
                           limit,
+                          reinterpret_cast<unsigned*>(meets.mutable_data_ptr<int>()),
                           fallen.mutable_data_ptr<bool>(),
+                          tested.mutable_data_ptr<int>(),
                           kept.mutable_data_ptr<int64_t>(),
                           end.mutable_data_ptr<int64_t>(),
                           keep.mutable_data_ptr<int64_t>()};
+  if (count > 0) {
+    launch(op, meets_kernel<Test>, Launch(blocks_for(count, kNmsPart), kNmsChunk), p);
+  }
   for (int64_t chunk = -1; chunk + 1 < chunks; ++chunk) {
-    const int64_t rest = count - (chunk + 1) * kNmsChunk;
-    launch(op, nms_kernel<Test>, chunk < 0 ? 1 : blocks_for(rest, kNmsChunk), p, chunk);
+    // Behind the first, which nobody has tested, there is nothing to do yet.
+    const int64_t boxes =
+        chunk < 0 ? std::min<int64_t>(count, kNmsChunk) : count - (chunk + 1) * kNmsChunk;
+    launch(op, nms_kernel<Test>, Launch(blocks_for(boxes, kNmsPart), kNmsChunk), p, chunk);
   }
   return {keep, end[chunks].clamp_max(limit)};
 }

@@ -43,7 +43,7 @@ __global__ void place_rois_kernel(Place place, int64_t count, RoILists lists) {
 
 // A block per map: it counts the RoIs of the maps before, then lists its own.
 static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t maps) {
-  __shared__ Votes votes;
+  __shared__ Votes<> votes;
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t own = blockIdx.x; own < maps; own += gridDim.x) {
     int64_t at = 0;
@@ -86,7 +86,7 @@ std::tuple<RoILists, Tensor> list_rois(const char* op, const Place& place, int64
 template <typename Visit>
 __device__ void visit_rois(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
                            const Visit& visit) {
-  __shared__ Votes votes;
+  __shared__ Votes<> votes;
   __shared__ int64_t reaching[kThreads];
   const int64_t end = lists.begin[map + 1];
   for (int64_t first = lists.begin[map]; first < end; first += kThreads) {

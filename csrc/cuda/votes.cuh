@@ -5,9 +5,10 @@
 
 namespace detops::cuda {
 
-// A yes or no of each of the kThreads threads of a block, in shared memory.
+// A yes or no of each of a block's threads, in shared memory.
+template <int threads = kThreads>
 struct Votes {
-  static constexpr int kWords = kThreads / kWarp;
+  static constexpr int kWords = threads / kWarp;
   unsigned words[kWords];
 
   // By all threads, with a barrier since votes were last read. Ends with a barrier.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 // CUDA's words for a host compiler: the kernels of csrc/cuda run on the CPU, a block at a time,
 // each thread of it a fiber. So the index maps, bounds, tiles and barriers that a GPU would run are
@@ -65,6 +66,8 @@ inline int lane() { return static_cast<int>(thread_place.x % 32); }
 #define blockDim (::detops::cuda::emulation::thread_count)
 
 inline void __syncthreads() { detops::cuda::emulation::block_barrier(); }
+inline void __threadfence() {}
+inline int atomicAdd(int* to, int value) { return std::exchange(*to, *to + value); }
 
 template <typename T>
 T __shfl_sync(unsigned, T value, int from) {
