@@ -17,13 +17,13 @@ def generator(seed=0):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_reference(kind, dtype, isa):
+def test_equals_the_reference(kind, dtype, device, isa):
     for n, m in ((1, 1), (3, 19), (40, 33)):
         a = random_boxes(generator(n), n, dtype, kind)
         b = random_boxes(generator(n), n + m, dtype, kind)[n:]  # of the same objects
         expected = box_iou_rotated(a, b)
         rounding = 1e-7 if dtype == torch.float32 else 1e-12
-        iou = detops.box_iou_rotated(a, b)
+        iou = detops.box_iou_rotated(a.to(device), b.to(device)).cpu()
         assert iou.dtype == dtype
         torch.testing.assert_close(iou.double(), expected, rtol=rounding, atol=rounding)
         if kind != "thin" and n == 40:

@@ -18,7 +18,7 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("labels", [None, 1, 4])
-def test_equals_the_matrices(labels, method, dtype, isa, two_threads):
+def test_equals_the_matrices(labels, method, dtype, device, isa, two_threads):
     rng = np.random.default_rng(0)
     rounding = 2e-5 if dtype == torch.float32 else 1e-12
     for count in (1, 2, 17, 60, 300, 700):
@@ -28,8 +28,9 @@ def test_equals_the_matrices(labels, method, dtype, isa, two_threads):
             scores = (torch.randperm(count) + 1).to(dtype) / count
             idxs = None if labels is None else torch.from_numpy(rng.integers(0, labels, count))
             for min_score in (-1.0, 0.05):
-                args = (boxes, scores, idxs, sigma, min_score, method)
-                one, two = two_threads(lambda: detops.matrix_nms(*args))  # noqa: B023
+                moved = [None if t is None else t.to(device) for t in (boxes, scores, idxs)]
+                args = (*moved, sigma, min_score, method)
+                one, two = two_threads(lambda: [t.cpu() for t in detops.matrix_nms(*args)])  # noqa: B023
                 assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
                 keep, kept = reference_decay.matrix_nms(
                     boxes.double().numpy(),

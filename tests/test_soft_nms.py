@@ -34,7 +34,7 @@ def expected(boxes, scores, *rest, dtype=np.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["linear", "naive"])
-def test_equals_the_loop_bit_for_bit(method, dtype, isa):
+def test_equals_the_loop_bit_for_bit(method, dtype, device, isa):
     rng = np.random.default_rng(0)
     numpy = np.float32 if dtype == torch.float32 else np.float64
     for count in (0, 1, 2, 17, 60, 150):
@@ -42,16 +42,16 @@ def test_equals_the_loop_bit_for_bit(method, dtype, isa):
             boxes, scores = crowd(rng, count, dtype)
             rest = (threshold, 0.5, min_score, method)
             for ours, theirs in zip(
-                detops.soft_nms(boxes, scores, *rest),
+                detops.soft_nms(boxes.to(device), scores.to(device), *rest),
                 expected(boxes, scores, *rest, dtype=numpy),
                 strict=True,
             ):
-                assert torch.equal(ours, theirs)
+                assert torch.equal(ours.cpu(), theirs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sigma", [0.01, 0.5, 3.0, 1e-30, 1e30])
-def test_gaussian_equals_the_loop(sigma, dtype, isa):
+def test_gaussian_equals_the_loop(sigma, dtype, device, isa):
     rng = np.random.default_rng(1)
     rounding = 1e-5 if dtype == torch.float32 else 1e-12
     for count in (1, 17, 60):
@@ -59,7 +59,7 @@ def test_gaussian_equals_the_loop(sigma, dtype, isa):
         scores = torch.rand(count, dtype=dtype)  # no ties, which rounding would break
         boxes = boxes.to(dtype)
         rest = (0.3, sigma, 1e-3, "gaussian")
-        keep, kept = detops.soft_nms(boxes, scores, *rest)
+        keep, kept = (t.cpu() for t in detops.soft_nms(boxes.to(device), scores.to(device), *rest))
         right, scores = expected(boxes, scores, *rest, dtype=np.float64)
         torch.testing.assert_close(kept.double(), scores, rtol=rounding, atol=rounding)
         assert (keep == right).double().mean() > 0.9  # near ties may change places
