@@ -159,13 +159,29 @@ struct PlaceRoI {
   }
 };
 
+// The weights of some RoIs in a tile, up to kWarp bins of each axis; a warp makes those of one,
+// rows first.
+template <typename A>
+struct TileRules {
+  static constexpr int kRoIs = sizeof(A) == sizeof(float) ? 4 : 2;  // what fits a block's memory
+  A weight[2][kRoIs][kWarp][kTile];
+  unsigned bins[2][kRoIs];  // a bit for each that reaches the tile
+};
+
+// Where a held bin comes from.
+struct BinOrigin {
+  int64_t grad;  // of the first channel
+  int roi, row, col;
+};
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     roi_align_backward_kernel(RoIAlignParams<T> p, RoILists lists, const T* grad, int64_t tiles) {
   using A = at::opmath_type<T>;
   __shared__ TileBins<A> held;
-  __shared__ A row_weight[kWarp][kTile], col_weight[kWarp][kTile];
-  __shared__ unsigned row_bins, col_bins;
+  __shared__ TileRules<A> rules;
+  constexpr int kRoIs = TileRules<A>::kRoIs;
+  __shared__ BinOrigin origin[kBinsHeld];
   const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);
   const int64_t blocks = tiles * ceil_div(p.channels, kTileChannels);
@@ -176,54 +192,66 @@ __global__ void __launch_bounds__(kThreads)
     const LevelParams<T>& level = p.levels[index];
     const TilePlace at = tile_place(level.tiles, tile, kTile);
     TileSum<A> sum;
-    visit_rois(lists, at.image * p.n_levels + index, at.y, at.x, kTile, [&](int64_t k) {
-      const A* roi = p.rois + 5 * k;
-      const T* pooled = grad + k * gs.n + part.first * gs.c;
-      for (int64_t ph = 0; ph < p.pooled_height; ph += kWarp) {
-        for (int64_t pw = 0; pw < p.pooled_width; pw += kWarp) {
-          __syncthreads();
-          if (warp == 0) {
-            const unsigned bins =
-                hold_weights(row_axis(p, roi, level.scale), ph + lane, p.pooled_height,
-                             level.height, at.y, row_weight[lane]);
-            if (lane == 0) row_bins = bins;
-          } else if (warp == 1) {
-            const unsigned bins = hold_weights(col_axis(p, roi, level.scale), pw + lane,
-                                               p.pooled_width, level.width, at.x, col_weight[lane]);
-            if (lane == 0) col_bins = bins;
-          }
-          __syncthreads();
-          if (row_bins == 0 || col_bins == 0) continue;
-          // A run of bins on each axis.
-          const int top = __ffs(int(row_bins)) - 1, left = __ffs(int(col_bins)) - 1;
-          const int wide = kWarp - __clz(int(col_bins)) - left;
-          const int all = (kWarp - __clz(int(row_bins)) - top) * wide;
-          for (int begin = 0; begin < all; begin += kBinsHeld) {
-            const int bins = min(kBinsHeld, all - begin);
-            if (begin > 0) __syncthreads();
-            for (int i = self; i < bins * kPixels; i += kThreads) {
-              const int b = i / kPixels, pixel = i % kPixels;
-              held.weight[b][pixel] = row_weight[top + (begin + b) / wide][pixel / kTile] *
-                                      col_weight[left + (begin + b) % wide][pixel % kTile];
-            }
-            if (self < bins) {
-              unsigned reached = 0;
-              for (int y = 0; y < kTile; ++y) {
-                reached |= unsigned(row_weight[top + (begin + self) / wide][y] != 0) << y;
-              }
-              held.rows[self] = reached;
-            }
-            hold(held.grad, p.channels_last, part.count, bins, [&](int b, int c) {
-              const int64_t row = ph + top + (begin + b) / wide;
-              const int64_t col = pw + left + (begin + b) % wide;
-              return static_cast<A>(pooled[row * gs.h + col * gs.w + c * gs.c]);
-            });
-            __syncthreads();
-            sum.add(held, bins);
-          }
-        }
+    const auto add = [&](const int64_t* rois, int n, int64_t ph, int64_t pw) {
+      __syncthreads();
+      const bool of_cols = warp >= kRoIs;
+      const int own = warp % kRoIs;
+      if (warp < 2 * kRoIs && own < n) {
+        const A* roi = p.rois + 5 * rois[own];
+        const auto axis = of_cols ? col_axis(p, roi, level.scale) : row_axis(p, roi, level.scale);
+        const unsigned bins = hold_weights(axis, (of_cols ? pw : ph) + lane,
+                                           of_cols ? p.pooled_width : p.pooled_height,
+                                           of_cols ? level.width : level.height,
+                                           of_cols ? at.x : at.y, rules.weight[of_cols][own][lane]);
+        if (lane == 0) rules.bins[of_cols][own] = bins;
       }
-    });
+      __syncthreads();
+      int all = 0;
+      for (int i = 0; i < n; ++i) {
+        all += run_of(rules.bins[0][i]).count * run_of(rules.bins[1][i]).count;
+      }
+      for (int begin = 0; begin < all; begin += kBinsHeld) {
+        const int bins = min(kBinsHeld, all - begin);
+        if (begin > 0) __syncthreads();
+        if (self < bins) {
+          int i = 0, bin = begin + self;
+          Run rows = run_of(rules.bins[0][i]), cols = run_of(rules.bins[1][i]);
+          while (bin >= rows.count * cols.count) {
+            bin -= rows.count * cols.count;
+            ++i;
+            rows = run_of(rules.bins[0][i]), cols = run_of(rules.bins[1][i]);
+          }
+          const int row = rows.first + bin / cols.count, col = cols.first + bin % cols.count;
+          origin[self] = {
+              rois[i] * gs.n + part.first * gs.c + (ph + row) * gs.h + (pw + col) * gs.w, i, row,
+              col};
+          unsigned reached = 0;
+          for (int y = 0; y < kTile; ++y) {
+            reached |= unsigned(rules.weight[0][i][row][y] != 0) << y;
+          }
+          held.rows[self] = reached;
+        }
+        __syncthreads();
+        for (int i = self; i < bins * kPixels; i += kThreads) {
+          const int b = i / kPixels, pixel = i % kPixels;
+          const BinOrigin& from = origin[b];
+          held.weight[b][pixel] = rules.weight[0][from.roi][from.row][pixel / kTile] *
+                                  rules.weight[1][from.roi][from.col][pixel % kTile];
+        }
+        hold(held.grad, p.channels_last, part.count, bins,
+             [&](int b, int c) { return static_cast<A>(grad[origin[b].grad + c * gs.c]); });
+        __syncthreads();
+        sum.add(held, bins);
+      }
+    };
+    visit_groups<kRoIs>(lists, at.image * p.n_levels + index, at.y, at.x, kTile,
+                        [&](const int64_t* rois, int n) {
+                          for (int64_t ph = 0; ph < p.pooled_height; ph += kWarp) {
+                            for (int64_t pw = 0; pw < p.pooled_width; pw += kWarp) {
+                              add(rois, n, ph, pw);
+                            }
+                          }
+                        });
     const Strides s = strides_of(p.channels_last, p.channels, level.height, level.width);
     sum.write(held, level.map + at.image * s.n + part.first * s.c, s, part.count, at.y, at.x,
               level.height, level.width);

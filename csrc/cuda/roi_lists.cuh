@@ -81,11 +81,11 @@ std::tuple<RoILists, Tensor> list_rois(const char* op, const Place& place, int64
   return {lists, memory};
 }
 
-// Calls visit(k), all threads of the block together, for the RoIs k of the map that may reach the
-// square of `side` pixels at (y, x), in their order.
-template <typename Visit>
-__device__ void visit_rois(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
-                           const Visit& visit) {
+// Calls visit(rois, n), all threads of the block together, for the RoIs of the map that may reach
+// the square of `side` pixels at (y, x), in their order; n of them at a time, `size` at most.
+template <int size, typename Visit>
+__device__ void visit_groups(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
+                             const Visit& visit) {
   __shared__ Votes<> votes;
   __shared__ int64_t reaching[kThreads];
   const int64_t end = lists.begin[map + 1];
@@ -97,8 +97,15 @@ __device__ void visit_rois(const RoILists& lists, int64_t map, int64_t y, int64_
     if (reaches) reaching[votes.before(static_cast<int>(threadIdx.x))] = k;
     const int n = votes.total();
     __syncthreads();
-    for (int i = 0; i < n; ++i) visit(reaching[i]);
+    for (int i = 0; i < n; i += size) visit(reaching + i, math::min(size, n - i));
   }
+}
+
+// One at a time.
+template <typename Visit>
+__device__ void visit_rois(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
+                           const Visit& visit) {
+  visit_groups<1>(lists, map, y, x, side, [&](const int64_t* roi, int) { visit(*roi); });
 }
 
 }  // namespace detops::cuda

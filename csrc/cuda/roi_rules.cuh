@@ -39,6 +39,17 @@ struct AxisTaps {
   }
 };
 
+// From the first to the last bit that is set.
+struct Run {
+  int first, count;
+};
+
+__device__ inline Run run_of(unsigned bits) {
+  if (bits == 0) return {0, 0};
+  const int first = __ffs(static_cast<int>(bits)) - 1;
+  return {first, kWarp - __clz(static_cast<int>(bits)) - first};
+}
+
 // How much of a bin, one per lane, goes to each of a tile's pixels along an axis; gives the bins
 // that reach the tile as bits.
 template <typename A>
