@@ -4,13 +4,14 @@
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
-# make sanitize      the tests on a build that checks every memory access; EMULATE_CUDA=1 for the CUDA kernels
+# make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
-# make cuda-build   compile, link and import the CUDA half for sm_90; needs a toolkit, no GPU
+# make cuda-build    compile, link and import the CUDA half for ARCHS; needs a toolkit, no GPU
 PYTHON ?= python3
 VENV ?= .venv
+ARCHS ?= 9.0
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
 CSRC := $(wildcard csrc/* csrc/*/* csrc/*/*/*)
@@ -49,7 +50,7 @@ wheel: $(VENV)/.dependencies
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 cuda-build: $(VENV)/.dependencies
-	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=9.0 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet \
+	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="$(ARCHS)" MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet \
 		build --build-base build/cuda --build-lib build/cuda/lib
 	cd build/cuda/lib && $(BIN)/python -c "import detops._C; \
 		print('CUDA', detops._C.cuda_version, 'build:', detops.__file__); \
