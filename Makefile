@@ -14,7 +14,7 @@ VENV ?= .venv
 ARCHS ?= 9.0
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
-CSRC := $(wildcard csrc/* csrc/*/* csrc/*/*/*)
+CSRC := $(shell find csrc -type f)
 TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \

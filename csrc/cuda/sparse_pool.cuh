@@ -53,8 +53,9 @@ struct BinTaps {
   int count[kThreads];
 };
 
-// A block has a RoI and some channels of one class.
-template <int n, typename T, typename Sampling>
+// A block has a RoI and some channels of one class, a thread a bin of n of them; `vectors`: which
+// are neighbours in memory.
+template <int n, bool vectors, typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
     sparse_pool_forward_kernel(SparsePoolParams<T> p, Sampling sampling, const T* maps, T* output) {
   using A = typename Sampling::A;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     const Part part = part_of(block, per_class, kChannels);
     const int64_t k = part.row / sampling.classes, of_class = part.row % sampling.classes;
     const int64_t first = part.first;
-    const int vectors = part.count / n;
+    const int threads = (part.count + n - 1) / n;  // for a bin
     const int64_t image = sampling.image(k);
     const int64_t share = image < 0 ? 1 : math::max(sampling.most_taps(k), int64_t(1));
     const bool holds = share <= kTapsHeld;
@@ -90,16 +91,18 @@ __global__ void __launch_bounds__(kThreads)
         taps.count[self] = end - self * static_cast<int>(share);
       }
       __syncthreads();
-      for (int i = self; i < bins * vectors; i += kThreads) {
-        const int bin = p.pooled_channels_last ? i / vectors : i % bins;
-        const int64_t c = of_class * per_class + first +
-                          (p.pooled_channels_last ? i % vectors : i / bins) * int64_t(n);
+      for (int i = self; i < bins * threads; i += kThreads) {
+        const int bin = p.pooled_channels_last ? i / threads : i % bins;
+        const int own = (p.pooled_channels_last ? i % threads : i / bins) * n;
+        const int left = part.count - own;
+        const int64_t c = of_class * per_class + first + own;
         const int64_t ph = (begin + bin) / p.pooled_width, pw = (begin + bin) % p.pooled_width;
         A sum[n] = {}, factor = 0;
         if (image >= 0) {
-          const T* map = maps + image * s.n + p.source(c, ph, pw) * s.c;
+          const Channels<n, vectors, const T> map(maps + image * s.n + p.source(c, ph, pw) * s.c,
+                                                  p.groups() * s.c, left);
           const auto add = [&](int64_t pixel, A weight) {
-            const Vector<T, n> values = load<n>(map + pixel * s.w);
+            const Vector<T, n> values = map[pixel * s.w];
             for (int j = 0; j < n; ++j) {
               sum[j] = multiply_add(weight, static_cast<A>(values.at[j]), sum[j]);
             }
@@ -116,7 +119,8 @@ __global__ void __launch_bounds__(kThreads)
         }
         Vector<T, n> pooled;
         for (int j = 0; j < n; ++j) pooled.at[j] = static_cast<T>(sum[j] * factor);
-        store(output + k * os.n + c * os.c + ph * os.h + pw * os.w, pooled);
+        store_channels<n, vectors>(output + k * os.n + c * os.c + ph * os.h + pw * os.w, os.c, left,
+                                   pooled);
       }
     }
   }
@@ -219,10 +223,10 @@ void sparse_pool_forward(const char* op, const SparsePoolParams<T>& p, const Sam
                          const Tensor& maps, Tensor& output) {
   const int64_t per_class = p.channels / sampling.classes;
   const bool neighbours = p.map_channels_last && p.pooled_channels_last && p.groups() == 1;
-  with_vector<T>(neighbours ? per_class : 1, {maps.const_data_ptr(), output.const_data_ptr()},
-                 [&](auto n) {
+  with_layout<T>(neighbours, per_class, {maps.const_data_ptr(), output.const_data_ptr()},
+                 [&](auto n, auto vectors) {
                    const int64_t parts = ceil_div(per_class, pool_channels(n));
-                   launch(op, sparse_pool_forward_kernel<n, T, Sampling>,
+                   launch(op, sparse_pool_forward_kernel<n, vectors, T, Sampling>,
                           blocks_for(p.rois * sampling.classes * parts, 1), p, sampling,
                           maps.const_data_ptr<T>(), output.mutable_data_ptr<T>());
                  });

@@ -35,19 +35,24 @@ struct Channels {
   __device__ Channels(T* first, int64_t plane, int count) {
     at[0] = first;
     for (int j = 1; j < n && !channels_last; ++j) at[j] = at[j - 1] + (j < count ? plane : 0);
+    pin();
   }
 
   __device__ Channels operator+(int64_t offset) const {
     Channels moved = *this;
-    for (T*& pointer : moved.at) {
-      pointer += offset;
+    for (T*& pointer : moved.at) pointer += offset;
+    moved.pin();
+    return moved;
+  }
+
+  // Keeps the compiler from adding up offsets plane by plane, before it adds the pointers.
+  __device__ void pin() {
 #ifdef __CUDA_ARCH__
-      // Keeps the compiler from adding what is added next to `offset` first, plane by plane.
+    for (T*& pointer : at) {
       if constexpr (!channels_last) asm("" : "+l"(pointer));
       __builtin_assume(__isGlobal(pointer));
-#endif
     }
-    return moved;
+#endif
   }
 
   __device__ Vector<std::remove_const_t<T>, n> operator[](int64_t offset) const {
