@@ -14,9 +14,10 @@
 // boxes are kept is known on the device alone.
 namespace detops::cuda {
 
-constexpr int kNmsChunk = 512;  // and threads of a block
-constexpr int kNmsPart = 64;    // boxes that a block tests at a time
-constexpr int kNmsWords = kNmsChunk / kWarp;
+constexpr int kNmsChunk = 512;                // and threads of a block
+constexpr int kNmsPart = 64;                  // boxes that a block tests at a time
+constexpr int kNmsWords = kNmsChunk / kWarp;  // of bits for a chunk
+constexpr int kNmsWarps = kNmsChunk / kWarp;
 
 // A test has
 //   Item, what it knows of a box; Item item(place), by the place in score order;
@@ -28,7 +29,8 @@ struct NmsParams {
   const int64_t* labels;  // [N] in that order, or null
   int64_t count;          // N
   int64_t limit;          // of boxes to keep
-  unsigned* meets;        // [N, kNmsWords], a bit for each box of the chunk that would suppress one
+  unsigned* meets;        // [N, kNmsWords], a bit for each box before one in its chunk that would
+                          // suppress it; nothing behind those
   bool* fallen;           // [N] in that order, all false at first
   int* tested;            // [chunks], how many parts of a chunk are; all 0 at first
   int64_t* kept;          // [N], places of the boxes kept, of one chunk after the other
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p) {
     __syncthreads();
     if (self < end) held.hold(p, self, begin + self);
     __syncthreads();
-    for (int box = first + warp; box < end; box += kNmsWords) {
+    for (int box = first + warp; box < end; box += kNmsWarps) {
       for (int word = 0; word * kWarp < box; ++word) {
         const unsigned bits = suppressors(p.test, held, word * kWarp, box, held, box);
         if (lane == 0) p.meets[(begin + box) * kNmsWords + word] = bits;
@@ -83,32 +85,37 @@ __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p) {
 // suppressor falls, and the others wait for the next round; the first that waits is always decided.
 template <typename Test>
 __device__ void settle_chunk(const NmsParams<Test>& p, int64_t chunk, int64_t begin) {
-  __shared__ Votes<kNmsChunk> kept, waiting;
+  __shared__ Votes<kNmsChunk> kept[2], waiting[2];  // of two rounds in turn, to save a barrier
   const int self = static_cast<int>(threadIdx.x);
   const int64_t place = chunk * kNmsChunk + self;
-  const unsigned* meets = p.meets + place * kNmsWords;
   const volatile bool* fallen = p.fallen;  // that other blocks have written in this launch
   bool waits = place < p.count && !fallen[place], stays = false;
-  while (true) {
+  unsigned meets[kNmsWords];
+  for (int w = 0; w < kNmsWords; ++w) {
+    meets[w] = waits && w * kWarp < self ? p.meets[place * kNmsWords + w] : 0;
+  }
+  int turn = 0;
+  for (;; turn = 1 - turn) {
+    kept[turn].put(stays);
+    waiting[turn].put(waits);
     __syncthreads();
-    kept.cast(stays);
-    waiting.cast(waits);
-    if (waiting.total() == 0) break;
-    if (!waits) continue;
-    unsigned by_kept = 0, by_waiting = 0;
-    for (int w = 0; w * kWarp < self; ++w) {
-      by_kept |= meets[w] & kept.words[w];
-      by_waiting |= meets[w] & waiting.words[w];
+    if (waiting[turn].total() == 0) break;
+    if (waits) {
+      unsigned by_kept = 0, by_waiting = 0;
+      for (int w = 0; w < kNmsWords; ++w) {
+        by_kept |= meets[w] & kept[turn].words[w];
+        by_waiting |= meets[w] & waiting[turn].words[w];
+      }
+      stays = by_kept == 0 && by_waiting == 0;
+      waits = by_kept == 0 && by_waiting != 0;
     }
-    stays = by_kept == 0 && by_waiting == 0;
-    waits = by_kept == 0 && by_waiting != 0;
   }
   if (stays) {
-    const int64_t at = begin + kept.before(self);
+    const int64_t at = begin + kept[turn].before(self);
     p.kept[at] = place;
     if (at < p.limit) p.keep[at] = p.order[place];
   }
-  if (self == 0) p.end[chunk + 1] = begin + kept.total();
+  if (self == 0) p.end[chunk + 1] = begin + kept[turn].total();
 }
 
 // Tests the boxes behind `chunk` against those that it kept, and settles the next chunk; a chunk of
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(kNmsChunk) nms_kernel(NmsParams<Test> p, int64
       own.hold(p, self, first + self);
     }
     __syncthreads();
-    for (int box = warp; box < boxes; box += kNmsWords) {
+    for (int box = warp; box < boxes; box += kNmsWarps) {
       bool falls = false;
       for (int i = 0; open[box] && !falls && i < n; i += kWarp) {
         falls = suppressors(p.test, kept, i, n, own, box) != 0;
@@ -192,7 +199,7 @@ std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, con
     launch(op, meets_kernel<Test>, Launch(blocks_for(count, kNmsPart), kNmsChunk), p);
   }
   for (int64_t chunk = -1; chunk + 1 < chunks; ++chunk) {
-    // Behind the first, which nobody has tested, there is nothing to do yet.
+    // The first launch settles the first chunk, and has nothing to test the others against.
     const int64_t boxes =
         chunk < 0 ? std::min<int64_t>(count, kNmsChunk) : count - (chunk + 1) * kNmsChunk;
     launch(op, nms_kernel<Test>, Launch(blocks_for(boxes, kNmsPart), kNmsChunk), p, chunk);

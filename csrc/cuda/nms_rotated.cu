@@ -22,7 +22,6 @@ struct RotatedTest {
 
 Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
               double threshold) {
-  if (boxes.size(0) == 0) return at::empty({0}, boxes.options().dtype(at::kLong));
   const Tensor order = selection_order(scores);
   const Tensor sorted = boxes.to(compute_type(boxes.scalar_type())).index_select(0, order);
   return AT_DISPATCH_FLOATING_TYPES(sorted.scalar_type(), "detops.nms_rotated", [&] {

@@ -62,7 +62,7 @@ constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
 // thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
 // else the bins beside.
 template <int n, bool channels_last, typename T>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, sizeof(at::opmath_type<T>) == 4 ? 3 : 2)
     roi_align_forward_kernel(RoIAlignParams<T> p, T* output) {
   using A = at::opmath_type<T>;
   __shared__ AxisTaps<A> rows, cols;
@@ -181,6 +181,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TileBins<A> held;
   __shared__ TileRules<A> rules;
   constexpr int kRoIs = TileRules<A>::kRoIs;
+  static_assert(2 * kRoIs <= kThreads / kWarp, "a warp for each rule");
   __shared__ BinOrigin origin[kBinsHeld];
   const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
   const Strides gs = strides_of(p.channels_last, p.channels, p.pooled_height, p.pooled_width);

@@ -53,7 +53,8 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
       best[j] = -std::numeric_limits<A>::infinity();
       index.at[j] = -1;
     }
-    const Channels<n, channels_last, const T> map(input + image * s.n + at.c * n * s.c, s.c, left);
+    const Channels<n, channels_last, const T> map(
+        input + math::max(image, int64_t(0)) * s.n + at.c * n * s.c, s.c, left);
     for (int64_t y = rows.begin; !empty && y < rows.end; ++y) {
       const auto row = map + y * s.h;
       for (int64_t x = cols.begin; x < cols.end; ++x) {
@@ -78,6 +79,7 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
     }
     const int64_t to = at.n * os.n + at.c * n * os.c + at.h * os.h + at.w * os.w;
     store_channels<n, channels_last>(output + to, os.c, left, pooled);
+    // Of fresh memory, which is aligned for 32 bytes as well.
     store_channels<n, channels_last>(argmax + to, os.c, left, index);
   }
 }

@@ -9,7 +9,7 @@ namespace detops::cuda {
 
 constexpr int kTaps = 512;  // of one axis that a block holds
 
-// The taps of an axis, bin by bin, each pixel once.
+// The taps of an axis, bin by bin, as math::visit_pixels gives them.
 template <typename A>
 struct AxisTaps {
   int32_t index[kTaps];

@@ -14,7 +14,7 @@ __global__ void rotated_boxes_kernel(const T* boxes, int64_t count, RotatedBox* 
   DETOPS_FOR_EACH(i, count) { prepared[i] = math::rotated_box(boxes + 5 * i); }
 }
 
-// A RotatedBox for each of the boxes: float32 or float64 [N, 5], contiguous, N > 0.
+// A RotatedBox for each of the boxes: float32 or float64 [N, 5], contiguous.
 template <typename T>
 Tensor rotated_boxes(const Tensor& boxes) {
   constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);

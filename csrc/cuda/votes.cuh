@@ -11,11 +11,15 @@ struct Votes {
   static constexpr int kWords = threads / kWarp;
   unsigned words[kWords];
 
-  // By all threads, with a barrier since votes were last read. Ends with a barrier.
-  __device__ void cast(bool vote) {
+  // By all threads, with a barrier since votes were last read, and one before they are.
+  __device__ void put(bool vote) {
     const int self = static_cast<int>(threadIdx.x);
     const unsigned word = __ballot_sync(0xffffffffu, vote);
     if (self % kWarp == 0) words[self / kWarp] = word;
+  }
+
+  __device__ void cast(bool vote) {
+    put(vote);
     __syncthreads();
   }
 

@@ -16,7 +16,7 @@ template <typename T>
 struct RoIAxis {
   T start;  // of the RoI, in pixels of the feature map
   T bin;    // size of one bin
-  T count;  // samples per bin; 0 for an empty, inverted, infinite or NaN RoI
+  T count;  // samples per bin; 0 for an adaptive RoI that is empty, inverted, infinite or NaN
 };
 
 // `sampling_ratio` <= 0 takes about one sample a pixel.
