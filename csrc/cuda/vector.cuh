@@ -56,17 +56,23 @@ struct Channels {
   }
 
   __device__ Vector<std::remove_const_t<T>, n> operator[](int64_t offset) const {
-    if constexpr (channels_last) return load<n>(at[0] + offset);
-    Vector<std::remove_const_t<T>, n> values;
-    for (int j = 0; j < n; ++j) values.at[j] = at[j][offset];
-    return values;
+    if constexpr (channels_last) {
+      return load<n>(at[0] + offset);
+    } else {
+      Vector<std::remove_const_t<T>, n> values;
+      for (int j = 0; j < n; ++j) values.at[j] = at[j][offset];
+      return values;
+    }
   }
 };
 
 template <int n, bool channels_last, typename T>
 __device__ void store_channels(T* to, int64_t plane, int count, const Vector<T, n>& values) {
-  if constexpr (channels_last) return store(to, values);
-  for (int j = 0; j < n && j < count; ++j) to[j * plane] = values.at[j];
+  if constexpr (channels_last) {
+    store(to, values);
+  } else {
+    for (int j = 0; j < n && j < count; ++j) to[j * plane] = values.at[j];
+  }
 }
 
 // Calls run(std::integral_constant<int, n>()), n being how many T a thread may take at a time from
