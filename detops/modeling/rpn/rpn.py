@@ -78,7 +78,8 @@ def _windows(x: Tensor, image: Tensor, position: Tensor) -> Tensor:
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
     index = (image.view(-1, 1, 1) * height + row) * width + column
-    pixels = x.permute(0, 2, 3, 1).flatten(0, 2)[index.flatten(1)]
+    # Windows overlap: the derivative of an embedding adds in a fixed order, that of x[index] not.
+    pixels = F.embedding(index.flatten(1), x.permute(0, 2, 3, 1).flatten(0, 2))
     return pixels * inside.flatten(1).unsqueeze(2)
 
 
