@@ -268,6 +268,21 @@ def test_rpn_head_at_some_anchors():
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
+def test_gradient_of_some_anchors_is_the_same_every_time(two_threads):
+    head = RPNHead(64, 3)
+    maps = [torch.randn(2, 64, 20, 20, requires_grad=True)]
+    index = torch.randint(0, 2 * 3 * 20 * 20, (600,))
+
+    def gradients():
+        logits, deltas = head.at(maps, index)
+        return torch.autograd.grad(logits.sum() + deltas.sum(), maps)[0]
+
+    for _ in range(10):
+        one, two = two_threads(gradients)
+        assert torch.equal(two, gradients())
+        torch.testing.assert_close(one, two)
+
+
 def test_box_loss_by_hand():
     loss = BoxLoss(Matcher(0.5, 0.5), BalancedSampler(4, 0.5), detops.BoxCoder(), False)
     boxes = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
