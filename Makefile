@@ -1,5 +1,6 @@
 # make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
 # make test    set up, run the test suite
+# make test-quick   the quick part of it, on the processor's own instruction set
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
@@ -21,13 +22,18 @@ CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -We
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/*))
 
-.PHONY: demo test lint format bench docs wheel cuda-build gpu-check sanitize emulate cross-check clean
+PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
+
+.PHONY: demo test test-quick lint format bench docs wheel cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
 
 test: $(VENV)/.built
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-quick: $(VENV)/.built
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .
@@ -69,14 +75,14 @@ sanitize: $(VENV)/.dependencies
 		--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	cd $(SANITIZED)/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests
+		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests
 
 # Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
 	for order in forwards backwards; do (cd build/emulation/lib && DETOPS_EMULATION=$$order \
-		$(BIN)/python -m pytest -p no:cacheprovider $(CURDIR)/tests) || exit 1; done
+		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
@@ -93,7 +99,7 @@ $(VENV)/.dependencies: requirements.txt
 # Rebuilds only what changed; ninja keeps the object files.
 $(VENV)/.built: $(VENV)/.dependencies setup.py pyproject.toml $(CSRC)
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/pip install --quiet --disable-pip-version-check \
-		--no-build-isolation --no-deps --editable .
+		--no-build-isolation --no-deps --config-settings editable_mode=compat --editable .
 	touch $@
 
 clean:

@@ -92,6 +92,12 @@ if DEBUG:
 class Build(BuildExtension):
     """Records what the module was built for, so that a mismatch at import can be explained."""
 
+    def finalize_options(self) -> None:
+        """Keeps the object files of an editable install, which would go to a temporary folder."""
+        super().finalize_options()
+        if self.editable_mode:
+            self.build_temp = str(ROOT / "build" / "editable")
+
     def run(self) -> None:
         """Writes detops/_build.py, then compiles."""
         target = (ROOT if self.inplace else Path(self.build_lib)) / "detops" / "_build.py"

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "meta/checks.h"
 #include "ops.h"
 
 namespace detops::composite {
@@ -10,9 +11,29 @@ namespace {
 
 constexpr double kDegree = 3.14159265358979323846 / 180;
 
+// The number of boxes is not looked at: compiled code is for any.
 void check_boxes(const char* op, const Tensor& boxes, int64_t columns) {
-  TORCH_CHECK(boxes.dim() >= 1 && boxes.size(-1) == columns, "detops.", op, ": boxes must be [N, ",
-              columns, "], got ", boxes.sym_sizes());
+  DETOPS_CHECK(boxes.dim() >= 1, op, "boxes must be [N, ", columns, "], got ", boxes.sym_sizes());
+  TORCH_SYM_CHECK(boxes.sym_size(-1).sym_eq(columns), "detops.", op, ": boxes must be [N, ",
+                  columns, "], got ", boxes.sym_sizes());
+  const auto type = boxes.scalar_type();
+  DETOPS_CHECK(meta::is_float(type) || meta::is_integer(type), op,
+               "boxes must be float32, float64, float16 or bfloat16, or int64, int32, int16, int8 "
+               "or uint8, got ",
+               type);
+}
+
+// Sums and products of integers of 8 and 16 bits are beyond them: an image has more pixels.
+Tensor without_narrow_integers(const Tensor& boxes) {
+  const auto type = boxes.scalar_type();
+  return meta::is_integer(type) && type != at::kLong ? as_type(boxes, at::kInt) : boxes;
+}
+
+// Not at::unbind, which asks for all sizes.
+std::vector<Tensor> columns_of(const Tensor& boxes, int64_t count = 4) {
+  std::vector<Tensor> columns;
+  for (int64_t i = 0; i < count; ++i) columns.push_back(boxes.select(-1, i));
+  return columns;
 }
 
 Tensor stack(const std::vector<Tensor>& columns) { return at::stack(columns, -1); }
@@ -27,23 +48,23 @@ struct Format {
 Tensor identity(const Tensor& boxes) { return boxes; }
 
 Tensor xywh_to_xyxy(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes);
   return stack({c[0], c[1], c[0] + c[2], c[1] + c[3]});
 }
 
 Tensor xyxy_to_xywh(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes);
   return stack({c[0], c[1], c[2] - c[0], c[3] - c[1]});
 }
 
 Tensor cxcywh_to_xyxy(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes);
   const Tensor half_w = 0.5 * c[2], half_h = 0.5 * c[3];
   return stack({c[0] - half_w, c[1] - half_h, c[0] + half_w, c[1] + half_h});
 }
 
 Tensor xyxy_to_cxcywh(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes);
   return stack({(c[0] + c[2]) / 2, (c[1] + c[3]) / 2, c[2] - c[0], c[3] - c[1]});
 }
 
@@ -55,7 +76,7 @@ struct Sides {
 };
 
 Sides sides(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes, 5);
   const Tensor angle = c[4] * kDegree;
   return {c[0], c[1], c[2], c[3], angle.cos(), angle.sin()};
 }
@@ -77,7 +98,7 @@ Tensor xywhr_to_corners(const Tensor& boxes) {
 }
 
 Tensor corners_to_xywhr(const Tensor& boxes) {
-  const auto c = boxes.unbind(-1);
+  const auto c = columns_of(boxes, 8);
   const Tensor wx = c[2] - c[0], wy = c[1] - c[3], hx = c[4] - c[2], hy = c[5] - c[3];
   return stack({c[0], c[1], (wx * wx + wy * wy).sqrt(), (hx * hx + hy * hy).sqrt(),
                 at::atan2(wy, wx) / kDegree});
@@ -99,15 +120,32 @@ const std::map<std::string, Format>& rotated() {
   return formats;
 }
 
+// A side of an image that integer boxes cannot express is beyond all of them.
+int64_t largest_of(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+      return UINT8_MAX;
+    case at::kChar:
+      return INT8_MAX;
+    case at::kShort:
+      return INT16_MAX;
+    default:
+      return meta::kMaxSize;
+  }
+}
+
 }  // namespace
 
-Tensor box_area(const Tensor& boxes) {
+Tensor box_area(const Tensor& boxes, c10::string_view fmt) {
   check_boxes("box_area", boxes, 4);
+  const bool corners = fmt == "xyxy";
+  TORCH_CHECK_VALUE(corners || fmt == "xywh" || fmt == "cxcywh",
+                    "detops.box_area: fmt must be xyxy, xywh or cxcywh, got ", fmt);
   // Products of half precision sides overflow from 256 pixels on.
-  const Tensor wide =
-      boxes.is_floating_point() ? boxes.to(compute_type(boxes.scalar_type())) : boxes;
-  const auto c = wide.unbind(-1);
-  return (c[2] - c[0]) * (c[3] - c[1]);
+  const auto c =
+      columns_of(boxes.is_floating_point() ? as_type(boxes, compute_type(boxes.scalar_type()))
+                                           : without_narrow_integers(boxes));
+  return corners ? (c[2] - c[0]) * (c[3] - c[1]) : c[2] * c[3];
 }
 
 Tensor box_convert(const Tensor& boxes, c10::string_view in_fmt, c10::string_view out_fmt) {
@@ -116,12 +154,13 @@ Tensor box_convert(const Tensor& boxes, c10::string_view in_fmt, c10::string_vie
     const auto from = formats->find(in), to = formats->find(out);
     if (from == formats->end() || to == formats->end()) continue;
     check_boxes("box_convert", boxes, from->second.columns);
-    if (in == out) return boxes.clone();
+    const Tensor wide = without_narrow_integers(boxes);
+    if (in == out) return wide.is_same(boxes) ? boxes.clone() : wide;
     // Angles need real numbers; integer boxes get theirs back, rounded.
     const bool whole = formats == &rotated() && !boxes.is_floating_point();
     const Tensor converted =
-        to->second.from_canonical(from->second.to_canonical(whole ? boxes.to(at::kFloat) : boxes));
-    return whole ? converted.round().to(boxes.scalar_type()) : converted;
+        to->second.from_canonical(from->second.to_canonical(whole ? wide.to(at::kFloat) : wide));
+    return whole ? converted.round().to(wide.scalar_type()) : converted;
   }
   TORCH_CHECK_VALUE(false,
                     "detops.box_convert: in_fmt and out_fmt must both be one of xyxy, xywh, "
@@ -130,10 +169,15 @@ Tensor box_convert(const Tensor& boxes, c10::string_view in_fmt, c10::string_vie
 }
 
 Tensor clip_boxes_to_image(const Tensor& boxes, c10::SymInt height, c10::SymInt width) {
-  check_boxes("clip_boxes_to_image", boxes, 4);
-  const auto c = boxes.unbind(-1);
+  const char* op = "clip_boxes_to_image";
+  check_boxes(op, boxes, 4);
+  TORCH_SYM_CHECK(height.sym_ge(0).sym_and(width.sym_ge(0)), "detops.", op,
+                  ": size must be at least 0 x 0, got ", height, " x ", width);
+  meta::check_size(op, "size", height);
+  meta::check_size(op, "size", width);
+  const auto c = columns_of(boxes);
   const auto clamp = [](const Tensor& x, const c10::SymInt& high) {
-    return x.clamp(at::Scalar(0), at::Scalar(high));
+    return x.clamp(at::Scalar(0), at::Scalar(high.min(largest_of(x.scalar_type()))));
   };
   return stack({clamp(c[0], width), clamp(c[1], height), clamp(c[2], width), clamp(c[3], height)});
 }
@@ -142,7 +186,10 @@ Tensor remove_small_boxes(const Tensor& boxes, double min_size) {
   check_boxes("remove_small_boxes", boxes, 4);
   TORCH_CHECK(boxes.dim() == 2, "detops.remove_small_boxes: boxes must be [N, 4], got ",
               boxes.sym_sizes());
-  const auto c = boxes.unbind(-1);
+  TORCH_CHECK_NOT_IMPLEMENTED(!boxes.is_meta(),
+                              "detops.remove_small_boxes: boxes on meta have no values that would "
+                              "tell how many stay");
+  const auto c = columns_of(without_narrow_integers(boxes));
   return at::logical_and(c[2] - c[0] >= min_size, c[3] - c[1] >= min_size).nonzero().squeeze(-1);
 }
 

@@ -14,9 +14,11 @@ struct DeformGeometry {
   int64_t outputs, kernel_height, kernel_width, output_height, output_width;
   int64_t groups, offset_groups;
   int64_t stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x;
+  bool edge_gradient;
 
   DeformGeometry(const at::Tensor& input, const at::Tensor& offset, const at::Tensor& weight,
-                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation)
+                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                 bool edge_gradient = true)
       : images(input.size(0)),
         channels(input.size(1)),
         height(input.size(2)),
@@ -33,7 +35,8 @@ struct DeformGeometry {
         padding_y(padding[0]),
         padding_x(padding[1]),
         dilation_y(dilation[0]),
-        dilation_x(dilation[1]) {}
+        dilation_x(dilation[1]),
+        edge_gradient(edge_gradient) {}
 
   // constexpr: for devices too.
   constexpr int64_t points() const { return kernel_height * kernel_width; }

@@ -85,10 +85,10 @@ std::tuple<Tensor, Tensor, Tensor> lltm(const Tensor& input, const Tensor& weigh
 
 }  // namespace autograd
 
-// Compositions of ATen ops: every device, every dtype, differentiable as they stand.
+// Compositions of ATen ops: every device, integers too, differentiable as they stand.
 namespace composite {
 
-Tensor box_area(const Tensor& boxes);  // [N, 4] -> [N]
+Tensor box_area(const Tensor& boxes, c10::string_view fmt);  // [N, 4] -> [N]
 Tensor box_convert(const Tensor& boxes, c10::string_view in_fmt, c10::string_view out_fmt);
 Tensor clip_boxes_to_image(const Tensor& boxes, c10::SymInt height, c10::SymInt width);
 Tensor remove_small_boxes(const Tensor& boxes, double min_size);  // -> int64[K]
@@ -97,7 +97,16 @@ Tensor remove_small_boxes(const Tensor& boxes, double min_size);  // -> int64[K]
 
 // The dtype that coordinates are computed in: never below float32.
 inline at::ScalarType compute_type(at::ScalarType type) {
-  return type == at::kDouble ? at::kDouble : at::kFloat;
+  switch (type) {
+    case at::kDouble:
+      return at::kDouble;
+    case at::kFloat:
+    case at::kHalf:
+    case at::kBFloat16:
+      return at::kFloat;
+    default:
+      TORCH_CHECK(false, "detops: no kernel takes ", type);
+  }
 }
 
 // The tensor itself where it has that type: `to` alone would ask the dispatcher.

@@ -43,11 +43,14 @@ Tensor deform_conv2d_forward(const Tensor& input,                // [N, C, H, W]
                              IntList dilation);  // -> [N, O, oh, ow]
 
 // The gradients of input, offset, mask, weight and bias, each of length 0 where it is not wanted.
+// A sample at exactly -1 is zero: with `edge_gradient`, its derivative is that of the side within
+// the image, as torchvision has it, else zero.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
     const Tensor& grad,  // [N, O, oh, ow]
     const Tensor& input, const Tensor& offset, const std::optional<Tensor>& mask,
     const Tensor& weight, const std::optional<Tensor>& bias, IntList stride, IntList padding,
-    IntList dilation, std::array<bool, 5> wanted);
+    IntList dilation, std::array<bool, 5> wanted, bool edge_gradient);
+
 std::tuple<Tensor, Tensor> roi_pool_forward(
     const Tensor& input,  // [N, C, H, W]
     const Tensor& rois,   // [K, 5]
@@ -81,7 +84,8 @@ Tensor ps_roi_pool_backward(const Tensor& grad,  // [K, C, ph, pw]
                             const Tensor& rois,  // [K, 5]
                             double spatial_scale, Int pooled_height, Int pooled_width,
                             Int batch_size, Int channels, Int height,
-                            Int width);                // -> [N, channels, H, W]
+                            Int width);  // -> [N, channels, H, W]
+
 Tensor roi_align_rotated_forward(const Tensor& input,  // [N, C, H, W]
                                  const Tensor& rois,   // [K, 6] batch index, cx, cy, w, h, angle
                                  double spatial_scale, Int pooled_height, Int pooled_width,

@@ -12,6 +12,8 @@
 
 #include "cpu/kernels/isa.h"
 #include "family/family.h"
+#include "guard.h"
+#include "masks_to_rle.h"
 #include "ops.h"
 
 TORCH_LIBRARY(detops, m) {
@@ -99,7 +101,7 @@ TORCH_LIBRARY(detops, m) {
   m.def(
       "deform_conv2d_backward(Tensor grad, Tensor input, Tensor offset, Tensor? mask, "
       "Tensor weight, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation, "
-      "bool[5] wanted) "
+      "bool[5] wanted, bool edge_gradient=True) "
       "-> (Tensor input, Tensor offset, Tensor mask, Tensor weight, Tensor bias)");
   m.def(
       "ms_deform_attn_forward(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
@@ -139,6 +141,7 @@ TORCH_LIBRARY(detops, m) {
       "sigmoid_focal_loss_backward(Tensor grad, Tensor inputs, Tensor targets, float alpha, "
       "float gamma) -> Tensor");
   m.def("masks_to_boxes(Tensor masks) -> Tensor");
+  m.def("masks_to_rle(Tensor masks) -> (Tensor text, Tensor ends)");
   m.def(
       "paste_masks_in_image(Tensor masks, Tensor boxes, SymInt height, SymInt width, "
       "float threshold=0.5) -> Tensor");
@@ -172,7 +175,7 @@ TORCH_LIBRARY(detops, m) {
       "Tensor weights, Tensor h, Tensor c, Tensor output, Tensor cells, Tensor gates, "
       "bool input_wanted=True, bool h_wanted=True) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 
-  m.def("box_area(Tensor boxes) -> Tensor");
+  m.def("box_area(Tensor boxes, str fmt='xyxy') -> Tensor");
   m.def("box_convert(Tensor boxes, str in_fmt, str out_fmt) -> Tensor");
   m.def("clip_boxes_to_image(Tensor boxes, SymInt height, SymInt width) -> Tensor");
   m.def("remove_small_boxes(Tensor boxes, float min_size) -> Tensor");
@@ -246,19 +249,31 @@ namespace {
   op(composite, box_area) \
   op(composite, box_convert) \
   op(composite, clip_boxes_to_image) \
-  op(composite, remove_small_boxes)
+  op(composite, remove_small_boxes) \
+  op(composite, masks_to_rle)
 // clang-format on
 
 #define DETOPS_NAME(op) #op,
 #define DETOPS_COMPOSITE_NAME(space, op) #op,
-#define DETOPS_CUDA(op) m.impl(#op, TORCH_FN(detops::cuda::op));
+#define DETOPS_CUDA(op) m.impl(#op, detops::guarded<name_of::op, &detops::cuda::op>());
 #ifdef DETOPS_EMULATE_CUDA
 #define DETOPS_CPU DETOPS_CUDA
 #else
-#define DETOPS_CPU(op) m.impl(#op, TORCH_FN(detops::cpu::op));
+#define DETOPS_CPU(op) m.impl(#op, detops::guarded<name_of::op, &detops::cpu::op>());
 #endif
-#define DETOPS_META(op) m.impl(#op, TORCH_FN(detops::meta::op));
-#define DETOPS_COMPOSITE(space, op) m.impl(#op, TORCH_FN(detops::space::op));
+#define DETOPS_META(op) m.impl(#op, detops::guarded<name_of::op, &detops::meta::op>());
+#define DETOPS_COMPOSITE(space, op) m.impl(#op, detops::guarded<name_of::op, &detops::space::op>());
+
+// As guards want them.
+namespace name_of {
+
+#define DETOPS_NAME_OF(op) constexpr char op[] = #op;
+#define DETOPS_COMPOSITE_NAME_OF(space, op) DETOPS_NAME_OF(op)
+DETOPS_OPS_SIZED_BY_VALUES(DETOPS_NAME_OF)
+DETOPS_OPS(DETOPS_NAME_OF)
+DETOPS_COMPOSITES(DETOPS_COMPOSITE_NAME_OF)
+
+}  // namespace name_of
 
 constexpr const char* kRawOps[] = {DETOPS_OPS_SIZED_BY_VALUES(DETOPS_NAME) DETOPS_OPS(DETOPS_NAME)};
 

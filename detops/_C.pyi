@@ -123,6 +123,7 @@ def deform_conv2d_backward(
     padding: Sequence[int],
     dilation: Sequence[int],
     wanted: Sequence[bool],
+    edge_gradient: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 def roi_pool_forward(
     input: Tensor, boxes: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
@@ -266,6 +267,7 @@ def box_iou_loss_backward(
     grad: Tensor, boxes1: Tensor, boxes2: Tensor, kind: str = "giou", eps: float = 1e-7
 ) -> tuple[Tensor, Tensor]: ...
 def masks_to_boxes(masks: Tensor) -> Tensor: ...
+def masks_to_rle(masks: Tensor) -> tuple[Tensor, Tensor]: ...
 def paste_masks_in_image(
     masks: Tensor, boxes: Tensor, height: int, width: int, threshold: float = 0.5
 ) -> Tensor: ...
@@ -279,6 +281,112 @@ def decode_boxes_forward(
 def decode_boxes_backward(
     grad: Tensor, deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
 ) -> tuple[Tensor, Tensor]: ...
+def deform_conv_forward(
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    output: Tensor,
+    columns: Tensor,
+    ones: Tensor,
+    kW: int,
+    kH: int,
+    dW: int,
+    dH: int,
+    padW: int,
+    padH: int,
+    dilationW: int,
+    dilationH: int,
+    group: int,
+    deformable_group: int,
+    im2col_step: int,
+) -> int: ...
+def deform_conv_backward_input(
+    input: Tensor,
+    offset: Tensor,
+    gradOutput: Tensor,
+    gradInput: Tensor,
+    gradOffset: Tensor,
+    weight: Tensor,
+    columns: Tensor,
+    kW: int,
+    kH: int,
+    dW: int,
+    dH: int,
+    padW: int,
+    padH: int,
+    dilationW: int,
+    dilationH: int,
+    group: int,
+    deformable_group: int,
+    im2col_step: int,
+) -> int: ...
+def deform_conv_backward_parameters(
+    input: Tensor,
+    offset: Tensor,
+    gradOutput: Tensor,
+    gradWeight: Tensor,
+    columns: Tensor,
+    ones: Tensor,
+    kW: int,
+    kH: int,
+    dW: int,
+    dH: int,
+    padW: int,
+    padH: int,
+    dilationW: int,
+    dilationH: int,
+    group: int,
+    deformable_group: int,
+    scale: float,
+    im2col_step: int,
+) -> int: ...
+def modulated_deform_conv_forward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    ones: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    output: Tensor,
+    columns: Tensor,
+    kernel_h: int,
+    kernel_w: int,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    group: int,
+    deformable_group: int,
+    with_bias: bool,
+) -> None: ...
+def modulated_deform_conv_backward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    ones: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    columns: Tensor,
+    grad_input: Tensor,
+    grad_weight: Tensor,
+    grad_bias: Tensor,
+    grad_offset: Tensor,
+    grad_mask: Tensor,
+    grad_output: Tensor,
+    kernel_h: int,
+    kernel_w: int,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    group: int,
+    deformable_group: int,
+    with_bias: bool,
+) -> None: ...
 def ms_deform_attn_forward(
     value: Tensor,
     spatial_shapes: Tensor,
@@ -360,7 +468,7 @@ def lltm_backward(
     input_wanted: bool = True,
     h_wanted: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
-def box_area(boxes: Tensor) -> Tensor: ...
+def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor: ...
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor: ...
 def clip_boxes_to_image(boxes: Tensor, height: int, width: int) -> Tensor: ...
 def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor: ...

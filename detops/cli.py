@@ -2,7 +2,7 @@
 """The `detops` command.
 
 Torch and the rest are imported by the commands that need them, so that help and usage errors are
-quick.
+quick where `detops_command` has loaded this module without the package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
 # Beside the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
-USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
+USER_ERROR, INTERNAL_ERROR, SOME_FAILED, INTERRUPTED = 2, 1, 1, 130
 
 app = typer.Typer(
     help="Train, evaluate and run detectors on the detops operators.",
@@ -48,15 +49,40 @@ SkipBroken = Annotated[
     bool,
     typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
 ]
+ClassMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OLD=NEW,...",
+        help="Other names for the data's classes, or a YAML or JSON file of them.",
+    ),
+]
 
 
 class UsageError(ValueError):
     """A request that cannot be carried out as it stands."""
 
 
+class SomeFailed(Exception):
+    """A part of what was asked for could not be done; what could is done."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = metadata.version("detops")
+        except metadata.PackageNotFoundError:  # run from the source tree
+            from . import __version__ as version
+        out.print(f"detops {version}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Train, evaluate and run detectors on the detops operators."""
 
@@ -71,12 +97,21 @@ def train(
         Path, typer.Option(help="Config, a YAML file.", show_default="tree_crowns.yaml")
     ] = DEFAULT_CONFIG,
     output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Checkpoint to start from (MODEL.WEIGHT). Layers of other classes are left out."
+        ),
+    ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on from the checkpoint in --output if there is one."),
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint in --output if there is one."
+        ),
     ] = False,
     images: Images = None,
     skip_broken: SkipBroken = False,
+    class_map: ClassMap = None,
     half: Annotated[
         bool, typer.Option("--half", help="Write weights.pt in float16, half the size.")
     ] = False,
@@ -89,11 +124,14 @@ def train(
     ] = False,
     device: Device = None,
 ) -> None:
-    """Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+    r"""Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
-    Writes checkpoint.pt (to resume from), weights.pt (to detect with), metrics.jsonl and
-    results.json, which holds the evaluation on DATASETS.TEST; that is done every
-    SOLVER.TEST_PERIOD steps, too.
+    Writes checkpoint_000500.pt and so on (to resume from; the last three, and checkpoint.pt, a link
+    to the newest), weights.pt (to detect with), metrics.jsonl and results.json, which holds the
+    evaluation on DATASETS.TEST; that is done every SOLVER.TEST_PERIOD steps, too.
+
+    Ctrl-C and SIGTERM end training with a checkpoint after the step that is being made; a second
+    Ctrl-C ends it at once.
 
     Under torchrun several processes train together, on one machine or more. With --resume a
     process that dies costs at most SOLVER.CHECKPOINT_PERIOD steps.
@@ -104,13 +142,16 @@ def train(
 
         detops train --config configs/tree_crowns.yaml --output runs/trees --resume
 
-        detops train --output runs/mine DATASETS.TRAIN '[my/train.json]' SOLVER.MAX_ITER 3000
+        detops train --weights runs/trees/weights.pt --output runs/mine \
+            DATASETS.TRAIN '[my/train.json]' DATASETS.TEST '[my/val.json]' \
+            MODEL.ROI_BOX_HEAD.NUM_CLASSES 4 SOLVER.MAX_ITER 3000
 
         torchrun --nproc-per-node 2 --max-restarts 3 -m detops train --output runs/trees --resume
     """
     from .engine.command import train as run_training
 
-    cfg = _load_config(config, overrides or [])
+    start = [] if weights is None else ["MODEL.WEIGHT", str(weights)]
+    cfg = _load_config(config, [*start, *(overrides or [])])
     output = output or _default_output(cfg, config)
     run_training(
         cfg,
@@ -125,6 +166,7 @@ def train(
         deterministic=deterministic,
         tensorboard=tensorboard,
         device=device,
+        class_map=_class_map(class_map),
     )
 
 
@@ -145,9 +187,14 @@ def evaluate_command(
         typer.Option(help="Detections counted in an image; enough for all objects by default."),
     ] = None,
     skip_broken: SkipBroken = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Config of the network, for weights of maskrcnn-benchmark, torchvision."),
+    ] = None,
+    class_map: ClassMap = None,
     device: Device = None,
 ) -> None:
-    """Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+    r"""Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
 
     Under torchrun several processes share the images.
 
@@ -155,13 +202,30 @@ def evaluate_command(
 
         detops eval
 
-        detops eval --weights runs/trees/weights.pt --data my/val.json --output results.json
+        detops eval --weights runs/mine/weights.pt --data my/val.json --output results.json
 
-        detops eval --weights runs/voc/weights.pt --data 'VOC2007?split=test&difficult=use'
+        detops eval --weights runs/mine/weights.pt --data 'VOC2007?split=test&difficult=use' \
+            --class-map tree=oak
+
+        detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
+            --data coco/instances_val2017.json
     """
     from .engine.command import rate
 
-    rate(weights, data, out, err, images, output, max_detections, skip_broken, device)
+    cfg = None if config is None else _load_config(config, [])
+    rate(
+        weights,
+        data,
+        out,
+        err,
+        images,
+        output,
+        max_detections,
+        skip_broken,
+        device,
+        cfg,
+        _class_map(class_map),
+    )
 
 
 @app.command()
@@ -170,7 +234,8 @@ def detect(
     weights: Weights = DEFAULT_WEIGHTS,
     output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write boxes and masks (RLE) to this file.")
+        Path | None,
+        typer.Option("--json", help="Also write boxes, masks (RLE), keypoints to this file."),
     ] = None,
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
@@ -183,6 +248,9 @@ def detect(
 ) -> None:
     """Detect objects in images, and draw them.
 
+    The tree-crown detector looks for trees in aerial photographs, and for nothing else. An image
+    that cannot be read is told of, and the others are worked on; the exit status is then 1.
+
     For example:
 
         detops detect photo.jpg
@@ -192,43 +260,22 @@ def detect(
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
             --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
     """
-    from .data import load_image
     from .engine import Detector
-    from .engine.command import write_json
-    from .engine.progress import counting_progress
-    from .visualize import draw_detections
+    from .engine.detect_files import detect_files
 
-    for path in images:
-        if not path.is_file():
-            raise UsageError(f"{path}: no such image file")
-    if config is None:
-        detector = Detector.from_checkpoint(weights, device)
-    else:
-        detector = Detector.from_weights(weights, _load_config(config, []), device)
-    output.mkdir(parents=True, exist_ok=True)
-    several = len(detector.names) > 1
-    entries, used = [], set()
-    with counting_progress(err, "detecting") as report:
-        for number, path in enumerate(images, start=1):
-            pixels = load_image(path)
-            found = detector.detect(pixels, score_threshold)
-            picture = draw_detections(
-                pixels,
-                found["boxes"],
-                found["scores"],
-                found["labels"],
-                found["names"] if several else None,
-                masks=found.get("masks"),
-            )
-            # Images of the same name from two folders must not overwrite one another.
-            name = path.stem if path.stem not in used else f"{path.stem}_{number}"
-            used.add(name)
-            picture.save(output / f"{name}.png")
-            entries.append(_image_entry(path, pixels.shape, found))
-            report(number, len(images))
-            out.print(f"{path}: {len(found['scores'])} found, {output / name}.png")
-    if json_file is not None:
-        write_json(json_file, entries)
+    def make_detector() -> Detector:
+        if config is None:
+            return Detector.from_checkpoint(weights, device)
+        return Detector.from_weights(weights, _load_config(config, []), device)
+
+    def complain(problem: str) -> None:
+        _fail(problem, SOME_FAILED)
+
+    failed, last_error = detect_files(
+        make_detector, images, output, json_file, score_threshold, out, err, complain
+    )
+    if failed:
+        raise SomeFailed(f"{failed} of {len(images)} images failed") from last_error
 
 
 @app.command("demo")
@@ -278,18 +325,26 @@ def bench(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A choice of cases, in a minute.")] = False,
     device: Device = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP", help="With corners: ops to take, or tiny. Repeatable."),
+    ] = None,
 ) -> None:
     """Time the operators against torchvision's and plain PyTorch.
+
+    `detops bench corners` compares the RoI ops where inputs are unusual, and tiny calls of all ops.
 
     For example:
 
         detops bench --quick
 
         detops bench nms roi_align --threads 1 --output results/
+
+        detops bench corners --only roi_align
     """
     from .bench.command import run as run_benchmarks
 
-    run_benchmarks(ops or [], output, readme, threads, quick, device, out, err)
+    run_benchmarks(ops or [], output, readme, threads, quick, device, only or [], out, err)
 
 
 @app.command()
@@ -315,7 +370,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those after the program's name; the process's own by default.
 
     Returns:
-        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise.
+        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise,
+        and where a part of the work failed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
@@ -326,16 +382,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(app(arguments, prog_name="detops", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped", INTERRUPTED)
+    except SystemExit as stop:
+        # A signal, which several processes get together.
+        if _rank() == "0" and hasattr(stop, "message"):
+            print(f"detops: {stop.message}", file=sys.stderr)
+        return int(stop.code or 0)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             return USER_ERROR  # the help it stands for has been printed
         if debug:
             err.print_exception()
+        if isinstance(error, SomeFailed):
+            return _fail(str(error), SOME_FAILED)
         usage_message = getattr(error, "format_message", None)
         if usage_message is not None:
             return _fail(usage_message(), USER_ERROR)
         if isinstance(error, _user_errors()):
-            return _fail(str(error), USER_ERROR)
+            # A remedy in Python's terms is of no use here.
+            advising = getattr(error, "advising", None)
+            return _fail(str(advising("--skip-broken") if advising else error), USER_ERROR)
         hint = "" if debug else " (--debug shows where)"
         return _fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)
 
@@ -352,38 +417,31 @@ def _user_errors() -> tuple[type[Exception], ...]:
 
 def _fail(message: str, status: int) -> int:
     # Every process tells its error, since that may be its alone, but the main one's looks plain.
-    number = os.environ.get("RANK", "0")
+    number = _rank()
     who = "detops" if number == "0" else f"detops (process {number})"
     print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 
-def _load_config(path: Path, overrides: list[str]) -> Any:
+def _rank() -> str:
+    return os.environ.get("RANK", "0")
+
+
+def _load_config(path: Path, overrides: Sequence[str]) -> Any:
     from .config import load_config
 
+    # `configs/...` as in the examples, wherever the package is.
+    path = next(filter(Path.is_file, (path, PACKAGE / path)), path)
     if not path.is_file():
         raise UsageError(f"{path}: no such config file")
     return load_config(path, overrides)
 
 
+def _class_map(text: str | None) -> dict[str, str] | None:
+    from .data import read_class_map
+
+    return None if text is None else read_class_map(text)
+
+
 def _default_output(cfg: Any, config: Path) -> Path:
     return Path("runs") / config.stem if cfg.OUTPUT_DIR in ("", ".") else Path(cfg.OUTPUT_DIR)
-
-
-def _image_entry(path: Path, shape: Sequence[int], found: dict[str, Any]) -> dict[str, Any]:
-    columns = (found["boxes"].tolist(), found["names"], found["scores"].tolist())
-    detections: list[dict[str, Any]] = [
-        {"box": box, "name": name, "score": score}
-        for box, name, score in zip(*columns, strict=True)
-    ]
-    if "masks" in found:
-        from .ops import masks_to_rle
-
-        for detection, mask in zip(detections, masks_to_rle(found["masks"][:, 0]), strict=True):
-            detection["mask"] = mask
-    return {
-        "image": str(path),
-        "width": shape[2],
-        "height": shape[1],
-        "detections": detections,
-    }

@@ -13,16 +13,29 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from .ranges import outside
+
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
 # An item of the tuples that are empty by default, to tell the type of the others by.
 ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
+# Tuples that may be empty.
+MAY_BE_EMPTY = {
+    *ITEMS,
+    "MODEL.ROI_MASK_HEAD.CONV_LAYERS",
+    "MODEL.ROI_KEYPOINT_HEAD.CONV_LAYERS",
+    "MODEL.FBNET.DET_HEAD_BLOCKS",
+    "MODEL.FBNET.KPTS_HEAD_BLOCKS",
+    "MODEL.FBNET.MASK_HEAD_BLOCKS",
+    "SOLVER.STEPS",
+    "TEST.EXPECTED_RESULTS",
+}
 # Tuples whose items may be tuples.
 NESTED = {"MODEL.RPN.ANCHOR_SIZES", "MODEL.RETINANET.ANCHOR_SIZES"}
 
 
 class ConfigError(ValueError):
-    """A key that does not exist, a value of the wrong type, or a file that cannot be read."""
+    """A key that does not exist or comes twice, a wrong value, or a file that cannot be read."""
 
 
 def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -> DictConfig:
@@ -31,7 +44,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
     Args:
         path: YAML file, or None for the defaults alone.
         overrides: key, value, key, value...: ``["MODEL.MASK_ON", True]``. A value may be text, as
-            from a command line.
+            from a command line, where a tuple of names is ``[a.json, b.json]``, or one name alone.
 
     Returns:
         A read-only config with attribute access: ``cfg.MODEL.MASK_ON``.
@@ -66,7 +79,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = _text(path) if path == DEFAULTS else path.read_text(encoding="utf-8")
         # YAML 1.1 reads 1e-3 as text; _coerce turns it into the number that was meant.
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _Loader)
+    except ConfigError as error:
+        raise ConfigError(f"{path}:{error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -76,6 +91,20 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys and values, got {type(values).__name__}")
     return values
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that comes twice in a section, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The section as a dict."""
+        lines: dict[str, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise ConfigError(f"{line}: {key.value} is in line {lines[key.value]} already")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 def _nest(key: str, value: Any) -> dict[str, Any]:
@@ -99,7 +128,12 @@ def _merge(
                 raise ConfigError(f"{source}: {name}: expected keys and values, got {value!r}")
             _merge(target[key], value, defaults[key], source, prefix=f"{name}.")
         else:
-            target[key] = _coerce(defaults[key], value, name, source)
+            target[key] = value = _coerce(defaults[key], value, name, source)
+            allowed = outside(name, value)
+            if allowed is not None:
+                raise ConfigError(f"{source}: {name}: expected {allowed}, got {value}")
+            if not value and isinstance(value, list) and name not in MAY_BE_EMPTY:
+                raise ConfigError(f"{source}: {name}: expected at least one value, got {value}")
 
 
 def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
@@ -111,13 +145,15 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
         try:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            value = _yaml_list(text) if wanted is list else value
+            value = _typed_list(text, default, key) if wanted is list else value
+    if isinstance(value, str) and ("${" in value or value == "???"):
+        raise ConfigError(f"{source}: {key}: nothing is filled in here, got {value!r}")
     if wanted is list and isinstance(value, (list, tuple)):
         return _coerce_items(default, value, key, source)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    # bool is an int to Python, not to whoever writes a config; NaN is a number to nobody.
-    if type(value) is wanted and value == value:
+    # bool is an int to Python, not to whoever writes a config.
+    if type(value) is wanted:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
     raise ConfigError(f"{source}: {key}: expected {expected}, got {type(value).__name__} {value!r}")
@@ -139,8 +175,14 @@ def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -
     return items
 
 
-def _yaml_list(text: str) -> Any:
-    """A list of words as one types it, `[a.json, b.json]`; other text as it is."""
+def _typed_list(text: str, default: list, key: str) -> Any:
+    """A list of words as one types it, `[a.json, b.json]`, or one name; other text as it is."""
+    if isinstance(default[0] if default else ITEMS.get(key), str) and text.strip():
+        if text[0] not in "[(" and "," not in text:
+            return [text]
+        # YAML's colons and question marks, with which names may have options, mean other things.
+        if text[0] == "[" and text[-1] == "]" and not set(text) & set("'\"{}"):
+            return [word.strip() for word in text[1:-1].split(",") if word.strip()]
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

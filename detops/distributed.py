@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from .device import choose_device
+
 T = TypeVar("T")
 
 PATIENCE = 600  # seconds that the first process waits for the others
@@ -39,10 +41,11 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
         This process's device.
 
     Raises:
-        ValueError: a machine has fewer CUDA devices than processes, or one is asked for by number.
+        ValueError: a machine has fewer CUDA devices than processes, or one is asked for by number;
+            see also `choose_device`.
     """
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = choose_device(device)
     if not together or dist.is_initialized():
         yield place
         return

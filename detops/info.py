@@ -11,10 +11,10 @@ import torch
 
 def collect() -> dict[str, str]:
     """Versions, instruction set, threads and devices, by title."""
-    from . import _C, _build
+    from . import _C, __version__, _build
 
     facts = {
-        "detops": _version("detops"),
+        "detops": __version__,
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),
         "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",

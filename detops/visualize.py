@@ -24,6 +24,13 @@ PALETTE = (
     (90, 160, 255),
     (230, 230, 120),
 )
+# COCO's seventeen points of a person: which of them, from 0, a line joins.
+PERSON_SKELETON = (
+    *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8)),
+    *((7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),
+)
+PERSON_POINTS = 17
+POINT_RIM = (20, 20, 20, 255)
 TRUTH_COLOUR = (0, 229, 255)
 FILL_ALPHA, CONTOUR_ALPHA = 90, 255  # of masks
 SMALL_SIDE = 1200  # pixels; pictures no larger than this are enlarged, so that tags can be read
@@ -39,8 +46,10 @@ def draw_detections(
     names: Sequence[str] | None = None,
     ground_truth: Tensor | None = None,
     masks: Tensor | None = None,
+    keypoints: Tensor | None = None,
+    skeleton: Sequence[tuple[int, int]] | None = None,
 ) -> Image.Image:
-    """Draws boxes on an image, and masks where there are any.
+    """Draws boxes on an image, and masks and keypoints where there are any.
 
     Args:
         image: anything `load_image` takes.
@@ -51,14 +60,18 @@ def draw_detections(
         ground_truth: [m, 4] xyxy, drawn thin in a colour of its own.
         masks: bool or uint8 [n, H, W] or [n, 1, H, W] in the image's pixels, drawn translucent with
             a contour.
+        keypoints: [n, k, 3] as (x, y, visibility) in the image's pixels; not drawn where the
+            visibility is not positive.
+        skeleton: pairs of keypoints, from 0, that lines join; by default those of COCO's persons
+            if there are as many keypoints, else none.
 
     Returns:
         An RGB picture; twice the size of the image if that is small.
 
     Raises:
         ImageError: the image cannot be read.
-        ValueError: boxes are not [n, 4], scores, labels or names are not n, or masks are not n of
-            the image's size.
+        ValueError: boxes are not [n, 4], scores, labels or names are not n, masks are not n of the
+            image's size, or keypoints are not [n, k, 3] or not finite.
     """
     picture = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
     boxes = _checked("boxes", boxes)
@@ -69,6 +82,7 @@ def draw_detections(
                 f"draw_detections: expected {len(boxes)} {argument}, one per box, got {len(value)}"
             )
     shapes = None if masks is None else _checked_masks(masks, len(boxes), picture)
+    points = None if keypoints is None else _checked_keypoints(keypoints, len(boxes))
     scale = 2 if max(picture.size) <= SMALL_SIDE else 1
     if scale > 1:
         size = (picture.width * scale, picture.height * scale)
@@ -100,6 +114,12 @@ def draw_detections(
         words = [] if names is None else [names[index]]
         words += [] if scores is None else [f"{float(scores[index]):.2f}"]
         tags.append((corners, " ".join(words), colour))
+    if points is not None:
+        if skeleton is None:
+            skeleton = PERSON_SKELETON if points.shape[1] == PERSON_POINTS else ()
+        points[..., :2] *= scale * smoothing
+        for index in order:
+            _draw_keypoints(draw, points[index].tolist(), skeleton, colours[index], unit)
     for corners, text, colour in tags:
         if text:
             _draw_tag(draw, corners, text, colour, font, unit)
@@ -125,6 +145,24 @@ def _draw_mask(
     overlay.paste((*colour, CONTOUR_ALPHA), corner, shape)
     inner = shape.filter(ImageFilter.MinFilter(2 * line + 1))
     overlay.paste((*colour, FILL_ALPHA), corner, inner)
+
+
+def _draw_keypoints(
+    draw: ImageDraw.ImageDraw,
+    points: list[list[float]],
+    skeleton: Sequence[tuple[int, int]],
+    colour: tuple[int, int, int],
+    unit: float,
+) -> None:
+    for first, second in skeleton:
+        (x1, y1, v1), (x2, y2, v2) = points[first], points[second]
+        if v1 > 0 and v2 > 0:
+            draw.line((x1, y1, x2, y2), fill=(*colour, 255), width=round(2 * unit))
+    radius = 3 * unit
+    for x, y, visibility in points:
+        if visibility > 0:
+            circle = (x - radius, y - radius, x + radius, y + radius)
+            draw.ellipse(circle, fill=(*colour, 255), outline=POINT_RIM, width=round(unit))
 
 
 def _draw_tag(
@@ -168,6 +206,17 @@ def _checked_masks(masks: Tensor, count: int, picture: Image.Image) -> np.ndarra
             f"{list(masks.shape)}"
         )
     return masks.bool().cpu().numpy()
+
+
+def _checked_keypoints(keypoints: Tensor, count: int) -> Tensor:
+    if keypoints.dim() != 3 or len(keypoints) != count or keypoints.shape[2] != 3:
+        raise ValueError(
+            f"draw_detections: expected keypoints of shape [{count}, k, 3], got "
+            f"{list(keypoints.shape)}"
+        )
+    if not torch.isfinite(keypoints).all():
+        raise ValueError("draw_detections: expected finite keypoints, got NaN or infinity")
+    return keypoints.detach().float().cpu().clone()
 
 
 def _ordered(box: list[float]) -> list[float]:

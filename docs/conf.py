@@ -1,4 +1,4 @@
-"""Sphinx configuration: ``make docs``. Code in the pages is included from the sources."""
+"""Sphinx configuration: ``make docs``."""
 
 import detops
 

@@ -7,6 +7,9 @@ import detops
 
 # Without it cuBLAS refuses to work under torch.use_deterministic_algorithms(True).
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Side by side, each process has one processor.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
 ISAS = ("baseline", "avx2", "avx512")
 NEEDS_GPU = pytest.mark.skipif(
     not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
@@ -21,6 +24,7 @@ LARGE_WAYS = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks select
 def pytest_collection_modifyitems(config, items):
     """CUDA kernels have no instruction sets; where they are emulated, only they are tested."""
     emulated = detops._C.emulated
@@ -35,6 +39,11 @@ def pytest_collection_modifyitems(config, items):
         large = params.get("way") in LARGE_WAYS
         return "device" in item.fixturenames and not on_gpu and not large
 
+    own = detops._C.cpu_isa()
+    for item in items:
+        # A kernel that is wrong on one instruction set alone is rare enough for the whole suite.
+        if hasattr(item, "callspec") and item.callspec.params.get("isa", own) != own:
+            item.add_marker(pytest.mark.slow)
     config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
     items[:] = filter(is_of_use, items)
 

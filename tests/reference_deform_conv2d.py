@@ -4,11 +4,19 @@ import torch
 from torch import Tensor
 
 
-def sample(image: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Bilinear samples of ``image [C, H, W]`` at ``y, x [P]``, zeros outside: ``[C, P]``."""
+def sample(image: Tensor, y: Tensor, x: Tensor, edge_gradient: bool) -> Tensor:
+    """Bilinear samples of ``image [C, H, W]`` at ``y, x [P]``, zeros outside: ``[C, P]``.
+
+    A sample at exactly -1 is zero. Its derivative by its place is for torchvision that of the side
+    within the image, and for detectron2, mmcv and maskrcnn-benchmark, whose formulas begin with
+    ``if (y <= -1 || y >= height || ...) return 0``, zero.
+    """
     height, width = image.shape[1:]
     # Comparing with NaN is false.
-    counts = (y > -1) & (y < height) & (x > -1) & (x < width)
+    if edge_gradient:
+        counts = (y >= -1) & (y < height) & (x >= -1) & (x < width)
+    else:
+        counts = (y > -1) & (y < height) & (x > -1) & (x < width)
     y, x = torch.where(counts, y, -9.0), torch.where(counts, x, -9.0)
     low_y, low_x = y.detach().floor(), x.detach().floor()
     total = image.new_zeros(image.size(0), y.numel())
@@ -29,8 +37,9 @@ def deform_conv2d(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
     mask: Tensor | None = None,
+    edge_gradient: bool = True,
 ) -> Tensor:
-    """Kernel point by kernel point, differentiable."""
+    """Kernel point by kernel point, differentiable; by torchvision's rule, or see ``sample``."""
     outputs, per_group, kernel_height, kernel_width = weight.shape
     images, channels = input.shape[:2]
     points = kernel_height * kernel_width
@@ -47,7 +56,8 @@ def deform_conv2d(
             x = column - padding[1] + k % kernel_width * dilation[1]
             parts = []
             for d, part in enumerate(input[n].chunk(offset_groups)):
-                value = sample(part, y + offset[n, d, k, 0], x + offset[n, d, k, 1])
+                moved = y + offset[n, d, k, 0], x + offset[n, d, k, 1]
+                value = sample(part, *moved, edge_gradient)
                 if mask is not None:
                     value = value * mask[n].view(offset_groups, points, -1)[d, k]
                 parts.append(value)

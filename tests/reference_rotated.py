@@ -97,6 +97,8 @@ def random_boxes(generator, count, dtype=torch.float32, kind="mixed"):
         boxes[:, 4] = (boxes[:, 4] / 45).round() * 45
     if kind == "sizes":
         boxes[:, 2:4] *= torch.exp(torch.randn(count, 1, generator=generator) * 3).double()
+    if kind == "one centre":
+        boxes[:, :2] = 50
     return boxes.to(dtype)
 
 

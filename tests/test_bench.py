@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 
@@ -7,6 +8,7 @@ import torch
 
 import detops
 from detops import cli
+from detops.bench import corner_calls, corner_report, corners
 from detops.bench import run as bench_run
 from detops.bench.case import Case, clustered, plain_iou
 from detops.bench.nms import plain_nms
@@ -40,6 +42,9 @@ def test_every_case_runs_once_and_agrees(monkeypatch):
             theirs = other()
             if case.op == "batched_nms":  # torchvision's order among ties is not stable
                 assert set(ours.tolist()) == set(theirs.tolist())
+                continue
+            if case.op.startswith("masks_to_rle"):  # pycocotools' text is bytes
+                assert ours == [{**mask, "counts": mask["counts"].decode()} for mask in theirs]
                 continue
             pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
             for x, y in pairs:
@@ -101,3 +106,69 @@ def test_bad_usage(arguments, message, monkeypatch, tmp_path, capsys):
     (tmp_path / "empty.md").write_text("")
     assert cli.main(["bench", *(a.format(tmp=tmp_path) for a in arguments)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("op", corners.OPS)
+def test_corners_meet_every_feasible_pair(op):
+    rows, missing = corners.covering(op)
+    assert all(corners.feasible(row) for row in rows)
+    met = {
+        f"{a} {getattr(row, a)} with {b} {getattr(row, b)}"
+        for row in rows
+        for a, b in itertools.combinations(corners.LEVELS, 2)
+    }
+    every = {
+        f"{a} {x} with {b} {y}"
+        for a, b in itertools.combinations(corners.LEVELS, 2)
+        for x in corners.LEVELS[a]
+        for y in corners.LEVELS[b]
+    }
+    assert met | set(missing) == every and not met & set(missing)
+
+
+@pytest.mark.parametrize("op", corners.OPS)
+def test_corners_do_the_same_work(op):
+    for corner in corners.corners((op,)):
+        if corner.op != op or (op == "ps_roi_pool" and corner.extent == "whole"):
+            continue  # torchvision's ps_roi_pool reaches the last row and column as well
+        ours, theirs = (call() for call in corner_calls.calls(corners.narrowed(corner)))
+        tolerance = 1e-4 if corner.dtype == "float32" else 2e-2
+        ours, theirs = (x if isinstance(x, (list, tuple)) else (x,) for x in (ours, theirs))
+        for x, y in zip(ours, theirs, strict=False):  # without what stands beside the result
+            if x.dtype != torch.int32:
+                atol = tolerance * max(1.0, y.abs().max().item())
+                torch.testing.assert_close(x, y, rtol=tolerance, atol=atol)
+
+
+def test_tiny_corners_do_the_same_work():
+    for case in corner_calls.tiny():
+        ours, theirs = case.ours(), case.torchvision()
+        if isinstance(ours, torch.Tensor):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_corners_command(monkeypatch, tmp_path, capsys):
+    some = [corners.narrowed(row) for row in corners.covering("roi_pool")[0][:3]]
+    monkeypatch.setattr(corner_report, "corners", lambda only: some)
+    monkeypatch.setattr(corner_report, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(corner_report, "BLOCK_SECONDS", 0.0)
+    monkeypatch.setattr(corner_report, "peak_of", lambda call: 3 << 20)
+    arguments = ["bench", "corners", "--only", "roi_pool", "--output", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    (written,) = tmp_path.glob("corners-*.json")
+    rows = json.loads(written.read_text())["results"]
+    assert len(rows) == 3 and all(row["memory"] == 1 for row in rows)
+    table = written.with_suffix(".md").read_text()
+    assert "`roi_pool " in table and "no row has rois 1000 with size 512" in table
+    assert cli.main(["bench", "corners", "--quick"]) == 2
+    assert "only --only, --output" in capsys.readouterr().err
+    assert cli.main(["bench", "nms", "--only", "nms"]) == 2
+
+
+def test_corner_rows():
+    row = corner_report.Row("roi_align", "x", "NCHW", "float32", 1.0, 0.95, (0.9, 1.05))
+    assert not row.below and row.memory is None
+    row.spread = (0.94, 0.96)
+    assert row.below
+    fast = corner_report.Row("a", "b", "", "float32", 1.0, 2.0, (2.0, 2.0), 5 << 20, 2 << 20)
+    assert fast.memory == 2.5 and fast.below

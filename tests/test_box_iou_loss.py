@@ -253,9 +253,9 @@ B = torch.rand(3, 4)
         ((B[:, :3], B), r"boxes1 must be \[..., 4\], got \[3, 3\]"),
         ((torch.tensor(1.0), B), r"boxes1 must be \[..., 4\], got \[\]"),
         ((B, B[:2]), r"boxes2 must be \[3, 4\], got \[2, 4\]"),
-        ((B, B[0]), r"boxes2 must be \[3, 4\], got \[4\]"),
-        ((B.long(), B), "boxes1 must be float32.*got Long"),
-        ((B, B.long()), "boxes2 must be float32.*got Long"),
+        ((B, B[:, :1]), r"boxes2 must be \[3, 4\], got \[3, 1\]"),
+        ((B > 0, B), "boxes1 must be float32.*got Bool"),
+        ((B, B > 0), "boxes2 must be float32.*got Bool"),
         ((B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

@@ -1,13 +1,17 @@
+import itertools
+
 import pytest
 import reference
 import torch
 import torchvision
+from torch._dynamo.testing import CompileCounter
 from torch.autograd import gradcheck
 
 import detops
 
 UPRIGHT = ["xyxy", "xywh", "cxcywh"]
 ROTATED = ["xywhr", "cxcywhr", "xyxyxyxy"]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
 def rotated_boxes(fmt):
@@ -56,6 +60,35 @@ def test_area(device):
     assert detops.box_area(torch.tensor([[1, 2, 4, 6]], device=device)).tolist() == [12]
 
 
+@pytest.mark.parametrize("fmt", UPRIGHT)
+def test_area_of_formats(device, fmt):
+    boxes = torchvision.ops.box_convert(reference.random_boxes(30), "xyxy", fmt).to(device)
+    expected = torchvision.ops.box_area(boxes, fmt)
+    torch.testing.assert_close(detops.box_area(boxes, fmt), expected)
+    assert torch.equal(detops.box_area(boxes, fmt=fmt), detops.box_area(boxes, fmt))
+    with pytest.raises(ValueError, match="detops.box_area: fmt must be xyxy, xywh or cxcywh"):
+        detops.box_area(boxes, "xyxyxyxy")
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_boxes(device, dtype):
+    side = min(300, torch.iinfo(dtype).max - 7)
+    boxes = torch.tensor([[0, 0, side, side], [5, 7, side, side]], dtype=dtype, device=device)
+    for fmt in UPRIGHT:
+        area = detops.box_area(boxes, fmt)
+        expected = torchvision.ops.box_area(boxes, fmt)
+        assert area.dtype == expected.dtype and torch.equal(area, expected)
+    wide = torch.promote_types(dtype, torch.int32)
+    for formats in itertools.product(UPRIGHT, UPRIGHT):
+        found = detops.box_convert(boxes, *formats)
+        expected = torchvision.ops.box_convert(boxes.to(wide), *formats)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    clipped = detops.clip_boxes_to_image(boxes, (70000, 30))
+    expected = torchvision.ops.clip_boxes_to_image(boxes.long(), (70000, 30)).to(dtype)
+    assert torch.equal(clipped, expected) and clipped.dtype == dtype
+    assert detops.remove_small_boxes(boxes, side - 5).tolist() == [0]
+
+
 def test_clip(device):
     boxes = (reference.random_boxes(30) - 40).to(device)
     expected = torchvision.ops.clip_boxes_to_image(boxes, (30, 20))
@@ -72,6 +105,51 @@ def test_remove_small(device):
     for size in (0, 5.0, 20.0, 1e9):
         expected = torchvision.ops.remove_small_boxes(boxes, size)
         assert torch.equal(detops.remove_small_boxes(boxes, size), expected)
+
+
+CALLS = {
+    "box_area": detops.box_area,
+    "box_convert": lambda b: detops.box_convert(b, "xyxy", "cxcywh"),
+    "rotated": lambda b: detops.box_convert(
+        detops.box_convert(torch.cat([b, b[:, :1]], 1), "xywhr", "xyxyxyxy"), "xyxyxyxy", "xywhr"
+    ),
+    "clip_boxes_to_image": lambda b: detops.clip_boxes_to_image(b, (50, 60)),
+    "remove_small_boxes": lambda b: detops.remove_small_boxes(b, 5.0),
+}
+
+
+@pytest.mark.parametrize("after_nms", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_any_number_of_boxes_compiles_once(name, after_nms):
+    def call(boxes, scores):
+        if after_nms:
+            boxes = boxes[detops.nms(boxes, scores, 0.5)]
+        return CALLS[name](boxes)
+
+    counter = CompileCounter()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=counter)
+        for count in range(1, 11):
+            arguments = reference.random_boxes(count), torch.rand(count)
+            torch.testing.assert_close(compiled(*arguments), call(*arguments))
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_export_with_any_number_of_boxes(name):
+    class Module(torch.nn.Module):
+        def forward(self, boxes, scores):
+            return CALLS[name](boxes), CALLS[name](boxes[detops.nms(boxes, scores, 0.5)])
+
+    count = torch.export.Dim("count")
+    arguments = reference.random_boxes(7), torch.rand(7)
+    exported = torch.export.export(
+        Module(), arguments, dynamic_shapes=({0: count}, {0: count})
+    ).module()
+    for other in (2, 30):
+        arguments = reference.random_boxes(other), torch.rand(other)
+        torch.testing.assert_close(exported(*arguments), Module()(*arguments))
 
 
 def test_compile():

@@ -1,6 +1,10 @@
-import pytest
+import math
 
-from detops.config import ConfigError, dump_config, load_config
+import pytest
+from omegaconf import OmegaConf
+
+from detops.config import ITEMS, ConfigError, dump_config, load_config
+from detops.ranges import RANGE_OF, RANGES, Range, outside
 
 
 def write(path, text):
@@ -84,7 +88,26 @@ def test_round_trip_and_read_only(tmp_path):
         ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
         ("TEST: {BBOX_AUG: {SCALES: [4.5]}}", r"TEST.BBOX_AUG.SCALES\[0\]: expected int"),
         ("{[1]: 2}", "config.yaml: not YAML"),
-        ("SOLVER: {BASE_LR: .nan}", "SOLVER.BASE_LR: expected float, got float nan"),
+        ("SOLVER: {BASE_LR: .nan}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got nan"),
+        ("SOLVER: {BASE_LR: .inf}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got inf"),
+        ("SOLVER: {BASE_LR: -0.1}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got -0.1"),
+        ("SOLVER: {MAX_ITER: -3}", "config.yaml: SOLVER.MAX_ITER: expected at least 1, got -3"),
+        ("SOLVER: {STEPS: [1, -2]}", "SOLVER.STEPS: expected at least 0, got .1, -2."),
+        (
+            "SOLVER: {EMA_DECAY: 1.0}",
+            "SOLVER.EMA_DECAY: expected at least 0 and less than 1, got 1",
+        ),
+        ("INPUT: {PIXEL_MEAN: [1, .inf, 1]}", "INPUT.PIXEL_MEAN: expected a finite number, got"),
+        ("INPUT: {PIXEL_STD: [1, 0, 1]}", "INPUT.PIXEL_STD: expected more than 0, got .1.0, 0.0"),
+        ("MODEL: {RETINANET: {PRIOR_PROB: 1}}", "expected more than 0 and less than 1, got 1"),
+        ("INPUT: {MIN_SIZE_TRAIN: []}", "INPUT.MIN_SIZE_TRAIN: expected at least one value, got"),
+        ("OUTPUT_DIR: '${oc.env:HOME}'", "config.yaml: OUTPUT_DIR: nothing is filled in here, got"),
+        ("MODEL: {WEIGHT: 'a${MODEL.DEVICE}'}", "MODEL.WEIGHT: nothing is filled in here, got 'a"),
+        ("DATASETS: {TRAIN: ['${oc.env:HOME}']}", r"TRAIN\[0\]: nothing is filled in here, got"),
+        ("OUTPUT_DIR: ???", "OUTPUT_DIR: nothing is filled in here, got '...'"),
+        ("SOLVER:\n  MAX_ITER: 1\n  MAX_ITER: 2", "config.yaml:3: MAX_ITER is in line 2 already"),
+        ("SOLVER: {MAX_ITER: 1, MAX_ITER: 1}", "config.yaml:1: MAX_ITER is in line 1 already"),
+        ("MODEL: {}\nSOLVER: {}\nMODEL: {}", "config.yaml:3: MODEL is in line 1 already"),
         ("1: 2", "config.yaml: unknown key 1; known here: MODEL"),
         ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),
@@ -97,11 +120,47 @@ def test_errors_name_key_and_file(tmp_path, text, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["[a.json, b/c.json]", "['a.json', 'b/c.json']", "('a.json','b/c.json')"]
-)
-def test_list_of_words_as_one_types_it(text):
-    assert list(load_config(None, ["DATASETS.TEST", text]).DATASETS.TEST) == ["a.json", "b/c.json"]
+def leaves(section, prefix=""):
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def test_every_number_has_a_range_and_the_defaults_are_in_them():
+    numbers = set()
+    for key, value in leaves(OmegaConf.to_container(load_config())):
+        first = value[0] if isinstance(value, list) and value else ITEMS.get(key, value)
+        if type(first) in (int, float):
+            numbers.add(key)
+            assert outside(key, value) is None, key
+    assert numbers == set(RANGE_OF) and len(numbers) > 100
+    assert len(RANGE_OF) == sum(map(len, RANGES.values()))
+
+
+@pytest.mark.parametrize("key", RANGE_OF)
+def test_numbers_beyond_a_range_are_refused(key):
+    default = OmegaConf.select(load_config(), key)
+    is_tuple = OmegaConf.is_list(default)
+    item = default[0] if is_tuple and default else ITEMS.get(key, default)
+    allowed = RANGE_OF[key]
+    wrong = [math.nan, math.inf, -math.inf] if isinstance(item, float) else []
+    step = 1 if isinstance(item, int) else 0.5
+    for bound, beyond, itself in (
+        (allowed.least, allowed.least - step, allowed.above),
+        (allowed.most, allowed.most + step, allowed.below),
+    ):
+        if math.isfinite(bound):
+            wrong += [type(item)(beyond)] + [type(item)(bound)] * itself
+    assert wrong or allowed == Range()
+    for value in wrong:
+        with pytest.raises(ConfigError, match=f"^overrides: {key}: expected (more|at|less|a fin)"):
+            load_config(None, [key, (value,) if is_tuple else value])
+    for bound, itself in ((allowed.least, not allowed.above), (allowed.most, not allowed.below)):
+        if math.isfinite(bound) and itself:
+            value = type(item)(bound)
+            load_config(None, [key, (value,) if is_tuple else value])
 
 
 def test_errors_of_overrides():

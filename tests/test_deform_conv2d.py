@@ -83,16 +83,27 @@ def test_no_offset_is_a_convolution(isa, device, layout):
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
 
 
-def test_gradients_at_whole_numbers_are_torchvisions(isa, device):
+@pytest.mark.parametrize("size", [0, 1, -1, "any"])
+def test_gradients_at_whole_numbers_are_torchvisions(isa, device, size):
     # Where training begins: all samples lie on pixels, some exactly one pixel outside.
     tensors, window = arguments("plain", device=device)
-    for size in (0.0, 1.0, -1.0):
-        offset = torch.full_like(tensors[1], size).requires_grad_()
-        moved = (tensors[0], offset, *tensors[2:])
-        check_all(
-            gradients(detops.deform_conv2d, moved, window),
-            gradients(torchvision.ops.deform_conv2d, as_double(moved), window),
-        )
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randint(-2, 3, tensors[1].shape, generator=generator).to(tensors[1])
+    offset = whole if size == "any" else torch.full_like(tensors[1], size)
+    moved = (tensors[0], offset.detach().requires_grad_(), *tensors[2:])
+    ours = gradients(detops.deform_conv2d, moved, window)
+    check_all(ours, gradients(torchvision.ops.deform_conv2d, as_double(moved), window))
+    if device == "cpu":
+        check_all(ours, gradients(reference.deform_conv2d, as_double(moved), window))
+
+
+def test_a_sample_at_exactly_minus_one_has_a_gradient(device):
+    x = torch.rand(1, 1, 3, 3, device=device)
+    offset = torch.zeros(1, 18, 3, 3, device=device).requires_grad_()
+    weight = torch.ones(1, 1, 3, 3, device=device)
+    detops.deform_conv2d(x, offset, weight, padding=1).sum().backward()
+    # Of the point in the first row of the kernel and the middle of it, along y, in the first row.
+    torch.testing.assert_close(offset.grad[0, 2, 0], x[0, 0, 0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

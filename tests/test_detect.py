@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from detops.device import choose_device
 from detops.engine import Detector
 from detops.visualize import draw_detections
 
@@ -65,3 +66,13 @@ def test_picture_errors():
         draw_detections(image, boxes, torch.zeros(3))
     with pytest.raises(ValueError, match="finite"):
         draw_detections(image, boxes * math.nan)
+
+
+def test_devices():
+    assert choose_device("cpu") == choose_device(torch.device("cpu")) == torch.device("cpu")
+    assert choose_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("gpu", "", "cuda:", "cuda:x", "mps", "meta", "0"):
+        with pytest.raises(ValueError, match=rf"expected cpu, cuda or cuda:<number>, got '{name}'"):
+            Detector(Bright(), ["tree"], device=name)
+    with pytest.raises(ValueError, match="CUDA devices there are, got cuda:99"):
+        choose_device("cuda:99")

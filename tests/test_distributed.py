@@ -15,6 +15,8 @@ from detops import cli
 from detops.distributed import best_indices, gather_objects, mean_count, on_main, processes
 from detops.engine import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -87,7 +89,8 @@ def test_head_without_samples_in_one_process(folder):
 
 def test_only_the_main_process_writes(folder):
     names = {file.name for file in (folder / "branches").iterdir()}
-    assert names == {"checkpoint.pt", "metrics.jsonl"}
+    checkpoints = {f"checkpoint_{step:06}.pt" for step in (4, 8, 10)}
+    assert names == checkpoints | {"checkpoint.pt", "metrics.jsonl"}
 
 
 def test_evaluation_is_that_of_one_process(results):
@@ -132,7 +135,8 @@ def test_command_line(tmp_path, capsys):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained 3 steps") == 1
     assert {file.name for file in run.iterdir()} == {
-        *("checkpoint.pt", "metrics.jsonl", "results.json", "weights.pt")
+        *("checkpoint_000003.pt", "checkpoint.pt"),
+        *("metrics.jsonl", "results.json", "weights.pt"),
     }
     assert ["evaluation" in record for record in curves(run)] == [False, False, True]
     rated = json.loads((run / "results.json").read_text())["evaluation"]["val.json"]

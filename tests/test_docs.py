@@ -16,7 +16,10 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "tutorial" / "failures.md"
 PACKAGE = Path(detops.__file__).parent
 
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
+]
 
 
 def run(*command, **environment):

@@ -21,6 +21,8 @@ from detops.engine import (
 from detops.engine.checkpoint import load_weights, save_checkpoint
 from detops.engine.solver import learning_rate_factor
 
+pytestmark = pytest.mark.slow
+
 
 class Tiny(nn.Module):
     """Losses of a few parameters, with random numbers in it as the samplers of a detector have."""
@@ -236,10 +238,10 @@ def test_resume_refuses_what_does_not_fit(tmp_path):
         trainer(tmp_path, names=("b",)).resume()
     with pytest.raises(CheckpointError, match="EMA_DECAY"):
         trainer(tmp_path, EMA_DECAY=0.0).resume()
-    with pytest.raises(CheckpointError, match="optimizer"):
-        trainer(tmp_path, **{"WARMUP_ITERS": 1}).__class__._load_optimizer(
-            run, {"param_groups": [], "state": {}}, tmp_path
-        )
+    with pytest.raises(CheckpointError, match="exp_avg.*SGD has momentum_buffer.*OPTIMIZER"):
+        trainer(tmp_path, OPTIMIZER="SGD").resume()
+    with pytest.raises(CheckpointError, match=r"is of step 8, SOLVER.MAX_ITER is 7"):
+        trainer(tmp_path, MAX_ITER=7).resume()
     save_weights(tmp_path / "w.pt", run.model.state_dict(), "", ["a"])
     with pytest.raises(CheckpointError, match="weights only"):
         run.resume(tmp_path / "w.pt")
@@ -249,7 +251,7 @@ def test_loss_that_is_not_finite(tmp_path):
     run = trainer(tmp_path)
     with torch.no_grad():
         run.model.conv.bias[0] = math.nan
-    with pytest.raises(TrainingError, match=r"step 1: .*loss_a nan.*BASE_LR"):
+    with pytest.raises(TrainingError, match=r"step 1: .*loss_a.* not finite.*BASE_LR"):
         run.run()
     assert not run.checkpoint_path.exists()
 

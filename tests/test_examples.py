@@ -7,7 +7,10 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree"),
+]
 
 
 def run(*command):

@@ -1,6 +1,7 @@
 """The maskrcnn-benchmark family's deformable convolutions, called as its detectors do."""
 
 import pytest
+import reference_deform_conv2d as reference
 import torch
 import torchvision
 from family_layers import DeformConv, ModulatedDeformConv
@@ -45,6 +46,42 @@ def test_version_2(device, with_bias):
     ours = ModulatedDeformConv.apply(x, offset, mask, weight, bias, 2, 1, 1, 2, 2)
     theirs = torchvision.ops.deform_conv2d(x, offset, weight, bias, (2, 2), (1, 1), (1, 1), mask)
     compare(ours, theirs, [t for t in (x, offset, mask, weight, bias) if t is not None])
+
+
+@pytest.mark.parametrize("size", [0, 1, -1, "any"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_sample_at_exactly_minus_one_has_no_gradient(isa, device, version, size):
+    """Theirs is another rule than torchvision's: zero offsets, where training begins, show it."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = random(generator, device, 2, 4, 7, 7), random(generator, device, 6, 4, 3, 3)
+    mask = random(generator, device, 2, 9, 7, 7)
+    whole = torch.randint(-2, 3, (2, 18, 7, 7), generator=generator).float()
+    offset = whole if size == "any" else torch.full_like(whole, size)
+    offset = offset.to(device).requires_grad_()
+    tensors, masks = [x, offset, weight], {}
+    if version == 1:
+        ours = DeformConv.apply(x, offset, weight, (1, 1), (1, 1), (1, 1), 1, 1)
+    else:
+        tensors, masks = [*tensors, mask], {"mask": mask.cpu().double()}
+        ours = ModulatedDeformConv.apply(x, offset, mask, weight, None, 1, 1, 1, 1, 1)
+    grad = torch.randn(ours.shape, generator=generator).to(device)
+    found = torch.autograd.grad(ours, tensors, grad)
+    double = [t.detach().cpu().double().requires_grad_() for t in tensors]
+    if version == 2:
+        masks["mask"] = double[3]
+    differ = []
+    for edge_gradient in (False, True):
+        expected = reference.deform_conv2d(
+            *double[:3], padding=(1, 1), **masks, edge_gradient=edge_gradient
+        )
+        results = torch.autograd.grad(expected, double, grad.cpu().double())
+        differ.append(
+            any(
+                not torch.allclose(one.cpu().double(), other, 1e-4, 1e-4)
+                for one, other in zip(found, results, strict=True)
+            )
+        )
+    assert differ == [False, size != 1]
 
 
 def test_parameters_add_up_and_outputs_take_their_size(device):

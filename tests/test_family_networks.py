@@ -12,6 +12,8 @@ from detops.config import ConfigError, load_config
 from detops.modeling import build_detection_model
 from detops.modeling.image_list import to_image_list
 
+pytestmark = pytest.mark.slow
+
 # Names of the family's files and of ours for the same network.
 SHIPPED = {
     "e2e_mask_rcnn_R_50_C4_1x": "mask_rcnn_R_50_C4_1x",

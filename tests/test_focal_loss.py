@@ -154,6 +154,15 @@ def test_mixed_dtypes(device):
         torch.testing.assert_close(grad, exact[1], rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_meta_tensors(reduction):
+    x = torch.empty(9, 5, dtype=torch.float16, device="meta", requires_grad=True)
+    loss, grad = with_gradient(detops.sigmoid_focal_loss, x, x.detach(), reduction=reduction)
+    assert loss.is_meta and loss.dtype == torch.float16
+    assert loss.shape == ((9, 5) if reduction == "none" else ())
+    assert grad.is_meta and grad.shape == x.shape
+
+
 def test_autocast_returns_float32(device):
     x, t = inputs(9, 5, dtype=torch.bfloat16, device=device)
     compiled = torch.compile(detops.sigmoid_focal_loss, fullgraph=True, backend="aot_eager")

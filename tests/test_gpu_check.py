@@ -17,6 +17,8 @@ import gpu_bench  # noqa: E402
 import gpu_check  # noqa: E402
 from gpu_summary import FLOORS, bandwidth, floors, summary  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu(capsys):

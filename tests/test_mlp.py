@@ -42,7 +42,7 @@ def test_half_precision_is_float32_rounded(device, dtype):
         wide = reference.mlp(*[a.float() for a in args])
         got = detops.mlp(*args)
         assert got.dtype == dtype
-        torch.testing.assert_close(got.float(), wide, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(got.float(), wide, rtol=torch.finfo(dtype).eps / 2, atol=2e-6)
 
 
 def test_derivatives(device):

@@ -4,6 +4,8 @@ import torch
 from detops.config import ConfigError, load_config
 from detops.modeling import build_detection_model
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "MODEL.RESNETS.STEM_OUT_CHANNELS", 16, "MODEL.RESNETS.RES2_OUT_CHANNELS", 16,
     "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", 16, "MODEL.ROI_BOX_HEAD.MLP_HEAD_DIM", 32,

@@ -15,6 +15,8 @@ from detops.modeling.roi_heads.keypoint import (
 from detops.modeling.roi_heads.keypoint.inference import heatmaps_to_keypoints
 from detops.modeling.roi_heads.keypoint.loss import keypoint_cells, keypoint_loss
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "MODEL.KEYPOINT_ON", True, "MODEL.ROI_KEYPOINT_HEAD.SHARE_BOX_FEATURE_EXTRACTOR", False,
     "MODEL.ROI_KEYPOINT_HEAD.POOLER_SCALES", (0.25, 0.125, 0.0625),

@@ -19,6 +19,8 @@ from detops.modeling.roi_heads.mask import (
 from detops.modeling.roi_heads.mask.inference import paste_masks
 from detops.modeling.roi_heads.mask.loss import crop_masks, mask_loss
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "MODEL.MASK_ON", True, "MODEL.ROI_MASK_HEAD.FEATURE_EXTRACTOR", "MaskRCNNFPNFeatureExtractor",
     "MODEL.ROI_MASK_HEAD.SHARE_BOX_FEATURE_EXTRACTOR", False,

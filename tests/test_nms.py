@@ -12,7 +12,8 @@ from torchvision.ops import nms as torchvision_nms
 
 import detops
 
-THRESHOLDS = [-0.1, 0.0, 1e-40, 0.01, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
+LOW = [0.0, 1e-45, 1e-40, 1e-30, 1e-10, 1e-3, 0.01, 0.02, 0.0200001]
+THRESHOLDS = [-0.1, *LOW, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.999, 1.0, 1.5, math.inf]
 ODD = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1e-30, 0.0]
 
 
@@ -84,11 +85,99 @@ SPARSE = ["uniform", "sizes", "thin", "outliers", "near copies", "far from the o
 @pytest.mark.parametrize("kind", [*SPARSE, "broken"])
 def test_equals_torchvision_on_many_boxes(isa, device, dtype, kind):
     rng = np.random.default_rng(1)
-    for threshold in [0.01, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
+    for threshold in [*LOW, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         boxes, scores = (t.to(dtype) for t in sparse_case(rng, kind, 1500))
         expected = torchvision_nms(boxes, scores, threshold)
         keep = detops.nms(boxes.to(device), scores.to(device), threshold)
         assert torch.equal(keep.cpu(), expected)
+
+
+def crowd_case(rng, kind, count):
+    """Boxes that an index for low thresholds must tell apart: one kind for each of its parts."""
+    index = np.arange(count)
+    corner = np.stack([index % 40, index // 40], 1) * 10.0
+    if kind == "disjoint":
+        boxes = np.concatenate([corner, corner + 8], 1)
+    elif kind == "touching":  # cells of a table: common edges, no common area
+        boxes = np.concatenate([corner, corner + 10], 1)
+    elif kind == "overlapping by a hair":
+        boxes = np.concatenate([corner, corner + 10 + 1e-4], 1)
+    elif kind == "ladder":
+        low = index[:, None] * np.array([99.0, 0.0])
+        boxes = np.concatenate([low, low + 100], 1)
+    elif kind == "crosses":  # all pairs meet, in a pixel
+        line = np.stack([index * 0, index, index * 0 + count, index + 0.5], 1).astype(float)
+        boxes = np.where(rng.random((count, 1)) < 0.5, line, line[:, [1, 0, 3, 2]])
+    elif kind == "nested":
+        half = 1.01 ** -(index % 4000)[:, None] * 1e6
+        boxes = np.concatenate([-half, -half, half, half], 1)
+    elif kind == "identical":
+        boxes = np.tile([[3.0, 4, 50, 60]], (count, 1))
+    elif kind == "one huge box":
+        boxes = np.concatenate([corner, corner + 8], 1)
+        boxes[count // 2] = [-1e4, -1e4, 1e4, 1e4]
+    else:  # products and quotients of areas that leave the range of float32
+        side = 10.0 ** rng.uniform(-15, 15, (count, 2))
+        low = rng.normal(0, 1, (count, 2)) * 10.0 ** rng.uniform(-20, 14, (count, 1))
+        boxes = np.concatenate([low, low + side], 1)
+    return torch.from_numpy(boxes), torch.from_numpy(rng.permutation(count) / count)
+
+
+CROWDS = ["disjoint", "touching", "overlapping by a hair", "ladder", "crosses", "nested"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [*CROWDS, "identical", "one huge box", "far apart in size"])
+def test_low_thresholds(isa, device, dtype, kind):
+    rng = np.random.default_rng(8)
+    for threshold in LOW:
+        boxes, scores = (t.to(dtype) for t in crowd_case(rng, kind, 1500))
+        expected = torchvision_nms(boxes, scores, threshold)
+        keep = detops.nms(boxes.to(device), scores.to(device), threshold)
+        assert torch.equal(keep.cpu(), expected), threshold
+
+
+@pytest.mark.parametrize("kind", ["touching", "crosses", "far apart in size"])
+def test_low_thresholds_equal_the_reference(kind):
+    rng = np.random.default_rng(9)
+    for threshold in LOW:
+        boxes, scores = crowd_case(rng, kind, 120)
+        expected = reference.nms(boxes.float(), scores, threshold)
+        assert torch.equal(detops.nms(boxes.float(), scores, threshold), expected), threshold
+
+
+@pytest.mark.parametrize("kind", [*CROWDS, "far apart in size"])
+def test_low_thresholds_with_classes_and_threads(two_threads, kind):
+    rng = np.random.default_rng(10)
+    boxes, scores = crowd_case(rng, kind, 40000)
+    boxes, idxs = boxes.float(), torch.from_numpy(rng.integers(0, 3, 40000))
+    for threshold in (0.0, 1e-40, 0.01):
+        one, two = two_threads(lambda: detops.nms(boxes, scores, threshold))  # noqa: B023
+        assert torch.equal(one, two)
+        expected = reference.batched_nms(boxes, scores, idxs, threshold, detops.nms)
+        for keep in two_threads(lambda: detops.batched_nms(boxes, scores, idxs, threshold)):  # noqa: B023
+            assert torch.equal(keep, expected)
+
+
+def pair(device, side1, side2):
+    """Two boxes of one corner, the first one with the better score."""
+    boxes = torch.tensor([[0, 0, *side1], [0, 0, *side2]], dtype=torch.float32, device=device)
+    return boxes, torch.tensor([1.0, 0.5], device=device)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_the_smallest_quotients(isa, device, zero):
+    """Subnormal IoU are rounded to a multiple of the least number, and ties to an even one."""
+    least = 2.0**-149
+    for halves, rounded in ((1, 0), (3, 2), (5, 2), (7, 4)):
+        boxes, scores = pair(device, (2.0**60, 2.0**15), (halves * 2.0**-40, 2.0**-35))
+        for times in range(6):
+            keep = detops.nms(boxes, scores, times * least if times else zero)
+            assert keep.tolist() == ([0] if rounded > times else [0, 1]), (halves, times)
+    # An area whose product with the threshold is subnormal.
+    boxes, scores = pair(device, (2.0**-25, 2.0**-25), (2.0**-75, 2.0**-74))
+    assert detops.nms(boxes, scores, 1e-30).tolist() == [0]
+    assert detops.nms(boxes, scores, 1.6e-30).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("count", [255, 256, 511, 512, 513, 2100])
@@ -106,7 +195,7 @@ def test_chains_of_suppression(device, count):
 def test_several_threads_equal_one(isa, two_threads, kind):
     """Enough boxes that threads share one class, each in a strip of the picture."""
     rng = np.random.default_rng(4)
-    for threshold in [0.05, 0.3, 0.5, 0.7]:
+    for threshold in [0.0, 0.01, 0.05, 0.3, 0.5, 0.7]:
         if kind == "one spot":
             boxes, scores = odd_case(rng, 40000)
         else:
@@ -274,7 +363,10 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
             lambda: detops.batched_nms(B, S, L[:2], 0.5),
             "detops.batched_nms: idxs must have as many",
         ),
-        (lambda: detops.batched_nms(B, S, S, 0.5), "detops.batched_nms: idxs must be integers"),
+        (
+            lambda: detops.batched_nms(B, S, S.to(torch.complex64), 0.5),
+            "detops.batched_nms: idxs must be integers",
+        ),
         (lambda: detops.batched_nms(B, S, L, math.nan), "detops.batched_nms: iou_threshold"),
     ],
 )

@@ -1,3 +1,4 @@
+import ast
 import os
 import shutil
 import subprocess
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._ops import OpOverloadPacket
 
 import detops
 
@@ -31,13 +33,38 @@ def test_the_extension_can_be_imported_first():
     assert (code, out) == (0, "True"), err
 
 
+def schemas():
+    """The names of the ops that are registered, whatever Python makes of them."""
+    names = torch._C._dispatch_get_all_op_names()
+    return {name.removeprefix("detops::") for name in names if name.startswith("detops::")}
+
+
 def test_every_op_is_the_dispatchers():
-    names = [
-        n for n in dir(detops._C) if isinstance(getattr(detops._C, n), torch._ops.OpOverloadPacket)
-    ]
-    assert len(names) >= 17
-    for name in names:
-        assert getattr(detops._C, name) is getattr(torch.ops.detops, name)
+    packets = {n: o for n, o in vars(detops._C).items() if isinstance(o, OpOverloadPacket)}
+    assert packets.keys() == schemas()
+    for name, packet in packets.items():
+        assert packet is getattr(torch.ops.detops, name)
+
+
+def test_the_stub_has_every_name():
+    stub = ast.parse((PACKAGE / "_C.pyi").read_text())
+    functions = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    values = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}
+    assert functions | values == {name for name in vars(detops._C) if not name.startswith("__")}
+
+
+def test_the_stubs_parameters_are_the_schemas():
+    stub = ast.parse((PACKAGE / "_C.pyi").read_text())
+    written = {
+        node.name: [argument.arg for argument in node.args.args]
+        for node in stub.body
+        if isinstance(node, ast.FunctionDef) and node.name in schemas()
+    }
+    registered = {
+        name: [a.name for a in getattr(torch.ops.detops, name).default._schema.arguments]
+        for name in written
+    }
+    assert written == registered
 
 
 def test_public_names_are_there():

@@ -11,6 +11,8 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBo
 
 import detops
 
+pytestmark = pytest.mark.slow
+
 SIZE = 128
 
 

@@ -1,6 +1,7 @@
 """torchvision inside ``detops.patch_torchvision()`` against itself outside."""
 
 import functools
+import inspect
 import subprocess
 import sys
 import warnings
@@ -233,6 +234,77 @@ def test_odd_inputs(call, ours):
     torch.testing.assert_close(inside, outside)
 
 
+def parameters(module, name):
+    function = getattr(sys.modules[module], name)
+    signatures = inspect.signature(function), inspect.signature(inspect.unwrap(function))
+    return [[(p.name, p.kind, p.default) for p in s.parameters.values()] for s in signatures]
+
+
+def test_patched_functions_keep_their_parameters():
+    outside = {key: parameters(*key) for key in REPLACED}
+    with detops.patch_torchvision():
+        assert {key: parameters(*key) for key in REPLACED} == outside
+
+
+MASKS = torch.eye(6).roll(1, 0)[None]
+MAPPER = torchvision.ops.poolers.LevelMapper(0, 1)
+KEYWORDS = {
+    "_batched_nms_vanilla": dict(boxes=BOXES, scores=SCORES, idxs=torch.ones(3), iou_threshold=0.5),
+    "_multiscale_roi_align": dict(
+        x_filtered=[torch.rand(1, 1, 16, 16), torch.rand(1, 1, 8, 8)],
+        boxes=[BOXES],
+        output_size=(3, 3),
+        sampling_ratio=2,
+        scales=[1.0, 0.5],
+        mapper=MAPPER,
+    ),
+    "paste_masks_in_image": dict(masks=MASKS[None], boxes=BOXES[:1], img_shape=(9, 9), padding=1),
+    "masks_to_boxes": dict(masks=MASKS),
+    "sigmoid_focal_loss": dict(inputs=LOGITS, targets=LABELS, gamma=2, reduction="sum"),
+    **{
+        f"{name}_box_iou_loss": dict(boxes1=BOXES, boxes2=BOXES.flip(0), reduction="mean", eps=1e-7)
+        for name in ("generalized", "distance", "complete")
+    },
+    "box_iou": dict(boxes1=BOXES, boxes2=BOXES, fmt="xywh"),
+    "generalized_box_iou": dict(boxes1=BOXES, boxes2=BOXES),
+    "distance_box_iou": dict(boxes1=BOXES, boxes2=BOXES, eps=1e-7),
+    "complete_box_iou": dict(boxes1=BOXES, boxes2=BOXES, eps=1e-7),
+}
+
+
+@pytest.mark.parametrize(("module", "name"), REPLACED, ids=[name for _, name in REPLACED])
+def test_patched_functions_by_keyword(module, name):
+    function = getattr(sys.modules[module], name)
+    outside = function(**KEYWORDS[name])
+    with detops.patch_torchvision():
+        inside, ran = our_ops(lambda: function(**KEYWORDS[name]))
+    assert ran or name == "paste_masks_in_image"  # which calls none
+    torch.testing.assert_close(inside, outside)
+
+
+def test_a_patched_pooler_compiles():
+    boxes = [random_boxes(5), random_boxes(3)]
+    pooler = torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)
+    maps = {"a": torch.rand(2, 3, 32, 32), "b": torch.rand(2, 3, 16, 16)}
+    expected = pooler(maps, boxes, [(128, 128)] * 2)
+    with detops.patch_torchvision():
+        compiled = torch.compile(
+            lambda maps, boxes: pooler(maps, boxes, [(128, 128)] * 2),
+            fullgraph=True,
+            dynamic=True,
+            backend="aot_eager",
+        )
+        for gradient in (False, True):
+            x = {name: m.clone().requires_grad_(gradient) for name, m in maps.items()}
+            with torch.set_grad_enabled(gradient):
+                found, ran = our_ops(lambda x=x: compiled(x, boxes))
+            assert "multiscale_roi_align_forward" in ran
+            torch.testing.assert_close(found, expected)
+        gradients = torch.autograd.grad(found.sum(), list(x.values()))
+    pooler(x, boxes, [(128, 128)] * 2).sum().backward()
+    torch.testing.assert_close(gradients, tuple(m.grad for m in x.values()))
+
+
 def test_a_pyramid_with_a_gap_keeps_torchvisions_levels():
     maps = {"a": torch.rand(1, 2, 32, 32), "b": torch.rand(1, 2, 8, 8)}
     boxes = [torch.tensor([[0.0, 0, 20, 20], [0, 0, 120, 120], [0, 0, 200, 200], [0, 0, 480, 480]])]
@@ -306,6 +378,23 @@ def test_everything_is_put_back():
     assert patched()
     second.restore()
     assert state() == before and not patched()
+
+
+def test_a_handle_patches_again():
+    before = state()
+    patch = detops.patch_torchvision()
+    patch.restore()
+    for _ in range(2):
+        with patch:
+            assert patched()
+        assert not patched() and state() == before
+    with patch:
+        with patch:
+            assert patched()
+        assert patched()  # until the outer block ends
+        patch.restore()
+        assert not patched()
+    assert state() == before
 
 
 def test_decorator():

@@ -295,7 +295,7 @@ X, R, G = torch.zeros(1, 8, 4, 4), torch.zeros(3, 5), torch.zeros(3, 2, 2, 2)
         (lambda f, b: f(X, R, (2, -1)), ": output_size must be.*2 x -1"),
         (lambda f, b: f(X, R, 3),
          ": input must have a multiple of output_size's 3 x 3 channels, got 8"),
-        (lambda f, b: f(X, R, 2**40), ": input must have a multiple of"),
+        (lambda f, b: f(X, R, 2**40), ": output_size must be at most 2147483647"),
         (lambda f, b: f(X, R, 2, math.nan), ": spatial_scale.*got nan"),
         (lambda f, b: f(X, R.to("meta"), 2), ": boxes must be on the"),
         (lambda f, b: f(X[:, :, :0], R, 2), ": input must have H and W"),

@@ -165,8 +165,9 @@ def test_half_precision_is_float32_rounded_once(isa, device, dtype, layout, chan
     expected = detops.roi_align_rotated(wide, rois, (5, 3), 0.5, 2)
     (expected_grad,) = torch.autograd.grad(expected, wide, grad.float())
     assert ours.dtype == dtype
-    torch.testing.assert_close(ours.float(), expected, atol=2e-6, rtol=2**-8)
-    torch.testing.assert_close(ours_grad.float(), expected_grad, atol=2e-6, rtol=2**-8)
+    once = {"atol": 2e-6, "rtol": torch.finfo(dtype).eps / 2}
+    torch.testing.assert_close(ours.float(), expected, **once)
+    torch.testing.assert_close(ours_grad.float(), expected_grad, **once)
 
 
 def test_boxes_as_a_list(device):

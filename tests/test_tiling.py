@@ -132,3 +132,37 @@ def test_masks_of_tiles_are_put_into_the_image():
     assert torch.equal(merged["masks"], expected)
     nothing = [{key: value[:0] for key, value in each.items()} for each in found]
     assert merge_detections(nothing, tiles, (16, 30))["masks"].shape == (0, 1, 16, 30)
+
+
+def test_keypoints_come_from_the_tile_that_is_kept():
+    tiles = cut_tiles(64, 160, 64, 0.25)
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number, _ in enumerate(tiles):
+        count = number % 3
+        boxes = torch.rand(count, 2, generator=generator) * 30 + 10
+        found.append(
+            {
+                "boxes": torch.cat([boxes, boxes + 9], dim=1),
+                "labels": torch.arange(count) + 1,
+                "scores": torch.rand(count, generator=generator),
+                "keypoints": torch.cat([boxes + 1, torch.full((count, 1), 1.0)], 1)[:, None],
+                "keypoints_scores": torch.rand(count, 1, generator=generator),
+            }
+        )
+    merged = merge_detections(found, tiles, (64, 160))
+    assert len(merged["scores"]) == sum(len(each["scores"]) for each in found) > 2
+    # Each point was put a pixel inside its box's corner, and stays there.
+    expected = torch.cat([merged["boxes"][:, :2] + 1, torch.ones(len(merged["boxes"]), 1)], 1)
+    assert torch.allclose(merged["keypoints"][:, 0], expected)
+    of_score = {
+        float(score): point
+        for each in found
+        for score, point in zip(each["scores"], each["keypoints_scores"], strict=True)
+    }
+    for score, points in zip(merged["scores"], merged["keypoints_scores"], strict=True):
+        assert torch.equal(of_score[float(score)], points)
+    empty = merge_detections(
+        [{k: v[:0] for k, v in each.items()} for each in found], tiles, (64, 160)
+    )
+    assert empty["keypoints"].shape == (0, 1, 3) and empty["keypoints_scores"].shape == (0, 1)

@@ -16,6 +16,8 @@ from detops.config import load_config
 from detops.engine import CheckpointError, Detector, load_checkpoint, load_weights_into
 from detops.modeling import build_detection_model
 
+pytestmark = pytest.mark.slow
+
 ANCHORS = "rpn.anchor_generator.cell_anchors."
 
 

@@ -11,6 +11,8 @@ from detops.config import load_config
 from detops.engine import load_weights_into
 from detops.modeling import build_detection_model
 
+pytestmark = pytest.mark.slow
+
 
 def networks_of(*kinds):
     return pytest.mark.parametrize("case", kinds, indirect=True, scope="module")

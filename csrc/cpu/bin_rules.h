@@ -223,7 +223,7 @@ class BinRules {
 
  private:
   static constexpr int64_t kChunk = 16;
-  static constexpr double kTaps = 1 << 21;
+  static constexpr double kTaps = 1 << 19;
 
   std::vector<BinRuleTable<A>> tables_;
 };

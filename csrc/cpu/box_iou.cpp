@@ -17,12 +17,14 @@ int64_t row_grain(int64_t columns) {
 }
 
 template <math::Overlap kind, typename T>
+math::OverlapBox<T> overlap_box(const T* b) {
+  return math::overlap_box<kind>(math::Box<T>{b[0], b[1], b[2], b[3]});
+}
+
+template <math::Overlap kind, typename T>
 Buffer<math::OverlapBox<T>> overlap_boxes(const T* boxes, int64_t count) {
   Buffer<math::OverlapBox<T>> result(count);
-  for (int64_t i = 0; i < count; ++i) {
-    const T* b = boxes + 4 * i;
-    result[i] = math::overlap_box<kind>(math::Box<T>{b[0], b[1], b[2], b[3]});
-  }
+  for (int64_t i = 0; i < count; ++i) result[i] = overlap_box<kind>(boxes + 4 * i);
   return result;
 }
 
@@ -35,7 +37,7 @@ class BoxColumns {
     std::fill(x1, x1 + 6 * stride_, T(0));
     for (int64_t i = 0; i < count; ++i) {
       const T* b = boxes + 4 * i;
-      const auto box = math::overlap_box<kind>(math::Box<T>{b[0], b[1], b[2], b[3]});
+      const auto box = overlap_box<kind>(b);
       for (int64_t side = 0; side < 4; ++side) x1[side * stride_ + i] = b[side];
       x1[4 * stride_ + i] = box.area;
       x1[5 * stride_ + i] = box.angle;
@@ -78,20 +80,21 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
   Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
   if (output.numel() == 0) return output;
   expect_writes(output);
-  const Tensor first = boxes1.to(output.scalar_type()).contiguous();
-  const Tensor second = boxes2.to(output.scalar_type()).contiguous();
+  const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();
+  const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
   const int64_t n = first.size(0), m = second.size(0);
   const math::Overlap which = overlap_kind("box_iou", kind);
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
     math::with_kind(which, [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
-      const auto rows = overlap_boxes<kKind>(first.const_data_ptr<scalar_t>(), n);
+      const scalar_t* boxes = first.const_data_ptr<scalar_t>();
       const BoxColumns<kKind, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
       scalar_t* out = output.mutable_data_ptr<scalar_t>();
       const auto row = overlap_kernels<scalar_t>().row[static_cast<int>(kKind)];
       at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          row(rows[i], columns.view(), static_cast<scalar_t>(eps), out + i * m);
+          row(overlap_box<kKind>(boxes + 4 * i), columns.view(), static_cast<scalar_t>(eps),
+              out + i * m);
         }
       });
     });
@@ -105,8 +108,9 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
   auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
-  const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
-  const Tensor outer = grad.to(type).contiguous();
+  const Tensor first = as_type(boxes1, type).contiguous();
+  const Tensor second = as_type(boxes2, type).contiguous();
+  const Tensor outer = as_type(grad, type).contiguous();
   const Tensor to_first = at::empty_like(first), to_second = at::empty_like(second);
   const int64_t n = first.size(0), m = second.size(0);
   const math::Overlap which = overlap_kind("box_iou_backward", kind);
@@ -129,17 +133,19 @@ std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes
   std::tie(best, index) = meta::match_boxes(boxes1, boxes2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   if (m == 0) return {best.zero_(), index.fill_(-1)};
-  const Tensor first = boxes1.to(best.scalar_type()).contiguous();
-  const Tensor second = boxes2.to(best.scalar_type()).contiguous();
+  const Tensor first = as_type(boxes1, best.scalar_type()).contiguous();
+  const Tensor second = as_type(boxes2, best.scalar_type()).contiguous();
   int64_t* at = index.mutable_data_ptr<int64_t>();
   AT_DISPATCH_FLOATING_TYPES(best.scalar_type(), "detops.match_boxes", [&] {
     constexpr auto kIoU = math::Overlap::kIoU;
-    const auto rows = overlap_boxes<kIoU>(first.const_data_ptr<scalar_t>(), n);
+    const scalar_t* boxes = first.const_data_ptr<scalar_t>();
     const BoxColumns<kIoU, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
     scalar_t* most = best.mutable_data_ptr<scalar_t>();
     const auto kernel = overlap_kernels<scalar_t>().best;
     at::parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) kernel(rows[i], columns.view(), most[i], at[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        kernel(overlap_box<kIoU>(boxes + 4 * i), columns.view(), most[i], at[i]);
+      }
     });
   });
   return {best, index};

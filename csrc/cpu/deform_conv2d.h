@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "../deform_geometry.h"
+#include "../math/deform_conv2d.h"
 #include "../ops.h"
 #include "kernels/deform_conv2d.h"
 #include "roi_window.h"
@@ -175,6 +176,7 @@ class DeformTile {
             windows_.data() + stride_,
             A(k / g_.kernel_width * g_.dilation_y),
             A(k % g_.kernel_width * g_.dilation_x),
+            math::deform::least_place<A>(g_.edge_gradient),
             A(g_.height),
             A(g_.width)};
   }

@@ -254,17 +254,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
     const Tensor& grad, const Tensor& input, const Tensor& offset,
     const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-    std::array<bool, 5> wanted) {
+    std::array<bool, 5> wanted, bool edge_gradient) {
   const auto results = meta::deform_conv2d_backward(
       grad, input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
-      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), wanted);
+      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), wanted, edge_gradient);
   const auto& [to_input, to_offset, to_mask, to_weight, to_bias] = results;
   if (grad.numel() == 0) {
     for (const Tensor& t : {to_input, to_offset, to_mask, to_weight, to_bias}) t.zero_();
     return results;
   }
   expect_writes(to_input);
-  const DeformGeometry g(input, offset, weight, stride, padding, dilation);
+  const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
   const at::ScalarType type = compute_type(input.scalar_type());
   const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
                   input.contiguous(input.suggest_memory_format()), wide(offset, type),

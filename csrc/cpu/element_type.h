@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 
 #include "../math/half.h"
 
@@ -17,8 +18,10 @@ void with_element_type(at::ScalarType type, Run&& run) {
       return run(Half());
     case at::kBFloat16:
       return run(BFloat16());
-    default:
+    case at::kFloat:
       return run(float());
+    default:
+      TORCH_CHECK(false, "detops: no kernel takes ", type);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/nms.h"
 #include "nms_grid.h"
 #include "nms_strips.h"
+#include "nms_tree.h"
 #include "selection.h"
 
 namespace detops::cpu {
@@ -21,12 +22,18 @@ class Nms {
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
     const auto& kernel = nms_kernels<T>();
     const int64_t settled = kernel.flat(s, kept);
-    if (settled < s.count) kernel.grid(s, grid_.build(s, settled), settled);
+    if (settled == s.count) return;
+    if (s.threshold < kNmsGridThreshold) {
+      kernel.tree(s, tree_.build(s, settled), settled);
+    } else {
+      kernel.grid(s, grid_.build(s, settled), settled);
+    }
   }
 
  private:
   Buffer<T> kept_;
   NmsGridStorage<T> grid_;
+  NmsTreeStorage<T> tree_;
 };
 
 // From how many boxes on one class is worth several threads.

@@ -67,10 +67,10 @@ class NmsGridStorage {
     }
     for (int64_t i = 0; i < s.count; ++i) {
       const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
-      const T area = math::area(box), width = box.x2 - box.x1, height = box.y2 - box.y1;
+      const T width = box.x2 - box.x1, height = box.y2 - box.y1;
       cell[i] = -1;
-      if (!(area > 0 && area - area == 0 && width > 0) || (i < settled && !s.keep[i])) continue;
-      cell[i] = grid_class(area);
+      if (!can_meet(box) || (i < settled && !s.keep[i])) continue;
+      cell[i] = grid_class(math::area(box));
       Samples& of = samples_[cell[i]];
       of.widest = std::max(of.widest, width);
       of.tallest = std::max(of.tallest, height);

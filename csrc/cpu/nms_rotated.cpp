@@ -17,7 +17,8 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
   const int64_t n = selection.ends().back();
   Buffer<RotatedBox> prepared(n);
   Buffer<RotatedBounds> bounds(n);
-  const double factor = threshold / (1 + threshold) * (1 - 1e-6);
+  // Near the smallest numbers rounding an IoU moves it by more than the slack.
+  const double factor = threshold < 1e-30 ? 0 : threshold / (1 + threshold) * (1 - 1e-6);
   constexpr int64_t kPrepared = 4096, kSettled = 512;
   at::parallel_for(0, n, kPrepared, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -33,7 +34,7 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
     for (; k < last; ++k) {
       const int64_t begin = selection.begin(k), count = selection.count(k);
       rotated_nms_kernels<T>().suppress(
-          {prepared.data() + begin, bounds.data() + begin, count, threshold, keep + begin},
+          {prepared.data() + begin, bounds.data() + begin, count, threshold, factor, keep + begin},
           kept.reserve(count), index.reserve(count));
     }
   });

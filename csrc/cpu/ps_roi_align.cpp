@@ -177,8 +177,29 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
   }
 }
 
-// Row by row of a channels_last map: sums grow in lanes, [column, bin, kPSLanes], which are
-// transposed to the row's channels.
+// One row of a channels_last map, number by number, for what few bins add to it.
+template <typename T>
+void add_to_row(const PSReach<accumulate_t<T>>* reaches, int64_t count,
+                const PSTaps<accumulate_t<T>>& cols, const uint32_t* order, int64_t pooled_width,
+                int64_t bins, int64_t groups, const T* pooled, accumulate_t<T>* sums) {
+  using A = accumulate_t<T>;
+  for (int64_t i = 0; i < count; ++i) {
+    const PSReach<A> reach = reaches[i];
+    for (int64_t pw = 0; pw < pooled_width; ++pw) {
+      const int64_t bin = reach.ph * pooled_width + pw;
+      const T* grad = pooled + (order[reach.roi] * bins + bin) * groups;
+      const int64_t* tap = cols.begin + reach.roi * pooled_width + pw;
+      for (int64_t k = tap[0]; k < tap[1]; ++k) {
+        const A weight = reach.weight * cols.weight[k];
+        A* to = sums + cols.index[k] * groups * bins + bin;
+        for (int64_t g = 0; g < groups; ++g) to[g * bins] += weight * A(math::to_float(grad[g]));
+      }
+    }
+  }
+}
+
+// Row by row of a channels_last map: sums grow on the row, or where many bins reach it in lanes,
+// [column, bin, kPSLanes], which are transposed to the row's channels.
 template <typename T>
 void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
   using A = accumulate_t<T>;
@@ -194,14 +215,27 @@ void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& r
     const uint32_t* order = plan.order.data() + run.begin;
     const PSRowRules<A> rules(pooling, roi, order, count, map.height, map.width);
     const int64_t work = groups * bins * (count + map.height * map.width);
+    // A number alone costs about three cycles, a position in lanes eight.
+    const int64_t lanes_cost = 8 * map.width * bins * blocks;
+    const int64_t reach_cost =
+        count == 0 ? 0 : 3 * groups * rules.cols().begin[count * pooling.pooled_width] / count;
     at::parallel_for(
         0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
-          Buffer<A> sums(map.width * bins * kPSLanes);
+          Buffer<A> sums;
+          GradientBand<T> band;
           for (; y < end; ++y) {
             if (rules.count(y) == 0) {
               clear_positions(map, 0, map.channels, y * map.width, (y + 1) * map.width);
               continue;
             }
+            if (rules.count(y) * reach_cost < lanes_cost) {
+              A* row = band.open(map, 0, map.channels, y, y + 1, true);
+              add_to_row(rules.begin(y), rules.count(y), rules.cols(), order, pooling.pooled_width,
+                         bins, groups, pooled, row);
+              band.close();
+              continue;
+            }
+            sums.reserve(map.width * bins * kPSLanes);
             for (int64_t block = 0; block < blocks; ++block) {
               const int64_t group = groups * block / blocks;
               const int64_t n = groups * (block + 1) / blocks - group;

@@ -95,10 +95,11 @@ struct Reads {
 class Footprint {
  public:
   Footprint() = default;
-  Footprint(int64_t height, int64_t width) : columns_{width, 0}, read_(height, 0) {}
+  Footprint(int64_t height, int64_t width) : width_(width), columns_{width, 0}, read_(height, 0) {}
 
   void add(const Reads& reads) {
     widest_ = std::max(widest_, reads.width());
+    tallest_ = std::max(tallest_, reads.last - reads.first);
     if (reads.empty()) return;
     columns_.begin = std::min(columns_.begin, reads.columns.begin);
     columns_.end = std::max(columns_.end, reads.columns.end);
@@ -110,16 +111,103 @@ class Footprint {
   int64_t widest() const { return widest_; }        // columns of one RoI
   int64_t positions() const { return positions_; }  // RoI by RoI
 
+  // The rows that are read, with all columns that are.
+  int64_t area() const {
+    return std::count(read_.begin(), read_.end(), 1) * (columns().end - columns().begin);
+  }
+
+  // Whether what one of `count` RoIs reads stays in a near cache.
+  bool near(int64_t count, int64_t position_bytes) const {
+    constexpr int64_t kNear = 1 << 20;
+    return positions_ / std::max<int64_t>(1, count) * position_bytes < kNear;
+  }
+
+  // Positions that are brought into lanes.
+  int64_t moved() const { return std::min(positions_, area()); }
+
   // RoIs that are few and far between: together they read less than the rows they touch.
-  bool sparse() const {
-    const int64_t rows = std::count(read_.begin(), read_.end(), 1);
-    return positions_ < rows * (columns().end - columns().begin);
+  bool sparse() const { return positions_ < area(); }
+
+  // Bytes of a band in lanes; see RoIWindow and LaneSource.
+  template <typename A>
+  int64_t window_bytes(bool whole_rows = false) const {
+    const int64_t read = sparse() ? widest_ : columns().end - columns().begin;
+    const int64_t width = whole_rows ? width_ : read;
+    const int64_t rows = std::min<int64_t>(read_.size(), rows_for<A>(width, tallest_));
+    return rows * width * kRoIChannels * int64_t(sizeof(A));
   }
 
  private:
+  int64_t width_ = 0;
   Columns columns_;
-  int64_t widest_ = 0, positions_ = 0;
+  int64_t widest_ = 0, tallest_ = 0, positions_ = 0;
   std::vector<char> read_;
+};
+
+constexpr int64_t kNearCache = 1 << 19;
+
+// Scratch memory that a call may take: a near cache or some, or as much as its result.
+inline int64_t scratch_for(int64_t result_bytes) { return std::max(3 * kNearCache, result_bytes); }
+
+// Planes [plane, plane + planes) of a map under RoIs [begin, end).
+struct PlaneTask {
+  int64_t plane, planes, begin, end;
+};
+
+// As many planes at a time as a near cache holds, where several RoIs read the same of them. Where
+// that makes fewer tasks than threads, threads share the RoIs.
+class PlaneTasks {
+ public:
+  PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, const Footprint& footprint)
+      : planes_(planes),
+        rois_(rois),
+        block_(footprint.sparse() ? planes
+                                  : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
+        parts_((at::get_num_threads() + blocks() - 1) / blocks()) {}
+
+  int64_t size() const { return blocks() * parts_; }
+  PlaneTask operator[](int64_t i) const {
+    const int64_t plane = i / parts_ * block_, part = i % parts_;
+    return {plane, std::min(block_, planes_ - plane), rois_ * part / parts_,
+            rois_ * (part + 1) / parts_};
+  }
+
+ private:
+  int64_t blocks() const { return (planes_ + block_ - 1) / block_; }
+
+  int64_t planes_, rois_, block_, parts_;
+};
+
+// Rows [begin, end) of planes [plane, plane + planes) of a map, where sums of its gradient grow.
+struct BandTask {
+  int64_t plane, planes, begin, end;
+};
+
+// Each is one thread's alone. A copy of a band takes no more than a part of the map, or a near
+// cache.
+class BandTasks {
+ public:
+  BandTasks(int64_t planes, int64_t height, int64_t row_bytes, bool copied)
+      : planes_(planes),
+        height_(height),
+        block_(std::clamp<int64_t>(kNearCache / (height * row_bytes), 1, planes)) {
+    const int64_t blocks = (planes + block_ - 1) / block_, threads = at::get_num_threads();
+    const int64_t bytes = height * row_bytes * block_;
+    const int64_t most = std::max(kNearCache, planes * height * row_bytes / 8);
+    const int64_t small_enough = copied ? (bytes + most - 1) / most : 1;
+    bands_ = std::min(height, std::max(small_enough, (threads + blocks - 1) / blocks));
+    size_ = blocks * bands_;
+  }
+
+  int64_t size() const { return size_; }
+  BandTask operator[](int64_t i) const {
+    const int64_t plane = i / bands_ * block_, band = i % bands_;
+    return {plane, std::min(block_, planes_ - plane), height_ * band / bands_,
+            height_ * (band + 1) / bands_};
+  }
+
+ private:
+  int64_t planes_, height_, block_, bands_, size_;
 };
 
 // Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,

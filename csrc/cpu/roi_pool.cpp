@@ -5,6 +5,7 @@
 #include "element_type.h"
 #include "kernels/roi_pool.h"
 #include "memory.h"
+#include "roi_cost.h"
 #include "roi_plan.h"
 
 namespace detops::cpu {
@@ -66,36 +67,79 @@ void forward_direct(const Plan& plan, const BinRanges& ranges, const accumulate_
   });
 }
 
+// Planes of NCHW, or the one plane of one channel.
 template <typename T>
-void forward_lanes(const Plan& plan, const BinRanges& ranges, const Tensor& input, Tensor& output,
+void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
+                    const Planes<const T>& map, const Footprint& footprint, Tensor& output,
+                    Tensor& argmax) {
+  const auto& kernel = roi_pool_kernels<T>();
+  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
+  T* pooled = static_cast<T*>(output.mutable_data_ptr());
+  int32_t* index = argmax.mutable_data_ptr<int32_t>();
+  const int64_t count = run.end - run.begin, pixels = map.height * map.width;
+  const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint);
+  at::parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), count * channels * ph * pw),
+                   [&](int64_t task, int64_t last) {
+                     for (; task < last; ++task) {
+                       const PlaneTask t = tasks[task];
+                       for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
+                         const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
+                         kernel.forward_planes({ranges.rows(i), ranges.cols(i), ph, pw,
+                                                map.data + t.plane * pixels, map.width, pixels,
+                                                t.planes, pooled + to, index + to});
+                       }
+                     }
+                   });
+}
+
+template <typename T>
+void forward_lanes(const Plan& plan, const Run& run, const BinRanges& ranges,
+                   const Planes<const T>& map, const Footprint& footprint, Tensor& output,
                    Tensor& argmax) {
   using A = accumulate_t<T>;
   const auto& kernel = roi_pool_kernels<A>();
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
   int32_t* indices = argmax.mutable_data_ptr<int32_t>();
+  const int64_t count = run.end - run.begin;
+  const auto make_pool = [&] {
+    return [&, pooled = Buffer<A>(ph * pw * kRoIChannels),
+            index = Buffer<int32_t>(ph * pw * kRoIChannels)](int64_t i, int64_t c, int64_t n,
+                                                             RoIWindow<A>& window) mutable {
+      i += run.begin;
+      kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
+                      window.columns().begin, window.stride(), kRoIChannels, map.width,
+                      kRoIChannels, pooled.data(), index.data(), kRoIChannels});
+      const int64_t k = plan.order[i];
+      store_lanes(pooled.data(), planes_of<T>(output, k, false), c, n, 0, 0, ph * pw);
+      kernel.indices_to_planes(index.data(), ph * pw, n, ph * pw,
+                               indices + (k * channels + c) * ph * pw);
+    };
+  };
+  pool_from_lanes(
+      map, {0, map.channels}, footprint, count, count * channels * ph * pw,
+      [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
+}
+
+template <typename T>
+void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input, Tensor& output,
+                  Tensor& argmax) {
+  using A = accumulate_t<T>;
+  const int64_t ph = output.size(2), pw = output.size(3);
   for (const Run& run : plan.runs) {
     if (run.begin == run.end) continue;
     const auto map = planes_of<const T>(input, run.image, false);
-    const int64_t count = run.end - run.begin;
     Footprint footprint(map.height, map.width);
-    for (int64_t i = run.begin; i < run.end; ++i) footprint.add(ranges.reads(i));
-    const auto make_pool = [&] {
-      return [&, pooled = Buffer<A>(ph * pw * kRoIChannels),
-              index = Buffer<int32_t>(ph * pw * kRoIChannels)](int64_t i, int64_t c, int64_t n,
-                                                               RoIWindow<A>& window) mutable {
-        i += run.begin;
-        kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
-                        window.columns().begin, window.stride(), kRoIChannels, map.width,
-                        kRoIChannels, pooled.data(), index.data(), kRoIChannels});
-        const int64_t k = plan.order[i];
-        store_lanes(pooled.data(), planes_of<T>(output, k, false), c, n, 0, 0, ph * pw);
-        kernel.indices_to_planes(index.data(), ph * pw, n, ph * pw,
-                                 indices + (k * channels + c) * ph * pw);
-      };
-    };
-    pool_from_lanes(
-        map, {0, map.channels}, footprint, count, count * channels * ph * pw,
-        [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
+    RoICost cost(roi_pool_kernels<T>().lanes);
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      footprint.add(ranges.reads(i));
+      cost.add(ranges.rows(i), ph, ranges.cols(i), pw);
+    }
+    const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
+    const RoIPath path =
+        cost.best({false, map.channels, false, true, footprint.moved(), 0,
+                   footprint.window_bytes<A>() + buffers, scratch_for(int64_t(output.nbytes()))});
+    const auto pool = path == RoIPath::kLanes ? forward_lanes<T> : forward_planes<T>;
+    pool(plan, run, ranges, map, footprint, output, argmax);
   }
 }
 
@@ -127,14 +171,16 @@ void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int6
 // Channels that a thread works on at a time.
 template <typename T>
 int64_t channels_per_task(const Planes<T>& map, int64_t images) {
-  if constexpr (!std::is_same_v<T, accumulate_t<T>>) return kRoIChannels;
-  if (map.channels_last) {  // all of a pixel where images are as many as threads
+  constexpr bool kInPlace = std::is_same_v<T, accumulate_t<T>>;
+  if (map.channels_last && kInPlace) {  // all of a pixel where images are as many as threads
     const int64_t parts = (at::get_num_threads() + images - 1) / images;
     return (map.channels + parts * 16 - 1) / (parts * 16) * 16;
   }
   constexpr int64_t kNear = 1 << 20;
-  const int64_t plane = map.height * map.width * int64_t(sizeof(T));
-  return std::clamp<int64_t>(kNear / plane, 1, kRoIChannels);
+  const int64_t plane = map.height * map.width * int64_t(sizeof(accumulate_t<T>));
+  const int64_t near = std::clamp<int64_t>(kNear / plane, 1, kRoIChannels);
+  // A copy that is cheap to bring back is as wide as lanes are.
+  return kInPlace || map.channels < 4 ? near : kRoIChannels;
 }
 
 // Threads own a block of channels of an image: no two write the same element, and each element adds
@@ -152,6 +198,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const int64_t grain = tasks_per_thread(images * blocks, maps.numel() + grad.numel());
   at::parallel_for(0, images * blocks, grain, [&](int64_t task, int64_t end) {
     Buffer<A> lanes;
+    GradientBand<T> band;
     for (; task < end; ++task) {
       const Run& run = plan.runs[task / blocks];
       const int64_t c = task % blocks * size, n = std::min(size, channels - c);
@@ -166,6 +213,10 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
       if constexpr (std::is_same_v<T, A>) {
         clear_positions(map, c, n, 0, pixels);
         add(map.at(c, 0, 0), channels_last ? channels : 1, channels_last ? 1 : pixels);
+      } else if (n < kRoIChannels && (!channels_last || n == channels)) {
+        A* sums = band.open(map, c, n, 0, map.height, true);
+        add(sums, channels_last ? n : 1, channels_last ? 1 : pixels);
+        band.close();
       } else {
         lanes.reserve(pixels * kRoIChannels);
         std::fill_n(lanes.data(), pixels * kRoIChannels, A(0));
@@ -196,10 +247,10 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
     const Plan plan = make_plan("roi_pool", roi, rois.size(0), maps.size(0));
     const BinRanges ranges(roi, plan, rois.size(0), static_cast<A>(spatial_scale), pooled_height,
                            pooled_width, maps.size(2), maps.size(3));
-    if (channels_last) {
+    if (channels_last && maps.size(1) > 1) {
       forward_direct<T>(plan, ranges, roi, maps, output, argmax);
     } else {
-      forward_lanes<T>(plan, ranges, maps, output, argmax);
+      forward_nchw<T>(plan, ranges, maps, output, argmax);
     }
   });
   return {output, argmax};

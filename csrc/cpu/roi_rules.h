@@ -11,78 +11,8 @@
 
 namespace detops::cpu {
 
-// Owns the sparse rule of one axis of one RoI; see AxisRule. Rebuilt in place, so that memory is
-// allocated for the largest RoI once.
-template <typename A>
-class AxisRuleStorage {
- public:
-  AxisRule<A> view() const {
-    return {begin_.data(), index_.data(), weight_.data(), first_, extent_, pooled_};
-  }
-
-  void build(const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
-    pooled_ = pooled;
-    begin_.assign(1, 0);
-    index_.clear();
-    weight_.clear();
-    for (int64_t p = 0; p < pooled; ++p) {
-      const size_t start = index_.size();
-      math::visit_taps(axis, p, size, [&](int64_t index, A weight) { add(start, index, weight); });
-      begin_.push_back(static_cast<int32_t>(index_.size()));
-    }
-    int64_t low = size, high = -1;
-    for (const int32_t index : index_) {
-      low = std::min<int64_t>(low, index);
-      high = std::max<int64_t>(high, index);
-    }
-    first_ = high < 0 ? 0 : low;
-    extent_ = high < 0 ? 0 : high - low + 1;
-  }
-
-  // Exchanges the two sides of `rule`: per touched position of the map, which bins with which
-  // weight.
-  void transpose(const AxisRule<A>& rule) {
-    first_ = rule.first;
-    extent_ = rule.extent;
-    pooled_ = rule.pooled;
-    const int32_t taps = rule.begin[rule.pooled];
-    begin_.assign(extent_ + 1, 0);
-    index_.resize(taps);
-    weight_.resize(taps);
-    for (int32_t i = 0; i < taps; ++i) ++begin_[rule.index[i] - first_ + 1];
-    for (int64_t i = 0; i < extent_; ++i) begin_[i + 1] += begin_[i];
-    for (int32_t p = 0; p < pooled_; ++p) {
-      for (int32_t i = rule.begin[p]; i < rule.begin[p + 1]; ++i) {
-        const int32_t slot = begin_[rule.index[i] - first_]++;
-        index_[slot] = p;
-        weight_[slot] = rule.weight[i];
-      }
-    }
-    // Filling moved every start to its end.
-    for (int64_t i = extent_; i > 0; --i) begin_[i] = begin_[i - 1];
-    begin_[0] = 0;
-  }
-
- private:
-  // Samples advance steadily, so an index seen before is one of the last two.
-  void add(size_t start, int64_t index, A weight) {
-    for (size_t back = 1; back <= 2 && back <= index_.size() - start; ++back) {
-      const size_t i = index_.size() - back;
-      if (index_[i] == index) {
-        weight_[i] += weight;
-        return;
-      }
-    }
-    index_.push_back(static_cast<int32_t>(index));
-    weight_.push_back(weight);
-  }
-
-  std::vector<int32_t> begin_, index_;
-  std::vector<A> weight_;
-  int64_t first_ = 0, extent_ = 0, pooled_ = 0;
-};
-
-// The rules of many RoIs, one behind another.
+// Owns the sparse rules of one axis of many RoIs, one after another; see AxisRule. Cleared and
+// filled again, so that memory is allocated for the largest batch once.
 template <typename A>
 class RuleTable {
  public:
@@ -93,12 +23,47 @@ class RuleTable {
     weight_.clear();
   }
 
-  void add(const AxisRule<A>& rule, int64_t positions) {
+  void add(const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
+    const size_t taps = index_.size();
+    entries_.push_back({begin_.size(), taps, 0, 0, pooled});
+    begin_.push_back(0);
+    for (int64_t p = 0; p < pooled; ++p) {
+      const size_t start = index_.size();
+      math::visit_taps(axis, p, size,
+                       [&](int64_t index, A weight) { add_tap(start, index, weight); });
+      begin_.push_back(static_cast<int32_t>(index_.size() - taps));
+    }
+    int64_t low = size, high = -1;
+    for (size_t i = taps; i < index_.size(); ++i) {
+      low = std::min<int64_t>(low, index_[i]);
+      high = std::max<int64_t>(high, index_[i]);
+    }
+    if (high >= 0) entries_.back().first = low, entries_.back().extent = high - low + 1;
+  }
+
+  // Exchanges the two sides of `rule`: per touched position of the map, which bins with which
+  // weight.
+  void add_transposed(const AxisRule<A>& rule) {
+    const int32_t taps = rule.begin[rule.pooled];
     entries_.push_back({begin_.size(), index_.size(), rule.first, rule.extent, rule.pooled});
-    const int32_t taps = rule.begin[positions];
-    begin_.insert(begin_.end(), rule.begin, rule.begin + positions + 1);
-    index_.insert(index_.end(), rule.index, rule.index + taps);
-    weight_.insert(weight_.end(), rule.weight, rule.weight + taps);
+    begin_.resize(begin_.size() + rule.extent + 1, 0);
+    index_.resize(index_.size() + taps);
+    weight_.resize(weight_.size() + taps);
+    int32_t* begin = begin_.data() + entries_.back().begin;
+    int32_t* index = index_.data() + entries_.back().taps;
+    A* weight = weight_.data() + entries_.back().taps;
+    for (int32_t i = 0; i < taps; ++i) ++begin[rule.index[i] - rule.first + 1];
+    for (int64_t i = 0; i < rule.extent; ++i) begin[i + 1] += begin[i];
+    for (int32_t p = 0; p < rule.pooled; ++p) {
+      for (int32_t i = rule.begin[p]; i < rule.begin[p + 1]; ++i) {
+        const int32_t slot = begin[rule.index[i] - rule.first]++;
+        index[slot] = p;
+        weight[slot] = rule.weight[i];
+      }
+    }
+    // Filling moved every start to its end.
+    for (int64_t i = rule.extent; i > 0; --i) begin[i] = begin[i - 1];
+    begin[0] = 0;
   }
 
   AxisRule<A> operator[](size_t i) const {
@@ -116,6 +81,20 @@ class RuleTable {
     size_t begin, taps;
     int64_t first, extent, pooled;
   };
+
+  // Samples advance steadily, so an index seen before is one of the last two.
+  void add_tap(size_t start, int64_t index, A weight) {
+    for (size_t back = 1; back <= 2 && back <= index_.size() - start; ++back) {
+      const size_t i = index_.size() - back;
+      if (index_[i] == index) {
+        weight_[i] += weight;
+        return;
+      }
+    }
+    index_.push_back(static_cast<int32_t>(index));
+    weight_.push_back(weight);
+  }
+
   std::vector<Entry> entries_;
   std::vector<int32_t> begin_, index_;
   std::vector<A> weight_;
@@ -126,40 +105,74 @@ class RuleTable {
 template <typename A>
 class RoIRules {
  public:
-  static constexpr int64_t kBatch = 1024, kChunk = 64;
-
-  // axis(i, rows, cols) gives the two axes of RoI i. `transposed` for the backward pass.
+  // axes_of(i, rows, cols) gives the two axes of RoI i, for i < most. Takes as many RoIs as have
+  // some kTaps taps together, at least one; returns how many.
   template <typename Axes>
-  void build(int64_t count, int64_t height, int64_t width, int64_t pooled_height,
-             int64_t pooled_width, bool transposed, const Axes& axes) {
-    const int64_t chunks = (count + kChunk - 1) / kChunk;
-    at::parallel_for(0, chunks, 2, [&](int64_t chunk, int64_t last) {
-      AxisRuleStorage<A> rule, exchanged;
-      const auto add = [&](RuleTable<A>& table, const math::RoIAxis<A>& axis, int64_t pooled,
-                           int64_t size) {
-        rule.build(axis, pooled, size);
-        if (!transposed) return table.add(rule.view(), pooled);
-        exchanged.transpose(rule.view());
-        table.add(exchanged.view(), rule.view().extent);
-      };
-      for (; chunk < last; ++chunk) {
-        rows_[chunk].clear();
-        cols_[chunk].clear();
-        for (int64_t i = chunk * kChunk; i < std::min((chunk + 1) * kChunk, count); ++i) {
-          math::RoIAxis<A> row, col;
-          axes(i, row, col);
-          add(rows_[chunk], row, pooled_height, height);
-          add(cols_[chunk], col, pooled_width, width);
+  int64_t build(int64_t most, int64_t height, int64_t width, int64_t pooled_height,
+                int64_t pooled_width, const Axes& axes_of) {
+    axes_.clear();
+    for (double taps = 0; int64_t(axes_.size()) < std::min(most, kBatch) && taps < kTaps;) {
+      axes_.emplace_back();
+      auto& [rows, cols] = axes_.back();
+      axes_of(axes_.size() - 1, rows, cols);
+      taps += double(std::min(pooled_height * math::most_pixels(rows), height + 2 * pooled_height));
+      taps += double(std::min(pooled_width * math::most_pixels(cols), width + 2 * pooled_width));
+    }
+    for_each_chunk([&](int64_t begin, int64_t end, Chunk& chunk) {
+      for (int64_t i = begin; i < end; ++i) {
+        chunk.rows.add(axes_[i].rows, pooled_height, height);
+        chunk.cols.add(axes_[i].cols, pooled_width, width);
+      }
+    });
+    return axes_.size();
+  }
+
+  // Exchanges the sides of all rules.
+  void transpose() {
+    for_each_chunk(
+        [&](int64_t begin, int64_t end, Chunk& chunk) {
+          RuleTable<A> rows, cols;
+          std::swap(rows, chunk.rows);
+          std::swap(cols, chunk.cols);
+          for (int64_t i = begin; i < end; ++i) {
+            chunk.rows.add_transposed(rows[i - begin]);
+            chunk.cols.add_transposed(cols[i - begin]);
+          }
+        },
+        false);
+  }
+
+  AxisRule<A> rows(int64_t i) const { return chunks_[i / kChunk].rows[i % kChunk]; }
+  AxisRule<A> cols(int64_t i) const { return chunks_[i / kChunk].cols[i % kChunk]; }
+
+ private:
+  static constexpr int64_t kBatch = 1024, kChunk = 64;
+  static constexpr double kTaps = 1 << 18;
+
+  struct Axes {
+    math::RoIAxis<A> rows, cols;
+  };
+  struct Chunk {
+    RuleTable<A> rows, cols;
+  };
+
+  template <typename Fill>
+  void for_each_chunk(const Fill& fill, bool clear = true) {
+    const int64_t count = axes_.size(), chunks = (count + kChunk - 1) / kChunk;
+    if (int64_t(chunks_.size()) < chunks) chunks_.resize(chunks);
+    at::parallel_for(0, chunks, 2, [&](int64_t i, int64_t last) {
+      for (; i < last; ++i) {
+        if (clear) {
+          chunks_[i].rows.clear();
+          chunks_[i].cols.clear();
         }
+        fill(i * kChunk, std::min((i + 1) * kChunk, count), chunks_[i]);
       }
     });
   }
 
-  AxisRule<A> rows(int64_t i) const { return rows_[i / kChunk][i % kChunk]; }
-  AxisRule<A> cols(int64_t i) const { return cols_[i / kChunk][i % kChunk]; }
-
- private:
-  RuleTable<A> rows_[kBatch / kChunk], cols_[kBatch / kChunk];
+  std::vector<Axes> axes_;
+  std::vector<Chunk> chunks_;
 };
 
 }  // namespace detops::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "buffer.h"
 #include "kernels/roi_align.h"
@@ -65,6 +66,14 @@ struct Columns {
   int64_t begin = 0, end = 0;
 };
 
+// Rows that a band has room for: some for a cache, and twice those of one RoI, so that it moves.
+template <typename A>
+int64_t rows_for(int64_t width, int64_t rows) {
+  constexpr int64_t kBytes = 1 << 20;
+  const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, width * kRoIChannels);
+  return std::max(some, 2 * rows);
+}
+
 // A band of rows of one block of channels in the order [row, column, kRoIChannels], small enough
 // for a cache. RoIs come roughly from top to bottom, and the band moves down with them.
 template <typename A>
@@ -87,10 +96,8 @@ class RoIWindow {
 
   // Empties the band and lets it begin at row `first`, with room for [first, last) and some more.
   void restart(const Columns& columns, int64_t first, int64_t last) {
-    constexpr int64_t kBytes = 2 << 20;
     columns_ = columns;
-    const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, stride());
-    capacity_ = std::min(height_ - first, std::max(some, 2 * (last - first)));
+    capacity_ = std::min(height_ - first, rows_for<A>(columns.end - columns.begin, last - first));
     lanes_.reserve(static_cast<size_t>(capacity_ * stride()));
     first_ = last_ = first;
   }
@@ -105,6 +112,70 @@ class RoIWindow {
   int64_t height_, first_ = 0, last_ = 0, capacity_ = 0;
   Columns columns_;
   Buffer<A> lanes_;
+};
+
+// A map as RoIPlanes has it: one plane of several channels, or a plane a channel.
+template <typename T>
+int64_t interleaved(const Planes<T>& map) {
+  return map.channels_last ? map.channels : 1;
+}
+
+// Rows [begin, end) of some channels of a map, where sums can grow: the map itself, or a copy of
+// one whose numbers are too short. What it gives back is in RoIPlanes' order.
+template <typename T>
+class GradientBand {
+ public:
+  using A = accumulate_t<T>;
+
+  A* open(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin, int64_t end,
+          bool fresh) {
+    map_ = map, channel_ = channel, channels_ = channels, begin_ = begin, end_ = end;
+    if constexpr (std::is_same_v<T, A>) {
+      if (fresh) clear_positions(map, channel, channels, begin * map.width, end * map.width);
+      return map.at(channel, begin, 0);
+    } else {
+      const auto& kernel = roi_align_kernels<T>();
+      A* copy = copy_.reserve(channels * positions() + kRoIChannels);
+      if (fresh) {
+        std::fill_n(copy, channels * positions(), A(0));
+      } else {
+        for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
+          kernel.rows_to_lanes(run, kRoIChannels, size, rows, copy + at);
+        });
+      }
+      return copy;
+    }
+  }
+
+  int64_t plane_stride() const { return std::is_same_v<T, A> ? map_.stride() : positions(); }
+
+  void close() {
+    if constexpr (!std::is_same_v<T, A>) {
+      const auto& kernel = roi_align_kernels<T>();
+      for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
+        kernel.lanes_to_rows(copy_.data() + at, kRoIChannels, size, rows, run);
+      });
+    }
+  }
+
+ private:
+  int64_t positions() const { return (end_ - begin_) * map_.width; }
+
+  // Neighbours on both sides, as rows of kRoIChannels and what is left of one.
+  template <typename Convert>
+  void for_each_run(const Convert& convert) {
+    const int64_t together = interleaved(map_), run = positions() * together;
+    const int64_t whole = run / kRoIChannels, rest = run % kRoIChannels;
+    for (int64_t p = 0; p < channels_ / together; ++p) {
+      T* to = map_.at(channel_ + p, begin_, 0);
+      convert(to, p * run, kRoIChannels, whole);
+      if (rest > 0) convert(to + whole * kRoIChannels, (p + 1) * run - rest, rest, 1);
+    }
+  }
+
+  Planes<T> map_{};
+  int64_t channel_ = 0, channels_ = 0, begin_ = 0, end_ = 0;
+  Buffer<A> copy_;
 };
 
 // The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.

@@ -27,6 +27,7 @@ struct DeformParams {
   int output_width, positions;  // of an image
   int points, kernel_width, groups, offset_groups;
   int stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x;
+  A least;  // where samples begin to count
 
   __host__ __device__ int sample_channels() const { return channels / offset_groups; }
   __host__ __device__ int pixels() const { return height * width; }
@@ -75,8 +76,8 @@ __device__ DeformSample<A> sample_of(const DeformParams<T>& p, int index) {
   const A window_x = A(place % p.output_width * p.stride_x - p.padding_x);
   s.at = math::deform::sample(
       window_y + A(point / p.kernel_width * p.dilation_y) + offset[0],
-      window_x + A(point % p.kernel_width * p.dilation_x) + offset[p.positions], A(p.height),
-      A(p.width));
+      window_x + A(point % p.kernel_width * p.dilation_x) + offset[p.positions], p.least,
+      A(p.height), A(p.width));
   s.mask = p.mask == nullptr ? A(1) : p.mask[s.plane * p.positions + place];
   for (int i = 0; i < 4; ++i) {
     const int y = static_cast<int>(s.at.y) + i / 2, x = static_cast<int>(s.at.x) + i % 2;
@@ -202,7 +203,8 @@ struct DeformInputs {
             narrow(g.padding_y),
             narrow(g.padding_x),
             narrow(g.dilation_y),
-            narrow(g.dilation_x)};
+            narrow(g.dilation_x),
+            math::deform::least_place<A>(g.edge_gradient)};
   }
 };
 

@@ -71,6 +71,7 @@ struct PSSampling {
 };
 
 struct Pooling {
+  const char* op;
   double scale;
   int64_t sampling_ratio;
 };
@@ -89,11 +90,10 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, input.scalar_type(), "detops.ps_roi_align", [&] {
+      at::kHalf, at::kBFloat16, input.scalar_type(), "detops.ps_roi", [&] {
         using A = at::opmath_type<scalar_t>;
         sparse_pool_forward(
-            "ps_roi_align",
-            sparse_pool_params<scalar_t>(output, maps, output.size(2), output.size(3)),
+            pooling.op, sparse_pool_params<scalar_t>(output, maps, output.size(2), output.size(3)),
             make_sampling<Rule<A>, A>(pooling, wide_rois, output, maps), maps, output);
       });
   return output;
@@ -105,11 +105,10 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.ps_roi_align_backward", [&] {
+      at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.ps_roi", [&] {
         using A = at::opmath_type<scalar_t>;
         sparse_pool_backward(
-            "ps_roi_align_backward",
-            sparse_pool_params<scalar_t>(pooled, maps, pooled.size(2), pooled.size(3)),
+            pooling.op, sparse_pool_params<scalar_t>(pooled, maps, pooled.size(2), pooled.size(3)),
             make_sampling<Rule<A>, A>(pooling, wide_rois, pooled, maps), pooled, maps);
       });
   return maps;
@@ -122,7 +121,8 @@ Tensor ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spat
   const c10::OptionalDeviceGuard guard(input.device());
   Tensor output = meta::ps_roi_align_forward(input, rois, spatial_scale, pooled_height,
                                              pooled_width, sampling_ratio);
-  return run_forward<AlignRule>({spatial_scale, sampling_ratio}, input, rois, std::move(output));
+  return run_forward<AlignRule>({"ps_roi_align", spatial_scale, sampling_ratio}, input, rois,
+                                std::move(output));
 }
 
 Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
@@ -132,7 +132,8 @@ Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spat
   const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps = meta::ps_roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                             batch_size, channels, height, width, sampling_ratio);
-  return run_backward<AlignRule>({spatial_scale, sampling_ratio}, grad, rois, std::move(maps));
+  return run_backward<AlignRule>({"ps_roi_align_backward", spatial_scale, sampling_ratio}, grad,
+                                 rois, std::move(maps));
 }
 
 Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
@@ -140,7 +141,7 @@ Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spati
   const c10::OptionalDeviceGuard guard(input.device());
   Tensor output =
       meta::ps_roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  return run_forward<PoolRule>({spatial_scale, 0}, input, rois, std::move(output));
+  return run_forward<PoolRule>({"ps_roi_pool", spatial_scale, 0}, input, rois, std::move(output));
 }
 
 Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
@@ -149,7 +150,8 @@ Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spati
   const c10::OptionalDeviceGuard guard(grad.device());
   Tensor maps = meta::ps_roi_pool_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
                                            batch_size, channels, height, width);
-  return run_backward<PoolRule>({spatial_scale, 0}, grad, rois, std::move(maps));
+  return run_backward<PoolRule>({"ps_roi_pool_backward", spatial_scale, 0}, grad, rois,
+                                std::move(maps));
 }
 
 }  // namespace detops::cuda

@@ -69,8 +69,7 @@ __global__ void roi_pool_forward_kernel(RoIPoolParams<A> p, const T* input, T* o
     }
     Vector<T, n> pooled{};
     if (!empty) pooled = map[rows.begin * s.h + cols.begin * s.w];
-    for (int j = 0; j < n; ++j) {
-      if (empty) continue;
+    for (int j = 0; !empty && j < n; ++j) {
       if (index.at[j] >= 0) {
         pooled.at[j] = static_cast<T>(best[j]);
       } else {

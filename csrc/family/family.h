@@ -22,6 +22,13 @@ namespace detops::family {
 
 using at::Tensor;
 
+// A buffer to write into: floating, on the device of `like`, and memory of its own: what is written
+// to a view of negated numbers would be negated.
+void check_buffer(const char* op, const char* name, const Tensor& buffer, const Tensor& like);
+
+// Buffers that a caller left empty, or made too small, take the size of what is written.
+void write(const Tensor& to, const Tensor& from);
+
 // Deformable convolution. Sizes along x come before those along y in the first three, `columns` and
 // `ones` are left alone, and the batch need not be a multiple of `im2col_step`. All return 1.
 int64_t deform_conv_forward(const Tensor& input, const Tensor& weight, const Tensor& offset,
@@ -65,6 +72,7 @@ void modulated_deform_conv_backward(const Tensor& input, const Tensor& weight, c
                                     int64_t stride_h, int64_t stride_w, int64_t pad_h,
                                     int64_t pad_w, int64_t dilation_h, int64_t dilation_w,
                                     int64_t group, int64_t deformable_group, bool with_bias);
+
 // Class k is column k - 1 of the logits; 0 is the background, and a negative target is ignored.
 Tensor sigmoid_focalloss_forward(const Tensor& logits,                              // [N, C]
                                  const Tensor& targets,                             // [N] integer
@@ -72,6 +80,7 @@ Tensor sigmoid_focalloss_forward(const Tensor& logits,                          
 Tensor sigmoid_focalloss_backward(const Tensor& logits, const Tensor& targets,
                                   const Tensor& d_losses,  // [N, C]
                                   int64_t num_classes, double gamma, double alpha);
+
 void deform_psroi_pooling_forward(const Tensor& input, const Tensor& bbox, const Tensor& trans,
                                   Tensor out, Tensor top_count, int64_t no_trans,
                                   double spatial_scale, int64_t output_dim, int64_t group_size,

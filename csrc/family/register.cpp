@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "../guard.h"
 #include "family.h"
 
 TORCH_LIBRARY_FRAGMENT(detops, m) {
@@ -49,9 +50,30 @@ TORCH_LIBRARY_FRAGMENT(detops, m) {
       "int num_classes, float gamma, float alpha) -> Tensor");
 }
 
-#define DETOPS_IMPL(op) m.impl(#op, TORCH_FN(detops::family::op));
+namespace {
+namespace name_of {
+
+#define DETOPS_NAME_OF(op) constexpr char op[] = #op;
+DETOPS_FAMILY_OPS(DETOPS_NAME_OF)
+
+}  // namespace name_of
+}  // namespace
+
+#define DETOPS_NAME(op) #op,
+#define DETOPS_IMPL(op) m.impl(#op, detops::guarded<name_of::op, &detops::family::op>());
 TORCH_LIBRARY_IMPL(detops, CompositeExplicitAutograd, m){DETOPS_FAMILY_OPS(DETOPS_IMPL)}
 #define DETOPS_NO_DERIVATIVE(op) m.impl(#op, torch::autograd::autogradNotImplementedFallback());
-TORCH_LIBRARY_IMPL(detops, Autograd, m) {
-  DETOPS_FAMILY_OPS(DETOPS_NO_DERIVATIVE)
+TORCH_LIBRARY_IMPL(detops, Autograd, m){DETOPS_FAMILY_OPS(DETOPS_NO_DERIVATIVE)}
+
+// The dispatcher would hand out copies of views of negated or conjugated numbers, and a buffer that
+// takes its size would then have another than the copy.
+TORCH_LIBRARY_IMPL(detops, Negative, m) {
+  for (const char* op : {DETOPS_FAMILY_OPS(DETOPS_NAME)}) {
+    m.impl(op, torch::CppFunction::makeFallthrough());
+  }
+}
+TORCH_LIBRARY_IMPL(detops, Conjugate, m) {
+  for (const char* op : {DETOPS_FAMILY_OPS(DETOPS_NAME)}) {
+    m.impl(op, torch::CppFunction::makeFallthrough());
+  }
 }

@@ -13,11 +13,12 @@ using Backward = Tensor(const Tensor&, const Tensor&, const Tensor&, double, dou
 // [N, C]: 1 in the column of a row's class.
 Tensor one_hot(const char* op, const Tensor& logits, const Tensor& targets, int64_t num_classes) {
   using namespace meta;
+  check_floating(op, "logits", logits);
   check_sizes(op, "logits", logits, {logits.sym_size(0), num_classes});
   check_sizes(op, "targets", targets, {logits.sym_size(0)});
-  DETOPS_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/false), op,
-               "targets must be integers, got ", targets.scalar_type());
-  const Tensor classes = at::arange(1, num_classes + 1, targets.options());
+  DETOPS_CHECK(is_integer(targets.scalar_type()), op, "targets must be integers, got ",
+               targets.scalar_type());
+  const Tensor classes = at::arange(1, num_classes + 1, targets.options().dtype(at::kLong));
   return targets.unsqueeze(1).eq(classes).to(logits.scalar_type());
 }
 

@@ -12,10 +12,13 @@ struct Sample {
 };
 
 // A sample that is NaN, infinite or further than a pixel from the image lies in rows -2 and -1, of
-// which no pixel is in the image. At -1 itself it is zero, but its derivative is not.
+// which no pixel is in the image. At -1 itself it is zero, but its derivative need not be: for
+// torchvision it is that of the side within the image, for detectron2, mmcv and maskrcnn-benchmark
+// zero. `least`, the first place along an axis that counts, is -1 or the next number; see
+// least_place.
 template <typename T, typename V>
-DETOPS_HD Sample<V> sample(V y, V x, T height, T width) {
-  const auto inside = (y >= T(-1)) & (y < height) & (x >= T(-1)) & (x < width);
+DETOPS_HD Sample<V> sample(V y, V x, T least, T height, T width) {
+  const auto inside = (y >= least) & (y < height) & (x >= least) & (x < width);
   y = inside ? y : V{} - T(2);
   x = inside ? x : V{};
   const V low_y = floor(y), low_x = floor(x);

@@ -43,6 +43,8 @@ void check_pooling(const char* op, const c10::SymInt& pooled_height,
                    int64_t max_sampling_ratio) {
   TORCH_SYM_CHECK(pooled_height.sym_ge(1).sym_and(pooled_width.sym_ge(1)), "detops.", op,
                   ": output_size must be at least 1 x 1, got ", pooled_height, " x ", pooled_width);
+  check_size(op, "output_size", pooled_height);
+  check_size(op, "output_size", pooled_width);
   DETOPS_CHECK(sampling_ratio <= max_sampling_ratio, op, "sampling_ratio must be at most ",
                max_sampling_ratio, ", got ", sampling_ratio);
 }
@@ -78,9 +80,12 @@ void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
 
 void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
                     const c10::SymInt& h, const c10::SymInt& w) {
-  TORCH_SYM_CHECK(h.sym_ge(1).sym_and(w.sym_ge(1)).sym_and(n.sym_ge(0)), "detops.", op,
-                  ": the input's size must be [N, C, H, W] with H and W of at least 1, got [", n,
-                  ", ", c, ", ", h, ", ", w, "]");
+  const char* name = "the input's size";
+  TORCH_SYM_CHECK(h.sym_ge(1).sym_and(w.sym_ge(1)).sym_and(n.sym_ge(0)).sym_and(c.sym_ge(0)),
+                  "detops.", op, ": ", name,
+                  " must be [N, C, H, W] with H and W of at least 1, got [", n, ", ", c, ", ", h,
+                  ", ", w, "]");
+  for (const c10::SymInt& size : {n, c, h, w}) check_size(op, name, size);
 }
 
 Tensor empty_map(const Tensor& like, const c10::SymInt& n, const c10::SymInt& c,

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorUtils.h>
 
+#include <cstdint>
+
 // Messages name the public function, the argument, what was expected and what came.
 namespace detops::meta {
 
@@ -11,8 +13,25 @@ using at::Tensor;
 
 #define DETOPS_CHECK(cond, op, ...) TORCH_CHECK(cond, "detops.", op, ": ", __VA_ARGS__)
 
+// What is taken is a list: ATen counts float8 and more among the floating types.
+inline bool is_float(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+}
+
+// To compute with.
+inline bool is_integer(at::ScalarType type) {
+  return type == at::kByte || type == at::kChar || type == at::kShort || type == at::kInt ||
+         type == at::kLong;
+}
+
+// To compare with one another, or with zero: bool, and any integer.
+inline bool is_discrete(at::ScalarType type) {
+  return is_integer(type) || type == at::kBool || type == at::kUInt16 || type == at::kUInt32 ||
+         type == at::kUInt64;
+}
+
 inline void check_floating(const char* op, const char* name, const Tensor& t) {
-  DETOPS_CHECK(at::isFloatingType(t.scalar_type()), op, name,
+  DETOPS_CHECK(is_float(t.scalar_type()), op, name,
                " must be float32, float64, float16 or bfloat16, got ", t.scalar_type());
 }
 
@@ -32,6 +51,17 @@ inline void check_same_type(const char* op, const char* name, const Tensor& t,
 void check_rows(const char* op, const char* name, const Tensor& t, int64_t columns);
 
 void check_sizes(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef expected);
+
+// Sizes that are given as numbers, so that products of two do not leave 64 bits. Those of tensors
+// need no bound: their memory is one.
+constexpr int64_t kMaxSize = INT32_MAX;
+
+// Symbols are not asked: a bound would become a guard, or a limit of an exported program.
+inline void check_size(const char* op, const char* name, const c10::SymInt& size) {
+  const auto number = size.maybe_as_int();
+  DETOPS_CHECK(!number || *number <= kMaxSize, op, name, " must be at most ", kMaxSize, ", got ",
+               *number);
+}
 
 void check_same_length(const char* op, const char* name, const Tensor& t, const char* other_name,
                        const Tensor& other);
@@ -54,10 +84,6 @@ void check_map(const char* op, const char* name, const Tensor& t);
 void check_pooled_grad(const char* op, const Tensor& grad, const Tensor& rois,
                        const c10::SymInt& channels, const c10::SymInt& pooled_height,
                        const c10::SymInt& pooled_width, int64_t roi_columns = 5);
-
-// The size of the map that a backward pass is to return.
-void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,
-                    const c10::SymInt& h, const c10::SymInt& w);
 
 // The size of a map that a backward pass is to make.
 void check_map_size(const char* op, const c10::SymInt& n, const c10::SymInt& c,

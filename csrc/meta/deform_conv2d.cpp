@@ -18,6 +18,7 @@ void check_pair(const char* op, const char* name, c10::SymIntArrayRef pair, int6
   DETOPS_CHECK(pair.size() == 2, op, name, " must be one number or a pair, got ", pair);
   TORCH_SYM_CHECK(pair[0].sym_ge(least).sym_and(pair[1].sym_ge(least)), "detops.", op, ": ", name,
                   " must be at least ", least, ", got ", pair);
+  for (const c10::SymInt& number : pair) check_size(op, name, number);
 }
 
 void check_tensor(const Arguments& a, const char* name, const Tensor& t, int64_t dim,
@@ -108,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
     const Tensor& grad, const Tensor& input, const Tensor& offset,
     const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
     c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-    std::array<bool, 5> wanted) {
+    std::array<bool, 5> wanted, bool /* edge_gradient */) {
   const Arguments a{
       "deform_conv2d_backward", input, offset, mask, weight, bias, stride, padding, dilation};
   const auto size = check(a);

@@ -10,6 +10,9 @@ namespace {
 // Samples are taken one by one, so a RoI's time grows with the square.
 constexpr int64_t kMaxSamplesPerPart = 64;
 
+// Sizes of which there is a square.
+constexpr int64_t kMaxSide = INT16_MAX;
+
 // Returns the number of classes of offsets.
 c10::SymInt check_arguments(const char* op, const Tensor& input, const Tensor& rois,
                             const std::optional<Tensor>& offset, double spatial_scale,
@@ -20,13 +23,16 @@ c10::SymInt check_arguments(const char* op, const Tensor& input, const Tensor& r
   check_rois(op, rois, input, "input");
   check_pooling(op, pooled_height, pooled_width, 0);
   check_scale(op, spatial_scale);
-  DETOPS_CHECK(group_size >= 1, op, "group_size must be at least 1, got ", group_size);
-  DETOPS_CHECK(part_size >= 1, op, "part_size must be at least 1, got ", part_size);
+  DETOPS_CHECK(group_size >= 1 && group_size <= kMaxSide, op, "group_size must be in [1, ",
+               kMaxSide, "], got ", group_size);
+  DETOPS_CHECK(part_size >= 1 && part_size <= kMaxSide, op, "part_size must be in [1, ", kMaxSide,
+               "], got ", part_size);
   DETOPS_CHECK(sample_per_part >= 1 && sample_per_part <= kMaxSamplesPerPart, op,
                "sample_per_part must be in [1, ", kMaxSamplesPerPart, "], got ", sample_per_part);
   DETOPS_CHECK(std::isfinite(trans_std), op, "trans_std must be finite, got ", trans_std);
   TORCH_SYM_CHECK(output_channels.sym_ge(1), "detops.", op,
                   ": output_channels must be at least 1, got ", output_channels);
+  check_size(op, "output_channels", output_channels);
   TORCH_SYM_CHECK(input.sym_size(1).sym_eq(output_channels * group_size * group_size), "detops.",
                   op, ": input must have output_channels * group_size^2 = ",
                   output_channels * group_size * group_size, " channels, got ", input.sym_size(1));

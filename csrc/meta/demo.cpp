@@ -7,21 +7,25 @@
 namespace detops::meta {
 namespace {
 
-// The shape that the other arguments ask for.
-void check_shape(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef shape) {
-  DETOPS_CHECK(t.dim() == static_cast<int64_t>(shape.size()), op, name, " must be ", shape,
-               ", got ", t.sym_sizes());
-  for (size_t d = 0; d < shape.size(); ++d) {
-    TORCH_SYM_CHECK(t.sym_size(static_cast<int64_t>(d)).sym_eq(shape[d]), "detops.", op, ": ", name,
-                    " must be ", shape, ", got ", t.sym_sizes());
-  }
-}
-
+// Of the shape that the other arguments ask for.
 void check_like(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef shape,
                 const char* other_name, const Tensor& other) {
-  check_shape(op, name, t, shape);
+  check_sizes(op, name, t, shape);
   check_same_type(op, name, t, other_name, other);
   check_same_device(op, name, t, other_name, other);
+}
+
+// What a backward pass reads is never below float32.
+at::TensorOptions wide_options(const Tensor& input) {
+  return input.options().dtype(compute_type(input.scalar_type()));
+}
+
+void check_wide(const char* op, const char* name, const Tensor& t, c10::SymIntArrayRef shape,
+                const Tensor& input) {
+  check_sizes(op, name, t, shape);
+  const at::ScalarType type = compute_type(input.scalar_type());
+  DETOPS_CHECK(t.scalar_type() == type, op, name, " must be ", type, ", got ", t.scalar_type());
+  check_same_device(op, name, t, "input", input);
 }
 
 Tensor empty(const Tensor& like, c10::SymIntArrayRef shape) {
@@ -103,8 +107,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
   c10::SymDimVector shape(input.sym_sizes());
   shape.back() = state;
   Tensor output = empty(input, shape);
-  // What the backward pass reads is never below float32.
-  const auto wide = input.options().dtype(compute_type(input.scalar_type()));
+  const auto wide = wide_options(input);
   Tensor cells = at::empty_symint(shape, wide);
   shape.back() = 3 * state;
   return {output, cells, at::empty_symint(shape, wide)};
@@ -116,6 +119,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
     const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
     bool h_wanted) {
   const char* op = "lltm_backward";
+  check_floating(op, "input", input);
   DETOPS_CHECK(input.dim() == 2 || input.dim() == 3, op, "input must be [T, B, I], got ",
                input.sym_sizes());
   DETOPS_CHECK(h.dim() == 2, op, "h must be [B, H], got ", h.sym_sizes());
@@ -124,9 +128,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
   shape.back() = state;
   check_like(op, "grad_output", grad_output, shape, "input", input);
   check_like(op, "output", output, shape, "input", input);
-  check_shape(op, "cells", cells, shape);
+  check_wide(op, "cells", cells, shape, input);
   shape.back() = 3 * state;
-  check_shape(op, "gates", gates, shape);
+  check_wide(op, "gates", gates, shape, input);
   check_like(op, "h", h, {rows, state}, "input", input);
   check_like(op, "c", c, {rows, state}, "input", input);
   if (grad_h) check_like(op, "grad_h", *grad_h, {rows, state}, "input", input);

@@ -28,8 +28,8 @@ void check_scored_boxes(const char* op, const Tensor& boxes, int64_t columns, co
   check_same_length(op, "scores", scores, "boxes", boxes);
   if (idxs) {
     DETOPS_CHECK(idxs->dim() == 1, op, "idxs must be [N], got ", idxs->sym_sizes());
-    DETOPS_CHECK(at::isIntegralType(idxs->scalar_type(), /*includeBool=*/true), op,
-                 "idxs must be integers, got ", idxs->scalar_type());
+    DETOPS_CHECK(is_discrete(idxs->scalar_type()), op, "idxs must be integers, got ",
+                 idxs->scalar_type());
     check_same_device(op, "idxs", *idxs, "boxes", boxes);
     check_same_length(op, "idxs", *idxs, "boxes", boxes);
   }
@@ -52,6 +52,7 @@ void check_decay(const char* op, double sigma, double min_score, c10::string_vie
 void check_nms(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                double iou_threshold, int64_t columns) {
   const bool rotated = columns == 5;
+  DETOPS_CHECK(rotated || columns == 4, "check_nms", "columns must be 4 or 5, got ", columns);
   const char* op =
       idxs ? (rotated ? "batched_nms_rotated" : "batched_nms") : (rotated ? "nms_rotated" : "nms");
   check_scored_boxes(op, boxes, columns, scores, idxs);
@@ -63,7 +64,9 @@ std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
                                       Int max_output) {
   check_scored_boxes("nms_padded", boxes, 4, scores, idxs);
   check_number("nms_padded", "iou_threshold", iou_threshold);
-  DETOPS_CHECK(max_output >= 0, "nms_padded", "max_output must be at least 0, got ", max_output);
+  TORCH_SYM_CHECK(max_output.sym_ge(0), "detops.nms_padded: max_output must be at least 0, got ",
+                  max_output);
+  check_size("nms_padded", "max_output", max_output);
   const auto options = boxes.options().dtype(at::kLong);
   return {at::empty_symint({std::move(max_output)}, options), at::empty({}, options)};
 }

@@ -22,6 +22,8 @@ Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, c10::SymIn
   check_same_device(op, "boxes", boxes, "masks", masks);
   TORCH_SYM_CHECK(height.sym_ge(0).sym_and(width.sym_ge(0)), "detops.", op,
                   ": image_shape must be at least 0 x 0, got ", height, " x ", width);
+  check_size(op, "image_shape", height);
+  check_size(op, "image_shape", width);
   DETOPS_CHECK(!std::isnan(threshold), op, "threshold must be a number, got nan");
   return at::empty_symint({masks.sym_size(0), height, width},
                           masks.options().dtype(threshold >= 0 ? at::kBool : at::kByte));

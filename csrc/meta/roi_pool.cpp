@@ -8,6 +8,8 @@ namespace detops::meta {
 namespace {
 
 void check_indexable(const char* op, const c10::SymInt& height, const c10::SymInt& width) {
+  check_size(op, "a map's height", height);
+  check_size(op, "a map's width", width);
   TORCH_SYM_CHECK((height * width).sym_le(INT32_MAX), "detops.", op, ": a map must have at most ",
                   INT32_MAX, " pixels, got ", height, " x ", width);
 }

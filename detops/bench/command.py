@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from ..device import choose_device
+from . import corner_report
 from .report import markdown, plot, to_json
 from .run import MODULES, all_cases, measure, measure_machine
 
@@ -24,6 +26,7 @@ def run(
     threads: list[int] | None,
     quick: bool,
     device: str | None,
+    only: list[str],
     console: Console,
     messages: Console,
 ) -> None:
@@ -36,14 +39,21 @@ def run(
         threads: numbers of threads, one and all by default; on a GPU there is only one row.
         quick: a choice of cases.
         device: where to run.
+        only: with the op ``corners``, beginnings of the names of ops whose corners are measured.
         console: for the table.
         messages: for progress.
 
     Raises:
-        ValueError: an unknown op, or a readme without marks.
+        ValueError: an unknown op, a readme without marks, or an option that corners do not have.
         ImportError: no torchvision to compare with.
     """
-    place = torch.device(device or "cpu")
+    place = choose_device(device or "cpu")
+    if ops == ["corners"]:
+        if readme or threads or quick or place.type != "cpu":
+            raise ValueError("corners are measured on one thread of the CPU: only --only, --output")
+        return corner_report.run(only, output, console, messages)
+    if only:
+        raise ValueError("--only goes with detops bench corners; name the ops instead")
     text = None
     if readme is not None:
         text = readme.read_text()

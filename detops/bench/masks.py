@@ -21,6 +21,27 @@ def ellipses(count: int, cells: int) -> Tensor:
     return torch.sigmoid(6 * inside).expand(count, cells, cells).contiguous()
 
 
+def _run_lengths(name: str, masks: Tensor, quick: bool = False) -> Iterator[Case]:
+    """Rows first and columns first, against pycocotools' encoder on columns that it can read."""
+    try:
+        from pycocotools import mask as coco
+    except ImportError:
+        coco = None
+    columns = masks.mT.contiguous()
+    readable = columns.cpu().view(torch.uint8).permute(2, 1, 0).numpy()
+    for layout, given in (("rows", masks), ("columns", columns.mT)):
+        yield Case(
+            "masks_to_rle against pycocotools",
+            name,
+            lambda: ops.masks_to_rle(given),  # noqa: B023
+            pytorch=coco and (lambda: coco.encode(readable)),
+            layout=layout,
+            dtype="bool",
+            bytes=masks.numel(),
+            quick=quick and layout == "rows",
+        )
+
+
 def cases(device: torch.device) -> Iterator[Case]:
     """All of them, one at a time."""
     import torchvision
@@ -53,3 +74,11 @@ def cases(device: torch.device) -> Iterator[Case]:
         bandwidth=on_gpu,
         quick=True,
     )
+    yield from _run_lengths(f"{count} x {HEIGHT} x {WIDTH:,}", pasted, quick=True)
+    few = torch.zeros(4, 4 * HEIGHT, 4 * WIDTH, dtype=torch.bool, device=device)
+    few[:, 500:2500, 700:4000] = True
+    yield from _run_lengths(f"4 x {4 * HEIGHT:,} x {4 * WIDTH:,}", few)
+    noise = torch.rand(10, HEIGHT, WIDTH, generator=generator).to(device) > 0.5
+    yield from _run_lengths(f"10 x {HEIGHT} x {WIDTH:,} of noise", noise)
+    small = ops.paste_masks_in_image(masks, boxes * (CELLS / WIDTH), (CELLS, CELLS))
+    yield from _run_lengths(f"{count} x {CELLS} x {CELLS}", small)

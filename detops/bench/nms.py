@@ -26,12 +26,17 @@ def plain_nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     return order[alive]
 
 
+def _disjoint(count: int) -> Tensor:
+    index = torch.arange(count)
+    corner = torch.stack([index % 200, index // 200], 1) * 10.0
+    return torch.cat([corner, corner + 8], 1)
+
+
 def _pathological(generator: torch.Generator, count: int) -> Iterator[tuple[str, Tensor, Tensor]]:
     boxes, scores = clustered(generator, count)
     index = torch.arange(count)
     yield "identical", boxes[:1].expand(count, 4).contiguous(), scores
-    corner = torch.stack([index % 200, index // 200], 1) * 10.0
-    yield "disjoint", torch.cat([corner, corner + 8], 1), scores
+    yield "disjoint", _disjoint(count), scores
     huge = boxes.clone()
     huge[scores.argmax()] = torch.tensor([-1e4, -1e4, 1e4, 1e4])
     yield "one huge box", huge, scores
@@ -88,6 +93,18 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield _one_class("dense detector", boxes, scores, 0.65, True)
     for name, boxes, scores in _pathological(generator, 10_000):
         yield _one_class(name, boxes.to(device), scores.to(device), 0.5, True)
+
+    for count in (25_000, 100_000):
+        boxes, scores = (t.to(device) for t in uniform(generator, count))
+        picture = torch.randint(0, count // 1000, (count, 1), generator=generator)
+        for name, given in (
+            ("disjoint", _disjoint(count).to(device)),
+            ("uniform", boxes),
+            ("uniform, 1,000 a megapixel", boxes + 1000 * picture.to(device)),
+        ):
+            for threshold in (0.0, 1e-40, 0.01):
+                theirs = threshold == 0 and count == 25_000
+                yield _one_class(name, given, scores, threshold, theirs)
 
     for count, most in ((1000, 1000), (10_000, 1000), (10_000, 10_000)):
         boxes, scores = (t.to(device) for t in clustered(generator, count))

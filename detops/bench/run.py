@@ -124,8 +124,8 @@ def _device_name(device: torch.device) -> str:
     return f"{name.strip()}, {_C.cpu_isa()}"
 
 
-def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
-    """Bandwidth from a large copy, peak from a large matrix product."""
+def machine_of(device: torch.device) -> Machine:
+    """The names alone."""
     import torchvision
 
     from .. import __version__
@@ -136,7 +136,12 @@ def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
         "torchvision": torchvision.__version__,
         "python": platform.python_version(),
     }
-    machine = Machine(_device_name(device), versions, device=device.type)
+    return Machine(_device_name(device), versions, device=device.type)
+
+
+def measure_machine(device: torch.device, threads: Iterable[int]) -> Machine:
+    """Bandwidth from a large copy, peak from a large matrix product."""
+    machine = machine_of(device)
     copied, side = COPIED, MULTIPLIED
     if device.type == "cuda":
         copied, side = ON_GPU * copied, ON_GPU * side

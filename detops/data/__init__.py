@@ -2,6 +2,7 @@
 """Data sets in the usual formats, generated shapes, augmentation, tiling, loaders."""
 
 from .catalog import load_datasets, open_dataset
+from .class_map import read_class_map
 from .coco import CocoDetection, LvisDetection, export_coco
 from .detection import DetectionDataset
 from .image import ImageError, load_image
@@ -26,5 +27,6 @@ __all__ = [
     "load_image",
     "merge_detections",
     "open_dataset",
+    "read_class_map",
     "tile_origins",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from .class_map import ClassMap, renamed
 from .coco import CocoDetection, LvisDetection
 from .detection import DetectionDataset
 from .problems import AnnotationError, OnError
@@ -73,18 +74,23 @@ def load_datasets(
     paths: str | Sequence[str],
     image_dir: str | Path | None = None,
     on_error: OnError = "raise",
+    class_map: ClassMap | None = None,
     **options: Any,
 ) -> list[DetectionDataset]:
-    """Opens data sets that share their categories.
+    """Opens data sets that share their categories: the same names, in the order of their ids.
 
     Args:
         paths: see `open_dataset`.
         image_dir: folder of the images, of data sets in COCO and LVIS format.
         on_error: see `DetectionDataset`.
+        class_map: other names for categories, by their own; see `DetectionDataset.rename`. A name
+            need not be in all of the data sets.
         options: see `open_dataset`.
 
     Raises:
-        AnnotationError: no path given, categories differ, or a data set is refused.
+        AnnotationError: no path given, categories differ by more than case, or a data set is
+            refused.
+        ValueError: a name in `class_map` is in none of the data sets.
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     if not paths:
@@ -92,8 +98,10 @@ def load_datasets(
     if image_dir is not None:
         options["image_dir"] = image_dir
     datasets = [open_dataset(path, on_error=on_error, **options) for path in paths]
+    if class_map:
+        _rename(datasets, class_map)
     for other in datasets[1:]:
-        if (other.names, other.category_ids) != (datasets[0].names, datasets[0].category_ids):
+        if _folded(other) != _folded(datasets[0]):
             raise AnnotationError(
                 f"{other.path}: categories {list(other.names)} differ from "
                 f"{list(datasets[0].names)} of {datasets[0].path}"
@@ -105,6 +113,18 @@ def resolve_path(path: str | Path) -> Path:
     """A data path as given if it exists, else the same under the package's assets or beside it."""
     candidates: Iterable[Path] = (Path(path), PACKAGE / "assets" / path, PACKAGE.parent / path)
     return next((candidate for candidate in candidates if candidate.exists()), Path(path))
+
+
+def _rename(datasets: Sequence[DetectionDataset], class_map: ClassMap) -> None:
+    # All names at once, to find one that is in none of them.
+    renamed([name for dataset in datasets for name in dataset.names], class_map, "data sets")
+    for dataset in datasets:
+        known = set(_folded(dataset))
+        dataset.rename({old: new for old, new in class_map.items() if old.casefold() in known})
+
+
+def _folded(dataset: DetectionDataset) -> list[str]:
+    return [name.casefold() for name in dataset.names]
 
 
 def _parsed(text: str, query: str) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from .detection import DetectionDataset
 from .problems import AnnotationError, Problems
 
 REQUIRED = {
-    "images": ("id", "width", "height"),
+    "images": ("id",),
     "categories": ("id", "name"),
     "annotations": (),
 }
@@ -25,8 +25,9 @@ class CocoDetection(DetectionDataset):
         annotation_file: the JSON file.
         image_dir: folder of the images; by default the first of these that has the first image: the
             annotation file's folder, `images` in it, and, where that folder is `annotations`,
-            beside it `images`, or the folder that the last part of the file's name tells
-            (`instances_val2017.json`: `val2017`).
+            beside it the folder that the last part of the file's name tells
+            (`instances_val2017.json`: `val2017`, `images/val2017`), `images`, or its parent. File
+            names may have Windows' separators.
         options: see `DetectionDataset`: on_error, check, masks, keypoints, transform.
 
     Raises:
@@ -41,8 +42,7 @@ class CocoDetection(DetectionDataset):
         data = self._read(path)
         folder = Path(image_dir) if image_dir is not None else _image_dir(path, data["images"])
         for image in data["images"]:
-            if "file_name" not in image:
-                image["file_name"] = _file_of_url(folder, image.get("coco_url"))
+            image["file_name"] = _file_name(folder, image)
         contents = (data["images"], data["categories"], data["annotations"])
         super().__init__(path, folder, *contents, Problems(path), **options)
 
@@ -65,16 +65,12 @@ class LvisDetection(CocoDetection):
         annotation_file: the JSON file.
         image_dir: see `CocoDetection`.
         options: see `DetectionDataset`.
-
-    Attributes:
-        frequency_groups: labels of the rare ("r"), common ("c") and frequent ("f") categories.
     """
 
-    def __init__(
-        self, annotation_file: str | Path, image_dir: str | Path | None = None, **options: Any
-    ) -> None:
-        super().__init__(annotation_file, image_dir, **options)
-        self.frequency_groups: dict[str, tuple[int, ...]] = {
+    @property
+    def frequency_groups(self) -> dict[str, tuple[int, ...]]:
+        """Labels of the rare ("r"), common ("c") and frequent ("f") categories."""
+        return {
             group: tuple(
                 label
                 for label, category in enumerate(self._categories, start=1)
@@ -103,7 +99,7 @@ def read_coco(path: Path) -> dict[str, Any]:
         AnnotationError: it cannot be read or is not COCO.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
     # A file of nothing but brackets exhausts the parser's stack.
@@ -173,14 +169,22 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
     folder = path.parent
     candidates = [folder, folder / "images"]
     if folder.name == "annotations":
-        root = folder.parent
-        candidates += [root / path.stem.rpartition("_")[2], root / "images", root]
+        root, split = folder.parent, path.stem.rpartition("_")[2]
+        candidates += [root / split, root / "images" / split, root / "images", root]
     for candidate in candidates:
         for image in images[:1]:
-            name = image.get("file_name") or _file_of_url(candidate, image.get("coco_url"))
+            name = _file_name(candidate, image)
             if isinstance(name, str) and (candidate / name).is_file():
                 return candidate
     return folder
+
+
+def _file_name(folder: Path, image: dict) -> Any:
+    """An image's file name under the folder: as it is written, unless other separators fit."""
+    name = image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
+    if not isinstance(name, str) or "\\" not in name or (folder / name).is_file():
+        return name
+    return PureWindowsPath(name).as_posix()
 
 
 def _file_of_url(folder: Path, url: Any) -> Any:

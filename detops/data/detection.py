@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .class_map import ClassMap, renamed
 from .image import ImageError, load_image
-from .masks import SegmentationError, decode_masks, to_rle
+from .masks import SegmentationError, decode_masks, enclosing_box, to_rle
 from .problems import (
     AnnotationError,
+    BrokenPart,
     FileCheck,
     OnError,
     Problems,
-    box_problem,
+    as_flag,
     check_choice,
-    image_file_problems,
+    clip_box,
+    image_file_reports,
     is_number,
     keypoints_problem,
+    shown,
 )
 
 Target = dict[str, Any]
@@ -53,9 +57,11 @@ class DetectionDataset(Dataset):
     Args:
         path: the data set's file or folder, for messages.
         image_dir: folder that the images' file names start from.
-        images: COCO's: id, file_name, width, height.
+        images: COCO's: id, file_name, width, height; without width or height, the file tells.
         categories: COCO's: id, name; keypoints, a list of names, where the objects have some.
-        annotations: COCO's: image_id, category_id, bbox; and segmentation, keypoints, iscrowd.
+        annotations: COCO's: image_id, category_id, bbox; and segmentation, keypoints, iscrowd. A
+            box is clipped to its image; where there is none, it is the one around the segmentation.
+            iscrowd is 0, 1, true or false, or one of them as text; without it, 0.
         problems: what reading the format has found broken so far.
         on_error: "raise" refuses a data set with anything broken and names the first few; "skip"
             leaves it out (a broken image goes with its annotations) and counts it in `skipped`.
@@ -72,15 +78,21 @@ class DetectionDataset(Dataset):
         names: category names, of labels 1..C in order.
         category_ids: their ids.
         images: records of the images, in the order of the items.
-        skipped: counts of what was left out, by kind.
+        skipped: counts of what was left out, by kind; boxes wholly outside their image always are.
+        mended: counts of what was put right, by kind: boxes clipped by more than half a pixel.
         keypoint_names: of the first category that has any.
+        most_failing: share of the images that may fail after opening, with "skip"; all by default.
 
     Raises:
-        AnnotationError: with "raise", something is broken: a box of zero area, not inside its image
-            or not four finite numbers, an unknown category or image, a segmentation that is empty,
-            malformed or out of range, keypoints of a wrong length, an image file that is missing,
-            cut short, unreadable or of another size.
+        AnnotationError: with "raise", something is broken: a box of zero area or not four finite
+            numbers, an unknown category or image, a segmentation that is empty, malformed or out of
+            range, an iscrowd that is neither yes nor no, keypoints of a wrong length, an image file
+            that is missing, cut short, unreadable or of another size.
     """
+
+    names: tuple[str, ...]
+    category_ids: tuple[Any, ...]
+    label_of: dict[Any, int]
 
     def __init__(
         self,
@@ -100,10 +112,7 @@ class DetectionDataset(Dataset):
         check_choice("check", check, ("exists", "header", "decode"))
         self.path, self.image_dir, self.on_error = path, image_dir, on_error
         self.transform = transform
-        self._categories = sorted(categories, key=lambda category: category["id"])
-        self.names: tuple[str, ...] = tuple(str(c["name"]) for c in self._categories)
-        self.category_ids: tuple[int, ...] = tuple(c["id"] for c in self._categories)
-        self.label_of = {id: label for label, id in enumerate(self.category_ids, start=1)}
+        self._set_categories(sorted(categories, key=lambda category: category["id"]))
         named = [c["keypoints"] for c in self._categories if isinstance(c.get("keypoints"), list)]
         self.keypoint_names: tuple[str, ...] = tuple(map(str, next(filter(None, named), ())))
         if masks is None:
@@ -118,6 +127,9 @@ class DetectionDataset(Dataset):
         known = {image["id"]: image for image in images}
         self._annotations = self._sound_annotations(annotations, known, problems)
         self.skipped: Counter[str] = problems.settle(on_error)
+        self.mended: Counter[str] = problems.mended
+        self.most_failing = 1.0
+        self._failed: set[int] = set()
         self._cache()
 
     def __len__(self) -> int:
@@ -137,6 +149,29 @@ class DetectionDataset(Dataset):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._cache()
+
+    def rename(self, class_map: ClassMap) -> None:
+        """Gives categories other names; those that then have the same become one.
+
+        Args:
+            class_map: new names by old ones; case makes no difference.
+
+        Raises:
+            ValueError: the data set has neither a category of an old name nor one of its new name.
+        """
+        merged: dict[str, dict] = {}
+        merged_id: dict[Any, Any] = {}
+        names = renamed(self.names, class_map, self.path)
+        for category, name in zip(self._categories, names, strict=True):
+            first = merged.setdefault(name.casefold(), category | {"name": name})
+            merged_id[category["id"]] = first["id"]
+        before = {id: self.category_ids[label - 1] for id, label in self.label_of.items()}
+        self._set_categories(list(merged.values()))
+        labels = self.label_of
+        self.label_of = {id: labels[merged_id[first]] for id, first in before.items()}
+        for objects in self._annotations.values():
+            for annotation in objects:
+                annotation["category_id"] = merged_id[annotation["category_id"]]
 
     def image_path(self, index: int) -> Path:
         """Path of an image's file."""
@@ -186,6 +221,21 @@ class DetectionDataset(Dataset):
             "annotations": annotations,
         }
 
+    def describe_problems(self) -> str:
+        """One line on what was put right and what was left out; empty if nothing was."""
+        counts = {"put right": self.mended, "left out": self.skipped}
+        return "; ".join(
+            f"{title} " + ", ".join(f"{count} x {kind}" for kind, count in found.items())
+            for title, found in counts.items()
+            if found
+        )
+
+    def _set_categories(self, categories: list[dict]) -> None:
+        self._categories = categories
+        self.names = tuple(str(c["name"]) for c in categories)
+        self.category_ids = tuple(c["id"] for c in categories)
+        self.label_of = {id: label for label, id in enumerate(self.category_ids, start=1)}
+
     def _cache(self) -> None:
         self._cached: Callable[..., Any] = lru_cache(CACHED_IMAGES)(load_image)
 
@@ -198,28 +248,36 @@ class DetectionDataset(Dataset):
                 if self.on_error == "raise":
                     raise AnnotationError(str(error)) from error
                 warnings.warn(f"{error}: the next image takes its place", stacklevel=3)
+                self._failed.add(place)
+                count, size = len(self._failed), len(self)
+                if count > max(1, self.most_failing * size) and count < size:
+                    raise AnnotationError(
+                        f"{self.path}: {count} of {size} images cannot be read any more, which is "
+                        f"more than {self.most_failing:.0%}; the last: {error}"
+                    ) from error
         raise AnnotationError(f"{self.path}: none of its {len(self)} images can be read")
 
     def _sound_images(self, images: list[dict], problems: Problems, check: FileCheck) -> list[dict]:
-        sound, seen = [], set()
+        named, seen = [], set()
         for image in images:
             problem = _image_problem(image)
             if image["id"] in seen:
                 problem = "duplicate image id", ""
             if problem is None:
-                sound.append(image)
+                named.append(image)
             else:
                 problems.add(f"image {image['id']}", *problem)
             seen.add(image["id"])
-        files = (
-            (self.image_dir / image["file_name"], (image["width"], image["height"]))
-            for image in sound
-        )
-        found = image_file_problems(files, check)
-        for image, problem in zip(sound, found, strict=True):
-            if problem is not None:
-                problems.add(f"image {image['id']}", *problem)
-        return [image for image, problem in zip(sound, found, strict=True) if problem is None]
+        files = ((self.image_dir / image["file_name"], _size(image)) for image in named)
+        sound = []
+        for image, report in zip(named, image_file_reports(files, check), strict=True):
+            if report.problem is not None:
+                problems.add(f"image {image['id']}", *report.problem)
+                continue
+            if report.size is not None:
+                image["width"], image["height"] = report.size
+            sound.append(image)
+        return sound
 
     def _sound_annotations(
         self, annotations: list[dict], known: dict[Any, dict], problems: Problems
@@ -232,45 +290,45 @@ class DetectionDataset(Dataset):
             )
             image = _lookup(known, annotation.get("image_id"))
             if image is None:
-                problems.add(where, "unknown image", repr(annotation.get("image_id")))
+                problems.add(where, "unknown image", shown(annotation.get("image_id")))
             elif image["id"] in present:
                 try:
-                    sound[image["id"]].append(self._sound(annotation, image, number))
-                except _Broken as broken:
+                    sound[image["id"]].append(self._sound(annotation, image, number, problems))
+                except BrokenPart as broken:
                     problems.add(where, *broken.args)
         return sound
 
-    def _sound(self, annotation: dict, image: dict, number: int) -> dict:
-        """The annotation with all its fields, of the parts asked for only.
-
-        Raises _Broken with (kind, detail).
-        """
+    def _sound(self, annotation: dict, image: dict, number: int, problems: Problems) -> dict:
+        """The annotation with all its fields, of the parts asked for only; or BrokenPart."""
         if _lookup(self.label_of, annotation.get("category_id")) is None:
-            raise _Broken("unknown category", repr(annotation.get("category_id")))
-        box: Any = annotation.get("bbox")
-        problem = box_problem(box, image["width"], image["height"])
-        crowd = bool(annotation.get("iscrowd"))
-        if problem is None and self.keypoints and not crowd:
+            raise BrokenPart("unknown category", shown(annotation.get("category_id")))
+        given = annotation.get("iscrowd")
+        crowd = as_flag(0 if given is None else given)
+        if crowd is None:
+            raise BrokenPart("iscrowd is not 0 or 1", shown(given))
+        size = image["height"], image["width"]
+        try:
+            box: Any = annotation.get("bbox")
+            if box in (None, []) and annotation.get("segmentation"):
+                box = enclosing_box(annotation["segmentation"], *size)
+            box, is_cut = clip_box(box, image["width"], image["height"])
+            fields: dict[str, Any] = {"bbox": box, "iscrowd": int(crowd)}
+            if self.masks:
+                fields["segmentation"] = to_rle(annotation.get("segmentation"), *size)
+        except SegmentationError as error:
+            raise BrokenPart("broken segmentation", str(error)) from error
+        if self.keypoints and not crowd:
             problem = keypoints_problem(annotation.get("keypoints"), len(self.keypoint_names))
-        if problem is not None:
-            raise _Broken(*problem)
-        fields: dict[str, Any] = {"iscrowd": int(crowd)}
+            if problem is not None:
+                raise BrokenPart(*problem)
         if not is_number(annotation.get("area")):
             fields["area"] = box[2] * box[3]
-        if self.masks:
-            try:
-                rle = to_rle(annotation.get("segmentation"), image["height"], image["width"])
-            except SegmentationError as error:
-                raise _Broken("broken segmentation", str(error)) from error
-            fields["segmentation"] = rle
+        if is_cut:
+            problems.mended["box clipped to its image"] += 1
         # What was not checked is not handed on: pycocotools trusts what it is given.
         unchecked = {"segmentation": self.masks, "keypoints": self.keypoints}
         kept = {key: value for key, value in annotation.items() if unchecked.get(key, True)}
         return {"id": number} | kept | fields
-
-
-class _Broken(Exception):
-    """An annotation that cannot be used: kind, detail."""
 
 
 def _lookup(table: dict, key: Any) -> Any:
@@ -278,10 +336,16 @@ def _lookup(table: dict, key: Any) -> Any:
     return table.get(key) if isinstance(key, int | str) else None
 
 
+def _size(image: dict) -> tuple[int, int] | None:
+    """Width and height as a record has them; None where the file has to tell."""
+    width, height = image.get("width"), image.get("height")
+    return None if width is None or height is None else (width, height)
+
+
 def _image_problem(image: dict) -> tuple[str, str] | None:
-    sides = image["width"], image["height"]
-    if not all(isinstance(side, int) and side > 0 for side in sides):
+    sides = _size(image)
+    if sides is not None and not all(type(side) is int and side > 0 for side in sides):
         return "size is not two positive whole numbers", f"{sides[0]!r} x {sides[1]!r}"
     if not isinstance(image["file_name"], str) or not image["file_name"]:
-        return "file name is not text", repr(image["file_name"])
+        return "file name is not text", shown(image["file_name"])
     return None

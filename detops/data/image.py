@@ -3,12 +3,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+
+# Largest file that is read: 32768 x 32768, 3 GiB as uint8 RGB, some 10 GiB while it is decoded.
+MAX_PIXELS = 2**30
+# Pillow's modes that it turns into RGB as their values mean it; not among them are those of more
+# than 8 bits, which it would cut off at 255.
+BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+WIDEST = 65535
+HALF_STEP = 0.5 / 255  # what lies outside 0..1 by no more rounds to 0 or 255 all the same
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+EXIF_ORIENTATION = 0x0112
+TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLE_FORMAT = 258, 262, 339
+TIFF_SIGNED = 2
 
 
 class ImageError(ValueError):
@@ -18,48 +35,185 @@ class ImageError(ValueError):
 def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> Tensor:
     """Reads an image.
 
+    Values are scaled by the range of their type, never by those that occur, so that one brightness
+    stays one brightness over all images: 8 bits by 255, 16 bits by 65535 (TIFF's 12 bits by 4095),
+    and floats are taken as 0..1. Whole numbers of 32 bits, to which some formats widen those of 16,
+    must be in 0..65535. What lies outside is refused, not cut off.
+
     Args:
         image: a file's path; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor [1|3, H, W],
-            uint8 or floating in 0..1. Files are turned upright by their EXIF orientation.
+            uint8, uint16 or floating in 0..1. Files may be of any format that Pillow reads: bits,
+            grey or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are turned upright
+            by their EXIF orientation; alpha is left out, and so are all frames but the first.
 
     Returns:
         uint8 tensor [3, H, W], RGB.
 
     Raises:
-        ImageError: the file is missing or unreadable, or the shape or dtype is none of these.
+        ImageError: the file is missing, unreadable, of a mode that is not listed here or larger
+            than `MAX_PIXELS`; or the shape, dtype or range is none of these.
     """
     if isinstance(image, str | Path):
-        image = _open(Path(image))
-    if isinstance(image, Image.Image):
-        image = np.array(image.convert("RGB"))
+        with open_image(Path(image)) as file:
+            return _to_tensor(file)
+    try:
+        return _to_tensor(image) if isinstance(image, Image.Image) else _checked(image)
+    except ImageError as error:
+        raise ImageError(f"image: {error}") from error
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """Opens an image file, without decoding it; every error in the block names the file.
+
+    Raises:
+        ImageError: the file is missing, unreadable, or larger than `MAX_PIXELS`.
+    """
+    if not path.is_file():
+        raise ImageError(f"{path}: no such image file")
+    mode = ""
+    try:
+        with _our_limit(), Image.open(path) as file:
+            mode = f", mode {file.mode}"
+            if file.width * file.height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            yield file
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise ImageError(
+            f"{path}: more than the {MAX_PIXELS:,} pixels that are read at once; cut it into parts"
+        ) from error
+    # Pillow's decoders raise many types on damaged files, SyntaxError and struct.error among them.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ImageError(f"{path}: not a readable image{mode} ({reason})") from error
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height once the image is turned upright by its EXIF orientation."""
+    turned = image.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
+    return (image.height, image.width) if turned else image.size
+
+
+def check_decodes(image: Image.Image) -> None:
+    """Decodes an image; raises ImageError, or what Pillow raises, where `load_image` would."""
+    image.load()
+    _check_mode(image)
+    if image.mode in WIDE_MODES:
+        _wide_to_bytes(image, image)
+
+
+class _OurLimit:
+    """Puts our limit in the place of Pillow's, which is the process's, while anybody reads here."""
+
+    def __init__(self) -> None:
+        self.lock, self.readers = Lock(), 0
+        self.limit: int | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            if self.readers == 0:
+                self.limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, MAX_PIXELS
+            self.readers += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.readers -= 1
+                if self.readers == 0:
+                    Image.MAX_IMAGE_PIXELS = self.limit
+
+
+_our_limit = _OurLimit()
+
+
+def _to_tensor(image: Image.Image) -> Tensor:
+    file = image
+    _check_mode(file)
+    # exif_transpose copies what it does not turn, too.
+    if file.getexif().get(EXIF_ORIENTATION, 1) in range(2, 9):
+        image = ImageOps.exif_transpose(file)
+    if file.mode in WIDE_MODES:
+        return _wide_to_bytes(image, file).expand(3, -1, -1).contiguous()
+    if file.mode != "RGB":
+        image = image.convert("RGB")
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def _check_mode(image: Image.Image) -> None:
+    if image.mode not in BYTE_MODES + WIDE_MODES:
+        raise ImageError(
+            f"mode {image.mode} is not read; expected {', '.join(BYTE_MODES + WIDE_MODES)}"
+        )
+    # What Pillow reads, but not right, and without a word.
+    tags = getattr(image, "tag_v2", None)
+    if tags is None:
+        return
+    if image.mode in BYTE_MODES and TIFF_SIGNED in tags.get(TIFF_SAMPLE_FORMAT, ()):
+        raise ImageError(f"mode {image.mode}: TIFF of signed bytes is not read")
+    if image.mode in ("I", "F") and tags.prefix == b"MM" and image.info.get("compression") != "raw":
+        raise ImageError(f"mode {image.mode}: TIFF compressed in big-endian order is not read")
+
+
+def _wide_to_bytes(image: Image.Image, file: Image.Image) -> Tensor:
+    """Grey values of more than 8 bits as uint8 [1, H, W]; `file` has the tags that explain them."""
+    try:
+        return _to_bytes(_wide_values(np.array(image), image.mode, file))
+    except ImageError as error:
+        raise ImageError(f"mode {image.mode}: {error}") from error
+
+
+def _wide_values(values: np.ndarray, mode: str, file: Image.Image) -> Tensor:
+    """Grey values uint16 or floating [1, H, W]."""
+    white_is_zero = _tiff_tag(file, TIFF_PHOTOMETRIC) == 0
+    if mode == "F":
+        return torch.from_numpy(1 - values if white_is_zero else values)[None]
+    widest = WIDEST
+    if mode != "I":
+        widest = 2 ** max(_tiff_tag(file, TIFF_BITS) or (16,)) - 1
+    elif values.min() < 0 or values.max() > WIDEST:
+        raise ImageError(
+            f"expected whole numbers in 0..{WIDEST}, got {values.min()} to {values.max()}"
+        )
+    values = values.astype(np.uint32)
+    if white_is_zero:
+        values = widest - values
+    # Of 12 bits to 16; rounding twice does not matter to 8.
+    values = (values * WIDEST + widest // 2) // widest if widest != WIDEST else values
+    return torch.from_numpy(values.astype(np.uint16))[None]
+
+
+def _tiff_tag(image: Image.Image, tag: int) -> Any:
+    return getattr(image, "tag_v2", {}).get(tag)
+
+
+def _to_bytes(values: Tensor) -> Tensor:
+    """Values of any dtype that is taken, as uint8."""
+    if values.dtype == torch.uint8:
+        return values
+    if values.dtype == torch.uint16:
+        return ((values.int() * 255 + WIDEST // 2) // WIDEST).to(torch.uint8)
+    if values.dtype not in FLOATS:
+        raise ImageError(f"expected uint8, uint16 or floating values, got {values.dtype}")
+    least, most = (float(value) for value in values.float().aminmax())
+    if not (least >= -HALF_STEP and most <= 1 + HALF_STEP):  # NaN is neither
+        raise ImageError(f"expected floating values in 0..1, got {least:g} to {most:g}")
+    return (values.float().clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def _checked(image: np.ndarray | Tensor) -> Tensor:
+    """An array or tensor of one of the forms that are taken, as uint8 [3, H, W]."""
     if isinstance(image, np.ndarray):
         image = _array_to_tensor(image)
     if not isinstance(image, Tensor):
-        raise ImageError(
-            f"image: expected a path, PIL image, array or tensor, got {type(image).__name__}"
-        )
+        raise ImageError(f"expected a path, PIL image, array or tensor, got {type(image).__name__}")
     if image.dim() != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
         raise ImageError(
-            f"image: expected a tensor of shape [3, H, W] or [1, H, W], got {list(image.shape)}"
+            f"expected a tensor of shape [3, H, W] or [1, H, W], got {list(image.shape)}"
         )
-    if image.is_floating_point():
-        image = (image.clamp(0, 1) * 255).round().to(torch.uint8)
-    if image.dtype != torch.uint8:
-        raise ImageError(f"image: expected uint8 or floating values, got {image.dtype}")
-    return image.expand(3, -1, -1).contiguous()
-
-
-def _open(path: Path) -> Image.Image:
-    if not path.is_file():
-        raise ImageError(f"{path}: no such image file")
-    try:
-        with Image.open(path) as file:
-            return ImageOps.exif_transpose(file).convert("RGB")
-    # Pillow's decoders raise many types on damaged files, SyntaxError and struct.error among them.
-    except Exception as error:
-        raise ImageError(
-            f"{path}: not a readable image ({' '.join(str(error).split())})"
-        ) from error
+    return _to_bytes(image).expand(3, -1, -1).contiguous()
 
 
 def _array_to_tensor(array: np.ndarray) -> Tensor:
@@ -67,8 +221,12 @@ def _array_to_tensor(array: np.ndarray) -> Tensor:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         raise ImageError(
-            f"image: expected an array of shape [H, W] or [H, W, 1|3|4], got {list(array.shape)}"
+            f"expected an array of shape [H, W] or [H, W, 1|3|4], got {list(array.shape)}"
         )
     if array.shape[2] == 4:
         array = array[:, :, :3]
+    if array.dtype.kind not in "uif" or array.dtype == np.longdouble:
+        raise ImageError(f"expected uint8, uint16 or floating values, got {array.dtype}")
+    # Tensors have the machine's own order of bytes.
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))

@@ -13,8 +13,8 @@ from torch import Tensor
 from .problems import is_number
 
 RLE = dict[str, Any]
-# Polygons are drawn by hand and clipped when drawn: a vertex may be this far outside, in pixels.
-POLYGON_SLACK = 1.0
+# A compressed number's characters, of 5 bits each: enough for 2^32 pixels, with a sign.
+LONGEST_NUMBER = 7
 
 
 class SegmentationError(ValueError):
@@ -25,8 +25,9 @@ def to_rle(segmentation: Any, height: int, width: int) -> RLE:
     """Compressed run lengths of a segmentation.
 
     Args:
-        segmentation: a list of polygons [x, y, x, y, ...]; or run lengths, `counts` a list of
-            numbers or COCO's compressed text, with `size` [height, width].
+        segmentation: a list of polygons [x, y, x, y, ...], clipped to the image, of which they may
+            be outside by its own size; or run lengths, `counts` a list of numbers or COCO's
+            compressed text, with `size` [height, width].
         height: of the image, pixels.
         width: of the image, pixels.
 
@@ -52,6 +53,20 @@ def to_rle(segmentation: Any, height: int, width: int) -> RLE:
     if coco.area(rle) == 0:
         raise SegmentationError("covers no pixel")
     return rle
+
+
+def enclosing_box(segmentation: Any, height: int, width: int) -> list[float]:
+    """The box (x, y, width, height) around a segmentation; see `to_rle`.
+
+    Of polygons it is the one around their vertices, as in COCO.
+    """
+    from pycocotools import mask as coco
+
+    if not isinstance(segmentation, list):
+        return coco.toBbox(to_rle(segmentation, height, width)).tolist()
+    _check_polygons(segmentation, height, width)
+    x, y = ([value for polygon in segmentation for value in polygon[i::2]] for i in (0, 1))
+    return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
 
 
 def decode_masks(rles: Sequence[RLE], height: int, width: int) -> Tensor:
@@ -83,9 +98,10 @@ def _check_polygons(polygons: list, height: int, width: int) -> None:
                 f"polygon {number} has {len(polygon)} numbers, not three or more pairs"
             )
         for name, values, limit in (("x", polygon[::2], width), ("y", polygon[1::2], height)):
-            if min(values) < -POLYGON_SLACK or max(values) > limit + POLYGON_SLACK:
+            # The time to draw one grows with its length.
+            if min(values) < -limit or max(values) > 2 * limit:
                 raise SegmentationError(
-                    f"polygon {number} is outside the image: {name} from {min(values)} to "
+                    f"polygon {number} is far outside the image: {name} from {min(values)} to "
                     f"{max(values)}, the image has {limit} pixels"
                 )
 
@@ -102,9 +118,13 @@ def _run_lengths(rle: dict, height: int, width: int) -> list[int]:
     whole = isinstance(counts, list) and all(type(c) is int and c >= 0 for c in counts)
     if not whole:
         raise SegmentationError("run lengths are not whole numbers from 0")
-    if sum(counts) != height * width:
+    pixels = height * width
+    # Before the sum: that of numbers of a thousand digits has too many to be printed.
+    if max(counts, default=0) > pixels:
+        raise SegmentationError(f"run lengths contain one beyond the image's {pixels} pixels")
+    if sum(counts) != pixels:
         raise SegmentationError(
-            f"run lengths add up to {sum(counts)}, the image has {height * width} pixels"
+            f"run lengths add up to {sum(counts)}, the image has {pixels} pixels"
         )
     return counts
 
@@ -123,6 +143,10 @@ def _decompress(text: str) -> list[int]:
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:
+            if shift == 5 * LONGEST_NUMBER:
+                raise SegmentationError(
+                    f"run lengths contain a number of more than {LONGEST_NUMBER} characters"
+                )
             continue
         if bits & 16:
             value -= 1 << shift

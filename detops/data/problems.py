@@ -9,17 +9,21 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
+from .image import ImageError, check_decodes, open_image, upright_size
+
+Problem = tuple[str, str]  # kind, detail
 OnError = Literal["raise", "skip"]
 FileCheck = Literal["exists", "header", "decode"]
 NAMED_PROBLEMS = 5
-# Half a pixel of slack: tools that round corners and sizes apart overstep by that much.
+OUTSIDE = "box outside the image"
+# Tools that round corners and sizes apart overstep by half a pixel: not worth a word.
 SLACK = 0.5
 READERS = 8
-EXIF_ORIENTATION = 0x0112
+LONGEST_VALUE = 60  # characters of a value from a file, in messages
 JPEG_END = b"\xff\xd9"
 JPEG_TAIL = 1024
 
@@ -28,15 +32,46 @@ class AnnotationError(ValueError):
     """An annotation file that is missing, of no known format, or holds broken annotations."""
 
 
+class BrokenDataError(AnnotationError):
+    """Parts of a data set are broken, and could be left out.
+
+    Args:
+        place: the data set.
+        count: how many parts.
+        first: what is wrong with the first few of them.
+        remedy: how to leave them out.
+    """
+
+    def __init__(self, place: str, count: int, first: str, remedy: str = "on_error='skip'") -> None:
+        super().__init__(place, count, first, remedy)
+
+    def __str__(self) -> str:
+        place, count, first, remedy = self.args
+        return f"{place}: {count} broken ({remedy} leaves them out): {first}"
+
+    def advising(self, remedy: str) -> BrokenDataError:
+        """The same error with another remedy: that of the command line, for example."""
+        place, count, first, _ = self.args
+        return BrokenDataError(place, count, first, remedy)
+
+
+class BrokenPart(Exception):
+    """A part of a data set that cannot be used: kind, detail."""
+
+
 class Problems:
     """The broken parts of one data set, to be named all at once.
 
     Args:
         path: the data set's file or folder, named first in every message.
+
+    Attributes:
+        mended: counts of what was put right, by kind.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mended: Counter[str] = Counter()
         self._found: list[tuple[str, str]] = []
 
     def add(self, where: str, kind: str, detail: str = "") -> None:
@@ -46,17 +81,18 @@ class Problems:
     def settle(self, on_error: OnError) -> Counter[str]:
         """Refuses the data set, or counts what is left out of it, by kind.
 
+        Boxes outside their images are left out even of a data set that may have nothing broken: an
+        image cut out of a larger one comes with them.
+
         Raises:
-            AnnotationError: with "raise", if anything is broken; the first few are named.
+            BrokenDataError: with "raise", if anything else is broken; the first few are named.
         """
-        if self._found and on_error == "raise":
-            first = "; ".join(text for _, text in self._found[:NAMED_PROBLEMS])
-            rest = len(self._found) - NAMED_PROBLEMS
+        broken = [text for kind, text in self._found if kind != OUTSIDE]
+        if broken and on_error == "raise":
+            rest = len(broken) - NAMED_PROBLEMS
             more = f"; and {rest} more" if rest > 0 else ""
-            raise AnnotationError(
-                f"{self.path}: {len(self._found)} broken (on_error='skip' leaves them out): "
-                f"{first}{more}"
-            )
+            first = "; ".join(broken[:NAMED_PROBLEMS])
+            raise BrokenDataError(str(self.path), len(broken), first + more)
         return Counter(kind for kind, _ in self._found)
 
 
@@ -65,6 +101,12 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     if value not in choices:
         expected = " or ".join(map(repr, choices))
         raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+
+def shown(value: object) -> str:
+    """A value from a file, as messages show it."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def is_number(value: object) -> bool:
@@ -77,17 +119,36 @@ def is_number(value: object) -> bool:
         return False
 
 
-def box_problem(box: Any, width: float, height: float) -> tuple[str, str] | None:
-    """What is wrong with a box (x, y, width, height) in an image, as (kind, detail)."""
+def as_flag(value: Any) -> bool | None:
+    """A yes or no from a file: 0, 1, true, false or one of them as text; None: something else."""
+    words = {"0": False, "1": True, "false": False, "true": True}
+    if isinstance(value, str):
+        return words.get(value.strip().lower())
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
+
+
+def clip_box(box: Any, width: float, height: float) -> tuple[list[float], bool]:
+    """A box (x, y, width, height) cut off at the borders of its image.
+
+    Returns:
+        The box, and whether what was cut off is more than rounding.
+
+    Raises:
+        BrokenPart: it is not four finite numbers, has no area, or lies outside the image.
+    """
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
-        return "box is not four finite numbers", f"bbox {box}"
+        raise BrokenPart("box is not four finite numbers", f"bbox {shown(box)}")
     x, y, w, h = box
     if not (w > 0 and h > 0):
-        return "zero area", f"bbox {box}"
-    inside = x >= -SLACK and y >= -SLACK and x + w <= width + SLACK and y + h <= height + SLACK
-    if not inside:
-        return "box outside the image", f"{width} x {height} pixels, bbox {box}"
-    return None
+        raise BrokenPart("zero area", f"bbox {shown(box)}")
+    right, bottom = x + w, y + h
+    if x >= 0 and y >= 0 and right <= width and bottom <= height:
+        return box, False
+    left, top = max(x, 0), max(y, 0)
+    clipped = [left, top, min(right, width) - left, min(bottom, height) - top]
+    if not (clipped[2] > 0 and clipped[3] > 0):
+        raise BrokenPart(OUTSIDE, f"{width} x {height} pixels, bbox {shown(box)}")
+    return clipped, min(x, y, width - right, height - bottom) < -SLACK
 
 
 def keypoints_problem(points: Any, count: int) -> tuple[str, str] | None:
@@ -101,44 +162,49 @@ def keypoints_problem(points: Any, count: int) -> tuple[str, str] | None:
     return None
 
 
-def image_file_problem(
-    path: Path, size: tuple[int, int] | None, check: FileCheck
-) -> tuple[str, str] | None:
-    """What is wrong with an image file, as (kind, detail).
+class FileReport(NamedTuple):
+    """What was found of an image file: its size if that was read, and what is wrong with it."""
+
+    size: tuple[int, int] | None = None
+    problem: Problem | None = None
+
+
+def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck) -> FileReport:
+    """The size of an image file, and what is wrong with it.
 
     Args:
         path: the file.
-        size: (width, height) it should have once turned upright, if that is known.
-        check: "exists" looks no further than the folder; "header" reads the size, and
-            whether the file is complete: a JPEG by its end mark, others by decoding; "decode"
-            decodes all.
+        size: (width, height) it should have once turned upright; None, where that is not known,
+            reads it from the file.
+        check: "exists" looks no further than the folder, if the size is known; "header" reads the
+            size, and whether the file is complete: a JPEG by its end mark, others by decoding;
+            "decode" decodes all.
     """
+    # Pillow fails on some names, as does the file system on one that is too long.
     try:
         if not path.is_file():
-            return "missing file", str(path)
-        if check == "exists":
-            return None
-        with Image.open(path) as image:
-            width, height = image.size
-            if image.getexif().get(EXIF_ORIENTATION, 1) in (5, 6, 7, 8):
-                width, height = height, width
-            if check == "decode" or not _ends_as_jpeg(path, image):
-                image.load()
-    # Pillow's readers raise many types on damaged files, SyntaxError and struct.error among them.
-    except Exception as error:
-        return "unreadable image", f"{path} ({' '.join(str(error).split())})"
-    if size is not None and (width, height) != size:
+            return FileReport(problem=("missing file", str(path)))
+        if check == "exists" and size is not None:
+            return FileReport(size)
+        with open_image(path) as image:
+            found = upright_size(image)
+            if check != "exists" and (check == "decode" or not _ends_as_jpeg(path, image)):
+                check_decodes(image)
+    except (ImageError, OSError, ValueError) as error:
+        return FileReport(problem=("unreadable image", str(error)))
+    if size is not None and found != size:
         expected = f"expected {size[0]} x {size[1]} pixels"
-        return "image of another size", f"{expected}, {path} has {width} x {height}"
-    return None
+        detail = f"{expected}, {path} has {found[0]} x {found[1]}"
+        return FileReport(found, ("image of another size", detail))
+    return FileReport(found)
 
 
-def image_file_problems(
+def image_file_reports(
     files: Iterable[tuple[Path, tuple[int, int] | None]], check: FileCheck
-) -> list[tuple[str, str] | None]:
-    """`image_file_problem` of many files, several at a time: most of it is waiting for the disk."""
+) -> list[FileReport]:
+    """`image_file_report` of many files, several at a time: most of it is waiting for the disk."""
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(lambda file: image_file_problem(file[0], file[1], check), files))
+        return list(pool.map(lambda file: image_file_report(file[0], file[1], check), files))
 
 
 def _ends_as_jpeg(path: Path, image: Image.Image) -> bool:

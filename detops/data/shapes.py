@@ -117,7 +117,8 @@ class Shapes(DetectionDataset):
         """The shapes of an image: boxes [n, 4], labels [n], image_id, and masks [n, H, W]."""
         _, masks, labels = self._scene(index)
         boxes = torch.tensor([_box(mask) for mask in masks], dtype=torch.float32).reshape(-1, 4)
-        target = {"boxes": boxes, "labels": torch.from_numpy(labels.copy()), "image_id": index}
+        own = torch.tensor([self.label_of[label] for label in labels.tolist()], dtype=torch.int64)
+        target = {"boxes": boxes, "labels": own, "image_id": index}
         if self.masks:
             target["masks"] = torch.from_numpy(masks.astype(np.uint8))
         return target
@@ -133,7 +134,7 @@ class Shapes(DetectionDataset):
                     {
                         "id": len(annotations) + 1,
                         "image_id": index,
-                        "category_id": int(label),
+                        "category_id": self.category_ids[int(label) - 1],
                         "bbox": [x1, y1, x2 - x1, y2 - y1],
                         "area": int(mask.sum()),
                         "iscrowd": 0,

@@ -90,7 +90,8 @@ def merge_detections(
 
     Args:
         detections: one dict per tile: boxes [k, 4] xyxy in the tile's pixels, labels [k],
-            scores [k], and in all or none masks bool [k, 1, h, w], at least as large as the tile.
+            scores [k]; and in all or none masks bool [k, 1, h, w], at least as large as the tile,
+            and keypoints [k, n, 3] (x, y, visibility) with keypoints_scores [k, n].
         tiles: the tiles (x1, y1, x2, y2), in the same order.
         image_size: (height, width) of the image.
         iou_threshold: of the non-maximum suppression, within a class.
@@ -98,7 +99,7 @@ def merge_detections(
 
     Returns:
         boxes [K, 4] in the image's pixels and clipped to it, labels [K], scores [K], by descending
-        score; with masks, masks [K, 1, H, W], each as its tile shows it.
+        score; masks [K, 1, H, W] and keypoints, each as its tile shows it.
     """
     from ..ops import batched_nms
 
@@ -122,13 +123,31 @@ def merge_detections(
     boxes, labels, scores = boxes[visible], labels[visible], scores[visible]
     keep = batched_nms(boxes, scores, labels, iou_threshold)
     merged = {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}
+    kept = origins[visible][keep]
+    if "keypoints" in detections[0]:
+        merged |= _merge_keypoints(detections, tiles, kept)
     if "masks" in detections[0]:
         masks = torch.zeros(len(keep), 1, height, width, dtype=torch.bool, device=boxes.device)
-        for mask, (number, index) in zip(masks, origins[visible][keep].tolist(), strict=True):
+        for mask, (number, index) in zip(masks, kept.tolist(), strict=True):
             x1, y1, x2, y2 = tiles[number]
             seen = detections[number]["masks"][index]
             mask[:, y1:y2, x1:x2] = seen[:, : y2 - y1, : x2 - x1]
         merged["masks"] = masks
+    return merged
+
+
+def _merge_keypoints(
+    detections: Sequence[dict[str, Tensor]], tiles: Sequence[Tile], kept: Tensor
+) -> dict[str, Tensor]:
+    """Keypoints and their scores of the detections (tile, index) that are kept [K, 2]."""
+    counts = torch.tensor([len(found["scores"]) for found in detections], device=kept.device)
+    rows = (counts.cumsum(0) - counts)[kept[:, 0]] + kept[:, 1]
+    keys = [key for key in ("keypoints", "keypoints_scores") if key in detections[0]]
+    merged: dict[str, Tensor] = {
+        key: torch.cat([found[key] for found in detections])[rows] for key in keys
+    }
+    corners = merged["keypoints"].new_tensor([tile[:2] for tile in tiles])
+    merged["keypoints"][..., :2] += corners[kept[:, 0]][:, None]
     return merged
 
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 import numpy as np
-from PIL import Image
 
 from .detection import DetectionDataset
+from .image import ImageError, open_image
 from .masks import encode_mask
-from .problems import AnnotationError, Problems, check_choice
+from .problems import AnnotationError, Problems, as_flag, check_choice
 
 VOC_NAMES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -33,7 +33,8 @@ class VocDetection(DetectionDataset):
     lists. Where no lists are, all images with annotations are taken.
 
     VOC counts pixels from 1 and includes the last: its box (xmin, ymin, xmax, ymax) becomes
-    (xmin - 1, ymin - 1, xmax, ymax). `image_id` is the image's name. Evaluation is COCO's, which
+    (xmin - 1, ymin - 1, xmax, ymax), clipped to the image, as that of a tool that counts from 0 has
+    to be. `image_id` is the image's name. Evaluation is COCO's, which
     reports VOC's AP as AP50, but for a finer interpolation.
 
     Args:
@@ -43,7 +44,8 @@ class VocDetection(DetectionDataset):
             targets and has the evaluation count detections of them neither way (as COCO crowds);
             "use" takes them as any others. Both keep `difficult` in the annotations.
         names: the categories, a list or one text with commas; by default the challenges' twenty if
-            they cover all objects, else those that occur, in alphabetical order.
+            they cover all objects, else those that occur, in alphabetical order. Names that differ
+            in case alone are the same.
         options: see `DetectionDataset`: on_error, check, masks, transform.
 
     Raises:
@@ -77,18 +79,25 @@ class VocDetection(DetectionDataset):
                 _add_masks(root / "SegmentationObject" / f"{name}.png", image, found, problems)
             images.append(image)
             objects += found
-        present = {o["name"] for o in objects if o["name"]}
+        # Of several spellings the first in the alphabet.
+        present = {o["name"].casefold(): o["name"] for o in sorted(objects, key=_name)[::-1]}
+        present.pop("", None)
         if names is None:
-            names = VOC_NAMES if present <= set(VOC_NAMES) else sorted(present)
+            names = VOC_NAMES if present.keys() <= set(VOC_NAMES) else sorted(present.values())
         if isinstance(names, str):
             names = names.split(",")
         ids = {category: id for id, category in enumerate(names, start=1)}
+        folded = {category.casefold(): id for category, id in ids.items()}
         for o in objects:
-            o["category_id"] = ids.get(o["name"], o["name"])
+            o["category_id"] = folded.get(o["name"].casefold(), o["name"])
             o["iscrowd"] = int(difficult == "ignore" and o["difficult"])
         categories = [{"id": id, "name": category} for category, id in ids.items()]
         contents = (images, categories, objects)
         super().__init__(root, root / "JPEGImages", *contents, problems, **options)
+
+
+def _name(found: dict) -> str:
+    return found["name"]
 
 
 class _XmlError(ValueError):
@@ -108,7 +117,7 @@ def _listed(root: Path, split: str | None, folder: str) -> list[str]:
     if split is None:
         split = known[0] if len(known) == 1 else "trainval"
     try:
-        lines = (lists / f"{split}.txt").read_text(encoding="utf-8").splitlines()
+        lines = (lists / f"{split}.txt").read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         there = f"; there are {', '.join(known)}" if known else ""
         raise AnnotationError(
@@ -133,7 +142,11 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
         found: dict[str, Any] = {"image_id": name}
         found["where"] = f"Annotations/{path.name}, object {number}"
         found["name"] = (element.findtext("name") or "").strip()
-        found["difficult"] = int((element.findtext("difficult") or "0").strip() == "1")
+        given = (element.findtext("difficult") or "0").strip()
+        difficult = as_flag(given)
+        if difficult is None:
+            raise _XmlError(f"object {number}: difficult is {given!r}, not 0 or 1")
+        found["difficult"] = int(difficult)
         try:
             x1, y1, x2, y2 = (_number(element, f"bndbox/{corner}") for corner in CORNERS)
             found["bbox"] = [x1 - 1, y1 - 1, x2 - x1 + 1, y2 - y1 + 1]
@@ -163,9 +176,9 @@ def _file_name(folder: Path, name: str) -> str:
 def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems) -> None:
     """Gives the objects of an image their segmentations; 255 marks what belongs to none."""
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             values = np.array(file)
-    except Exception as error:  # as in load_image
+    except ImageError as error:
         problems.add(f"SegmentationObject/{path.name}", "unreadable masks", str(error))
         return
     if values.shape != (image["height"], image["width"]):

@@ -1,43 +1,145 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints: dicts of tensors and plain values, written atomically, read with weights_only.
+"""Checkpoints: dicts of tensors and plain values, sealed and written atomically, read without code.
 
 Every checkpoint holds `config` (YAML text), `names` (of the categories, labels 1..C in order) and
 `model` (a state dict), which is all that detection needs. One that training can go on from holds
 `training` too.
+
+A file is what `torch.save` writes, a ZIP archive, with a seal as the archive's comment: the SHA-256
+of all that stands before it. PyTorch checks none of its archive's sums, and loads changed bits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
 
 Checkpoint = dict[str, Any]
 NAMED_DIFFERENCES = 3
+SEAL = b"detops sha256 "
+ZIP_START, ZIP_END = b"PK\3\4", b"PK\5\6"
+ZIP_END_SIZE = 22  # of the end record, whose last two bytes are the length of the comment
+NO_COMMENT = b"\0\0"
+CHUNK = 1 << 20
 
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model."""
 
 
-def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint so that the path holds the old file or the new one, never a part."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One name, so that what a killed run leaves is overwritten by the next.
-    temporary = path.with_name(f"{path.name}.tmp")
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that is not what was written, or never was one."""
+
+
+class OutputError(OSError):
+    """A file or folder that cannot be written."""
+
+
+@contextmanager
+def writing(path: str | Path, advice: str = "") -> Iterator[None]:
+    """Names the file in the errors of writing it: those of a full disk do not."""
     try:
-        with open(temporary, "wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}{advice}") from error
+
+
+def save_checkpoint(
+    path: str | Path, checkpoint: Checkpoint, temporary: str | Path | None = None
+) -> None:
+    """Writes a checkpoint so that the path holds the old file or the new one, never a part.
+
+    Args:
+        path: the file.
+        checkpoint: what it is to hold.
+        temporary: the name it is written under at first; by default the path's and `.tmp`.
+
+    Raises:
+        OutputError: the file cannot be written, say because the disk is full.
+    """
+    path = Path(path)
+    # One name, so that what a killed run leaves is overwritten by the next.
+    temporary = path.with_name(f"{path.name}.tmp") if temporary is None else Path(temporary)
+    try:
+        with writing(path, "; what was there before is whole"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                sink = _Sink(file)
+                # mypy: only a file's type is in the annotation; what it calls is `write`.
+                torch.save(checkpoint, sink)  # type: ignore[arg-type]
+                sink.seal()
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Has the disk know the names in a folder, which a crash of the machine could undo."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class _Sink:
+    """Passes an archive on to a file and computes its digest."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest, self.held = file, hashlib.sha256(), b""
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        # The archive's last two bytes wait: the seal has others.
+        kept = min(len(view), len(NO_COMMENT))
+        held = self.held + view[len(view) - kept :]
+        ready = held[: -len(NO_COMMENT)] if len(held) > len(NO_COMMENT) else b""
+        # Thrown through torch.save's C++, the error would come out as one of its own.
+        if self.error is None:
+            try:
+                self.file.write(ready)
+                self.file.write(view[: len(view) - kept])
+            except OSError as error:
+                self.error = error
+        self.held = held[-len(NO_COMMENT) :]
+        return len(view)
+
+    def flush(self) -> None:
+        """The file is flushed after the seal."""
+
+    def seal(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.held != NO_COMMENT:
+            raise RuntimeError(
+                "torch.save wrote an archive that ends otherwise than with no comment"
+            )
+        self.file.write(_seal(self.digest.hexdigest()))
+
+
+def _seal(digest: str) -> bytes:
+    """The end of a sealed file: length of the comment, and the comment."""
+    comment = SEAL + digest.encode()
+    return len(comment).to_bytes(2, "little") + comment
+
+
+SEAL_SIZE = len(_seal(hashlib.sha256().hexdigest()))
 
 
 def save_weights(
@@ -55,6 +157,9 @@ def save_weights(
         config: the config that built the model, as YAML.
         names: category names, of labels 1..C in order.
         half: store float32 tensors as float16 where their range allows it; loading gives float32.
+
+    Raises:
+        OutputError: the file cannot be written.
     """
     weights = {key: _compact(value.detach().cpu(), half) for key, value in state.items()}
     save_checkpoint(path, {"config": config, "names": list(names), "model": weights})
@@ -67,30 +172,93 @@ def _compact(value: Tensor, half: bool) -> Tensor:
     return value.half() if half and value.dtype == torch.float32 and fits else value
 
 
+def is_sealed(path: str | Path) -> bool:
+    """Whether a file has a seal, right or wrong; those of 0.1.0 and of others have none."""
+    return _end(Path(path))[len(NO_COMMENT) :].startswith(SEAL)
+
+
+def verify(path: str | Path) -> None:
+    """Finds changed bits and missing parts in a file that torch.save has written.
+
+    A sealed file is what was written, to the last bit. Of others the archive's checksums are
+    compared, which cover the contents; files from before PyTorch wrote archives have none.
+
+    Raises:
+        DamagedCheckpointError: the file is not what was written.
+    """
+    path = Path(path)
+    end = _end(path)
+    if end[len(NO_COMMENT) :].startswith(SEAL):
+        if end != _seal(_digest(path)):
+            raise _damaged(path, "its SHA-256 is not the one it was written with")
+        return
+    with open(path, "rb") as file:
+        if file.read(len(ZIP_START)) != ZIP_START:
+            return
+    if not (end[-ZIP_END_SIZE:].startswith(ZIP_END) and end.endswith(NO_COMMENT)):
+        raise _damaged(path, "its end is missing or changed")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()
+    # A damaged directory makes the reader raise errors of many types.
+    except Exception as error:
+        raise _damaged(path, _first_line(error)) from error
+    if wrong is not None:
+        raise _damaged(path, f"the checksum of {wrong} in it is wrong")
+
+
+def _end(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - SEAL_SIZE))
+        return file.read()
+
+
+def _digest(path: Path) -> str:
+    """Of the file as it was before it was sealed."""
+    digest, rest = hashlib.sha256(), path.stat().st_size - SEAL_SIZE
+    with open(path, "rb") as file:
+        while rest > 0 and (chunk := file.read(min(CHUNK, rest))):
+            digest.update(chunk)
+            rest -= len(chunk)
+    digest.update(NO_COMMENT)
+    return digest.hexdigest()
+
+
+def _damaged(path: Path, reason: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        f"{path}: damaged, or not a checkpoint ({reason[:120]}); copy it again or take another"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def read_file(path: str | Path) -> Any:
     """What torch.save has written, onto the CPU, without running any code in it.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or holds more than tensors and plain
-            values.
+        CheckpointError: the file is missing.
+        DamagedCheckpointError: the file is damaged, or holds more than tensors and plain values.
     """
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint file")
+    verify(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file fails in the zip reader, the unpickler or the tensor reader, each with errors
     # of its own.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{path}: damaged, or not a checkpoint ({reason[:120]})") from error
+        raise _damaged(path, _first_line(error)) from error
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Reads a checkpoint of this package.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or not a checkpoint of this package.
+        CheckpointError: the file is missing, or not a checkpoint of this package.
+        DamagedCheckpointError: the file is damaged.
     """
     checkpoint = read_file(path)
     required = {"config": str, "names": list, "model": Mapping}
@@ -115,13 +283,17 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str | Pa
     differences = [f"lacks {key}" for key in expected if key not in state]
     differences += [f"has unknown {key}" for key in state if key not in expected]
     differences += [
-        f"{key} is {list(state[key].shape)}, the model's is {list(value.shape)}"
+        f"{key} is {_described(state[key])}, the model's is {list(value.shape)}"
         for key, value in expected.items()
-        if key in state and state[key].shape != value.shape
+        if key in state and _described(state[key]) != str(list(value.shape))
     ]
     if differences:
         raise CheckpointError(f"{source}: does not fit the model: {list_some(differences)}")
     model.load_state_dict(state)
+
+
+def _described(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def list_some(items: Sequence[str], separator: str = "; ") -> str:

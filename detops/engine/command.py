@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +22,22 @@ from torch.utils.data import ConcatDataset
 
 from ..config import ConfigError, dump_config
 from ..data import DetectionDataset, load_datasets
+from ..data.class_map import ClassMap
 from ..data.seeding import make_deterministic, seed_all
 from ..data.transforms import TrainTransform
 from ..distributed import is_main, on_main, processes
 from ..modeling import build_detection_model
 from ..modeling.build import num_classes
-from .checkpoint import CheckpointError, load_checkpoint, save_weights
+from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weights, writing
 from .detect import Detector
-from .evaluate import evaluate
+from .evaluate import evaluate, matched_category_ids
 from .progress import counting_progress, training_progress
+from .run_folder import RunFolder
+from .stop import Stopped, StopSignals
 from .train import Trainer
 from .weights import load_weights_into
+
+MOST_FAILING = 0.1  # share of the images that may turn out broken while training skips them
 
 
 def train(
@@ -46,6 +53,7 @@ def train(
     deterministic: bool = False,
     tensorboard: bool = False,
     device: str | None = None,
+    class_map: ClassMap | None = None,
 ) -> None:
     """Trains, rates the result on DATASETS.TEST, and writes everything.
 
@@ -56,63 +64,100 @@ def train(
         messages: for progress.
         images: folder of the images, if not that of the annotation files.
         skip_broken: leave broken annotations out instead of stopping.
-        resume: go on from the checkpoint in the folder, if there is one.
+        resume: go on from the newest sound checkpoint in the folder, if there is one.
         half: write the weights in float16.
         seed: of all random numbers.
         deterministic: same seed, same bits.
         tensorboard: write metrics for TensorBoard too.
         device: where to train; CUDA if there is any by default.
+        class_map: other names for the data's categories, see `load_datasets`.
 
     Raises:
         CheckpointError: there is a checkpoint, and not to be resumed from or not fit for it.
         ConfigError: the number of classes is not that of the data.
-        AnnotationError, TrainingError: see there.
+        OutputError: the folder cannot be written into, another run is writing there, or the disk is
+            full.
+        Stopped: by SIGINT or SIGTERM; after a checkpoint, if training had begun.
+        AnnotationError, TrainingError, ValueError: see there.
     """
     if deterministic:
         make_deterministic()
-    with _processes(device, console, messages) as place:
-        there = on_main((output / "checkpoint.pt").exists)
-        if there and not resume:
-            raise CheckpointError(
-                f"{output}/checkpoint.pt is there already: give --resume to go on from it, "
-                "or another --output"
-            )
-        parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
-        train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages, **parts)
-        tests = cfg.DATASETS.TEST
-        test_sets = _load(tests, images, skip_broken, messages, **parts) if tests else []
-        names = train_sets[0].names
-        _check_classes(cfg, train_sets[0])
-        _tell_few_proposals(cfg, messages)
-        for dataset in train_sets:
-            dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
-        seed_all(seed)
-        model = build_detection_model(cfg)
-        if cfg.MODEL.WEIGHT and not there:
-            epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
-            used = load_weights_into(model, cfg.MODEL.WEIGHT, batch_norm_epsilon=epsilon)
-            messages.print(str(used))
-        data: ConcatDataset = ConcatDataset(train_sets)
-        text = dump_config(cfg)
-        trainer = Trainer(model, data, cfg, text, names, output, place, seed, tensorboard)
-        if there:
-            trainer.resume()
-        elif resume:
-            messages.print(f"{output}/checkpoint.pt: not there, training starts from step 0")
-        results = _run(trainer, test_sets, messages)
-        weights = output / "weights.pt"
-        if is_main():
-            save_weights(weights, trainer.best_model.state_dict(), text, names, half)
-        # From the file, so that what is rated is what will be used, its precision included.
-        checkpoint = on_main(lambda: load_checkpoint(weights))
-        detector = Detector.from_loaded(checkpoint, weights, place)
-        results["evaluation"] = _evaluate_all(detector, test_sets, messages)
-        for name, metrics in results["evaluation"].items():
-            _print_metrics(metrics, name, console)
-        if is_main():
-            write_json(output / "results.json", results)
-        console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s")
-        console.print(str(weights))
+    folder = RunFolder(output)
+    with StopSignals() as stop:
+        with _processes(device, console, messages) as place, _locked(folder):
+            there = on_main(folder.checkpoints)
+            if there and not resume:
+                raise CheckpointError(
+                    f"{there[0]} is there already: give --resume to go on from it, or another "
+                    "--output"
+                )
+            parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+            parts["class_map"] = class_map
+            train_sets = _load(cfg.DATASETS.TRAIN, images, skip_broken, messages, **parts)
+            tests = cfg.DATASETS.TEST
+            test_sets = _load(tests, images, skip_broken, messages, **parts) if tests else []
+            names = train_sets[0].names
+            _check_classes(cfg, train_sets[0])
+            for dataset in test_sets:
+                matched_category_ids(names, dataset)
+            _tell_few_proposals(cfg, messages)
+            for dataset in train_sets:
+                dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
+                dataset.most_failing = MOST_FAILING
+            seed_all(seed)
+            model = build_detection_model(cfg)
+            if cfg.MODEL.WEIGHT and not there:
+                epsilon = cfg.MODEL.WEIGHT_BN_EPSILON
+                weights = cfg.MODEL.WEIGHT
+                used = load_weights_into(
+                    model, weights, other_classes=True, batch_norm_epsilon=epsilon
+                )
+                messages.print(str(used))
+            data: ConcatDataset = ConcatDataset(train_sets)
+            text = dump_config(cfg)
+            trainer = Trainer(model, data, cfg, text, names, output, place, seed, tensorboard)
+            if there:
+                trainer.resume(tell=messages.print)
+            elif resume:
+                messages.print(f"{folder.newest}: not there, training starts from step 0")
+            rating = partial(_evaluate_all, datasets=test_sets)
+            results = _run(trainer, rating if test_sets else None, messages, stop)
+            if results is not None:
+                _finish(trainer, results, rating, half, console, messages)
+        if results is None:
+            # Another process may have got the signal.
+            number = stop.received or signal.SIGTERM
+            saved = folder.checkpoints()
+            on = f"; {saved[0]} is saved, --resume goes on from it" if saved else ""
+            name = signal.Signals(number).name
+            raise Stopped(number, f"stopped by {name} after step {trainer.step}{on}")
+
+
+def _finish(
+    trainer: Trainer,
+    results: dict[str, Any],
+    rating: Callable[..., dict[str, Any]],
+    half: bool,
+    console: Console,
+    messages: Console,
+) -> None:
+    """Writes the weights, rates them, and writes and tells the results."""
+    path = trainer.output / "weights.pt"
+    if is_main():
+        state = trainer.best_model.state_dict()
+        save_weights(path, state, trainer.config_text, trainer.names, half)
+    # From the file, so that what is rated is what will be used, its precision included.
+    checkpoint = on_main(lambda: load_checkpoint(path))
+    detector = Detector.from_loaded(checkpoint, path, trainer.device)
+    results["evaluation"] = rating(detector, messages=messages)
+    for name, metrics in results["evaluation"].items():
+        _print_metrics(metrics, name, console)
+    if is_main():
+        write_json(trainer.output / "results.json", results)
+    skipped = results["skipped_steps"]
+    without = f", {skipped} of them not taken (not finite)" if skipped else ""
+    console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s{without}")
+    console.print(str(path))
 
 
 def rate(
@@ -125,6 +170,8 @@ def rate(
     max_detections: int | None = None,
     skip_broken: bool = False,
     device: str | None = None,
+    cfg: Any = None,
+    class_map: ClassMap | None = None,
 ) -> None:
     """Rates a detector on a data set.
 
@@ -138,20 +185,32 @@ def rate(
         max_detections: see `coco_metrics`.
         skip_broken: leave broken annotations out instead of stopping.
         device: where to detect; CUDA if there is any by default.
+        cfg: the network's config, for weights of another library. Their categories are taken to be
+            COCO's or, where their number is another, the data's.
+        class_map: other names for the data's categories, see `load_datasets`.
 
     Raises:
         CheckpointError, AnnotationError: see there.
-        ValueError: the detector's categories are not the data's.
+        OutputError: the results cannot be written; before anything is rated.
+        ValueError: the detector does not find all the data's categories.
+        Stopped: by SIGINT or SIGTERM.
     """
-    with _processes(device, console, messages) as place:
-        checkpoint = on_main(lambda: load_checkpoint(weights))
-        detector = Detector.from_loaded(checkpoint, weights, place)
+    with StopSignals(), _processes(device, console, messages) as place:
+        if output is not None:
+            on_main(lambda: _check_writable(output))
+        if cfg is None:
+            checkpoint = on_main(lambda: load_checkpoint(weights))
+            detector = Detector.from_loaded(checkpoint, weights, place)
+        else:
+            detector = Detector.from_weights(weights, cfg, place)
         # Masks and keypoints are rated where both the detector and the data have them.
         masks = None if getattr(detector.model, "with_masks", False) else False
         keypoints = None if getattr(detector.model, "num_keypoints", 0) else False
-        (dataset,) = _load(
-            [str(data)], images, skip_broken, messages, masks=masks, keypoints=keypoints
-        )
+        parts = {"masks": masks, "keypoints": keypoints, "class_map": class_map}
+        (dataset,) = _load([str(data)], images, skip_broken, messages, **parts)
+        if all(name.isdecimal() for name in detector.names):
+            if len(detector.names) == len(dataset.names):
+                detector.names = dataset.names
         with counting_progress(messages, "evaluating") as report:
             metrics = evaluate(detector, dataset, max_detections, report)
         _print_metrics(metrics, dataset.path.name, console)
@@ -159,10 +218,23 @@ def rate(
             write_json(output, metrics)
 
 
+def _check_writable(path: Path) -> None:
+    """Finds before the work what writing a file would find after it."""
+    if path.is_dir():
+        raise OutputError(f"{path}: the output must be a file, this is a folder")
+    there = path.exists()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        open(path, "ab").close()
+    if not there:
+        path.unlink()
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as a JSON file, in a folder that is made if missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    """Writes a value as a JSON file, in a folder that is made if missing; or raises OutputError."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -176,7 +248,21 @@ def _processes(device: str | None, console: Console, messages: Console) -> Itera
             console.quiet = messages.quiet = False
 
 
-def _run(trainer: Trainer, tests: list[DetectionDataset], messages: Console) -> dict[str, Any]:
+@contextmanager
+def _locked(folder: RunFolder) -> Iterator[None]:
+    """The folder, held by the main process for all."""
+    with ExitStack() as stack:
+        on_main(lambda: stack.enter_context(folder.locked()))
+        yield
+
+
+def _run(
+    trainer: Trainer,
+    rating: Callable[..., dict[str, Any]] | None,
+    messages: Console,
+    stop: StopSignals,
+) -> dict[str, Any] | None:
+    """What training took, or None if it was stopped."""
     began, done_before = time.perf_counter(), trainer.step
     times = []
     with training_progress(messages, trainer.solver.MAX_ITER, trainer.step) as report:
@@ -187,18 +273,24 @@ def _run(trainer: Trainer, tests: list[DetectionDataset], messages: Console) -> 
 
         def evaluate_now(model: nn.Module) -> dict[str, Any]:
             detector = Detector.from_config(model, trainer.names, trainer.cfg, trainer.device)
-            return _evaluate_all(detector, tests)
+            return rating(detector) if rating else {}
 
-        trainer.run(note, evaluate_now if tests else None)
+        with stop.deferred():
+            done = trainer.run(note, evaluate_now if rating else None, lambda: stop.received)
+    if not done:
+        return None
     return {
         "steps": trainer.step - done_before,
+        "skipped_steps": trainer.skipped,
         "seconds": round(time.perf_counter() - began, 1),
         "seconds_per_step": round(statistics.median(times), 4) if times else None,
     }
 
 
 def _evaluate_all(
-    detector: Detector, datasets: list[DetectionDataset], messages: Console | None = None
+    detector: Detector,
+    datasets: list[DetectionDataset],
+    messages: Console | None = None,
 ) -> dict[str, Any]:
     """Metrics by name of the annotation file, or by its path where two have the same name."""
     names = Counter(dataset.path.name for dataset in datasets)
@@ -217,19 +309,19 @@ def _load(
     images: Path | None,
     skip_broken: bool,
     messages: Console,
-    **parts: bool | None,
+    **parts: Any,
 ) -> list[DetectionDataset]:
     on_error: Literal["raise", "skip"] = "skip" if skip_broken else "raise"
     datasets = load_datasets(list(paths), images, on_error, **parts)
     for dataset in datasets:
-        _tell_skipped(dataset, messages)
+        _tell_problems(dataset, messages)
     return datasets
 
 
-def _tell_skipped(dataset: DetectionDataset, messages: Console) -> None:
-    if dataset.skipped:
-        counts = ", ".join(f"{count} x {kind}" for kind, count in dataset.skipped.items())
-        messages.print(f"{dataset.path}: skipped {counts}")
+def _tell_problems(dataset: DetectionDataset, messages: Console) -> None:
+    text = dataset.describe_problems()
+    if text:
+        messages.print(f"{dataset.path}: {text}")
 
 
 def _check_classes(cfg: Any, dataset: DetectionDataset) -> None:

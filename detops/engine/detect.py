@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data.image import load_image
 from ..data.tiling import cut_tiles, merge_detections
+from ..device import choose_device
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
 from .weights import load_weights_into
 
@@ -31,7 +32,7 @@ class Detector:
         tile_size: side in pixels of the tiles an image is cut into; 0 takes images whole.
         tile_overlap: share of a tile that it has in common with the next.
         tile_nms: IoU above which detections of different tiles are duplicates.
-        device: where to run; a CUDA device if there is one by default.
+        device: where to run, see `choose_device`.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Detector:
         tile_nms: float = 0.5,
         device: str | torch.device | None = None,
     ) -> None:
-        self.device = default_device() if device is None else torch.device(device)
+        self.device = choose_device(device)
         self.model = to_device(model, self.device).eval()
         self.names = tuple(names)
         self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
@@ -124,15 +125,17 @@ class Detector:
 
         Returns:
             boxes float32 [K, 4] xyxy in the image's pixels, labels int64 [K], scores float32 [K],
-            by descending score, on the CPU; names, a list of K category names. In images taken
-            whole also what else the model finds: masks bool [K, 1, H, W], keypoints [K, n, 3],
-            keypoints_scores [K, n].
+            by descending score, on the CPU; names, a list of K category names; and what else the
+            model finds: masks bool [K, 1, H, W], keypoints [K, n, 3], keypoints_scores [K, n].
 
         Raises:
             ImageError: the image cannot be read.
         """
-        pixels = load_image(image).to(self.device).float().div_(255)
-        found = self._detect_tiled(pixels) if self.tile_size > 0 else self.model([pixels])[0]
+        pixels = load_image(image)
+        if self.tile_size > 0:
+            found = self._detect_tiled(pixels)
+        else:
+            found = self.model([self._to_floats(pixels)])[0]
         keep = found["scores"] >= score_threshold
         result = {key: value[keep].cpu() for key, value in found.items()}
         return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
@@ -148,7 +151,8 @@ class Detector:
 
     def _cut(self, pixels: Tensor, tile: tuple[int, int, int, int]) -> Tensor:
         x1, y1, x2, y2 = tile
-        cut = pixels[:, y1:y2, x1:x2]
+        # A tile at a time: floats of a whole image may take more memory than there is.
+        cut = self._to_floats(pixels[:, y1:y2, x1:x2])
         if cut.shape[1:] == (self.tile_size, self.tile_size):
             return cut
         # The model enlarges its input to a fixed side. Filled up to a whole tile, an image smaller
@@ -156,6 +160,9 @@ class Detector:
         whole = cut.mean(dim=(1, 2), keepdim=True).repeat(1, self.tile_size, self.tile_size)
         whole[:, : y2 - y1, : x2 - x1] = cut
         return whole
+
+    def _to_floats(self, pixels: Tensor) -> Tensor:
+        return pixels.to(self.device).float().div_(255)
 
 
 def default_names(cfg: Any) -> list[str]:
@@ -178,8 +185,3 @@ def to_device(model: nn.Module, device: torch.device) -> nn.Module:
     """Moves a model, with channels-last weights: convolutions run faster on them."""
     # mypy: this overload of Module.to is missing from torch's annotations.
     return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def default_device() -> torch.device:
-    """The CUDA device if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

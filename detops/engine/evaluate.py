@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..data.detection import DetectionDataset
 from ..distributed import gather_objects, on_main, rank, world_size
@@ -34,26 +35,24 @@ def evaluate(
     result. Masks and keypoints are rated too if the model finds them and the data set has them.
 
     Args:
-        detector: its names must be the data set's, in the same order.
+        detector: finds the data set's categories; what it finds of others is left out.
         dataset: without a transform.
         max_detections: see `coco_metrics`.
         report: called with (images done, images in all) after each image.
 
     Raises:
-        ValueError: the names differ.
+        ValueError: the detector does not find all the data set's categories.
     """
-    if detector.names != dataset.names:
-        raise ValueError(
-            f"{dataset.path}: categories {list(dataset.names)} differ from the detector's "
-            f"{list(detector.names)}"
-        )
+    ids = matched_category_ids(detector.names, dataset)
+    rated = torch.tensor([False] + [id is not None for id in ids])
     found_kinds: set[str] = set()
     per_image: list[tuple[int, list[dict[str, Any]]]] = []
     for index in range(rank(), len(dataset), world_size()):
         found = detector.detect(dataset.image(index))
+        found = {key: found[key][rated[found["labels"]]] for key in found.keys() - {"names"}}
         found_kinds |= found.keys() & IOU_TYPES.keys()
         image_id = dataset.images[index]["id"]
-        per_image.append((index, to_coco(found, image_id, dataset.category_ids)))
+        per_image.append((index, to_coco(found, image_id, ids)))
         if report is not None:
             report(min(index + world_size(), len(dataset)), len(dataset))
     shares = gather_objects((found_kinds, per_image))
@@ -73,8 +72,32 @@ def evaluate(
     return on_main(rate)
 
 
+def matched_category_ids(names: Sequence[str], dataset: DetectionDataset) -> list[Any]:
+    """The data set's category ids of a detector's labels 1..C, None where it has no such category.
+
+    Args:
+        names: of the detector's categories.
+        dataset: has names and category ids. Upper and lower case are the same where no two names
+            differ in them alone.
+
+    Raises:
+        ValueError: a category of the data set is none of the detector's.
+    """
+    exact = [list(names), list(dataset.names)]
+    sides = [[name.casefold() for name in side] for side in exact]
+    if any(len(set(side)) < len(set(known)) for side, known in zip(sides, exact, strict=True)):
+        sides = exact
+    if not set(sides[1]) <= set(sides[0]):
+        raise ValueError(
+            f"{dataset.path}: categories {list(dataset.names)} differ from the detector's "
+            f"{list(names)}"
+        )
+    id_of = dict(zip(sides[1], dataset.category_ids, strict=True))
+    return [id_of.get(name) for name in sides[0]]
+
+
 def to_coco(
-    found: dict[str, Any], image_id: Any, category_ids: tuple[int, ...]
+    found: dict[str, Any], image_id: Any, category_ids: Sequence[Any]
 ) -> list[dict[str, Any]]:
     """Detections of one image as COCO results.
 

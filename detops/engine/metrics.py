@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..distributed import is_main
+from .checkpoint import writing
 
 Record = dict[str, Any]
 
@@ -30,6 +31,7 @@ def metrics_writer(
 
     Raises:
         ImportError: TensorBoard is asked for and not installed.
+        OutputError: the lines cannot be written.
     """
     if not is_main():
         yield lambda record: None
@@ -38,12 +40,15 @@ def metrics_writer(
         # First, since it may be missing.
         events = stack.enter_context(_summary_writer(folder, step)) if tensorboard else None
         path = folder / "metrics.jsonl"
-        _drop_lines_after(path, step)
-        # Line buffered, so that a killed run leaves the lines of the steps it made.
-        lines = stack.enter_context(open(path, "a", encoding="utf-8", buffering=1))
+        with writing(path):
+            _drop_lines_after(path, step)
+            # Unbuffered, so that a killed run leaves the lines of the steps it made, and closing
+            # the file writes nothing.
+            lines = stack.enter_context(open(path, "ab", buffering=0))
 
         def write(record: Record) -> None:
-            lines.write(json.dumps(record) + "\n")
+            with writing(path):
+                lines.write((json.dumps(record) + "\n").encode())
             if events is not None:
                 for name, value in scalars(record).items():
                     events.add_scalar(name, value, record["step"])
@@ -82,4 +87,7 @@ def _drop_lines_after(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError):
             continue
-    path.write_text("".join(kept), encoding="utf-8")
+    # Beside it first: a full disk must not cost the lines there are.
+    beside = path.with_name(f"{path.name}.tmp")
+    beside.write_text("".join(kept), encoding="utf-8")
+    beside.replace(path)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -23,7 +25,7 @@ SMOOTHING = 0.95  # of the loss and step time shown
 @contextmanager
 def training_progress(
     console: Console, total: int, start: int = 0
-) -> Iterator[Callable[[dict[str, float]], None]]:
+) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Shows loss, learning rate, step time and remaining time of a training.
 
     Args:
@@ -32,14 +34,23 @@ def training_progress(
         start: steps done before.
 
     Yields:
-        The function to call with each step's record: step, loss, lr, seconds.
+        The function to call with each step's record: step, loss, lr, seconds; `skipped` if it was
+        not taken.
     """
     shown: dict[str, float] = {}
 
-    def text(record: dict[str, float]) -> str:
+    def text(record: dict[str, Any]) -> str:
         for key in ("loss", "seconds"):
-            shown[key] = SMOOTHING * shown.get(key, record[key]) + (1 - SMOOTHING) * record[key]
-        return f"loss {shown['loss']:.3f}  lr {record['lr']:.2e}  {shown['seconds']:.2f} s/step"
+            # A loss that was not finite is None.
+            if (value := record[key]) is not None:
+                shown[key] = SMOOTHING * shown.get(key, value) + (1 - SMOOTHING) * value
+        loss = shown.get("loss", math.nan)
+        return f"loss {loss:.3f}  lr {record['lr']:.2e}  {shown['seconds']:.2f} s/step"
+
+    def tell_skipped(record: dict[str, Any]) -> None:
+        if "skipped" in record:
+            what = ", ".join(key for key, value in record.items() if value is None)
+            console.print(f"step {record['step']} was not taken: {what} not finite")
 
     columns = (
         TextColumn("training"),
@@ -53,14 +64,18 @@ def training_progress(
     if console.is_terminal:
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("", total=total, completed=start)
-            yield lambda record: progress.update(
-                task, completed=record["step"], description=text(record)
-            )
+
+            def redraw(record: dict[str, Any]) -> None:
+                tell_skipped(record)
+                progress.update(task, completed=record["step"], description=text(record))
+
+            yield redraw
         return
 
     every = max(1, total // PLAIN_LINES)
 
-    def report(record: dict[str, float]) -> None:
+    def report(record: dict[str, Any]) -> None:
+        tell_skipped(record)
         line = text(record)
         if record["step"] % every == 0 or record["step"] == total:
             left = (total - record["step"]) * shown["seconds"]

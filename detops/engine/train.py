@@ -7,8 +7,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +20,12 @@ from torch.utils.data import Dataset
 
 from ..data.loader import build_train_loader
 from ..data.seeding import mix, seed_all
-from ..distributed import is_main, mean, on_main, rank, world_size
-from .checkpoint import CheckpointError, load_checkpoint, load_weights, save_checkpoint
+from ..distributed import is_main, maximum, mean, on_main, rank, world_size
+from .checkpoint import CheckpointError, load_checkpoint, load_weights, writing
+from .data_failure import batches, data_failure
 from .detect import to_device
 from .metrics import Record, metrics_writer
+from .run_folder import RunFolder
 from .solver import (
     build_average,
     build_optimizer,
@@ -29,7 +33,10 @@ from .solver import (
     learning_rate_factor,
     set_learning_rates,
 )
+from .stop import leave_ctrl_c_to_the_main_process
+from .training_state import all_finite, check_training_state, load_optimizer_state
 
+MOST_SKIPPED = 10
 Report = Callable[[Record], None]
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 
@@ -41,9 +48,10 @@ class TrainingError(RuntimeError):
 class Trainer:
     """Trains a model for SOLVER.MAX_ITER steps, alone or in every process of a group.
 
-    Writes into the output folder: `checkpoint.pt` every SOLVER.CHECKPOINT_PERIOD steps and at the
-    end, and `metrics.jsonl` with one line per step: step, loss and its parts, learning rate (of
-    the weights), gradient norm before clipping, seconds, and the evaluation if there was one.
+    Writes into the output folder: a checkpoint every SOLVER.CHECKPOINT_PERIOD steps and at the
+    end (see :class:`RunFolder`), and `metrics.jsonl` with one line per step: step, loss and its
+    parts, learning rate (of the weights), gradient norm before clipping, seconds, the evaluation if
+    there was one, and `skipped` if the step was not taken.
 
     SOLVER.IMS_PER_BATCH images make a step, over all processes. Each process works on its share in
     SOLVER.ACCUMULATE pieces, which need less memory. Losses are means; the mean of the pieces'
@@ -64,6 +72,11 @@ class Trainer:
         device: where to train.
         seed: of the data's order, of augmentation and of the model's random numbers.
         tensorboard: write metrics for TensorBoard too.
+
+    Attributes:
+        step: steps made.
+        skipped: how many of them since the start or the resumption were not taken.
+        skipped_in_a_row: how many of the last ones were not.
 
     Raises:
         ValueError: a value of SOLVER or DTYPE is none of those there are; names the key.
@@ -88,31 +101,54 @@ class Trainer:
         self.model = to_device(model, self.device).train()
         self.dataset, self.cfg, self.solver, self.seed = dataset, cfg, cfg.SOLVER, seed
         self.config_text, self.names = config_text, list(names)
-        self.output, self.tensorboard = Path(output), tensorboard
+        self.folder, self.tensorboard = RunFolder(output), tensorboard
         self.optimizer = build_optimizer(self.model, self.solver)
         self.average = build_average(self.model, self.solver.EMA_DECAY)
-        self.step = 0
+        # What a forward pass changes besides the gradients.
+        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        self._statistics = [value for norm in norms for value in norm.buffers()]
+        self.step = self.skipped = self.skipped_in_a_row = 0
+        self._unsaved = False
+
+    @property
+    def output(self) -> Path:
+        """The output folder."""
+        return self.folder.path
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where the checkpoint lies."""
-        return self.output / "checkpoint.pt"
+        """Where the newest checkpoint lies."""
+        return self.folder.newest
 
     @property
     def best_model(self) -> nn.Module:
         """The averaged model, or the model itself without averaging."""
         return self.model if self.average is None else self.average.module
 
-    def run(self, report: Report | None = None, evaluate: Evaluate | None = None) -> None:
+    def run(
+        self,
+        report: Report | None = None,
+        evaluate: Evaluate | None = None,
+        should_stop: Callable[[], object] = bool,
+    ) -> bool:
         """Trains from the present step to SOLVER.MAX_ITER.
+
+        A step whose loss or gradient is not finite is not taken: weights, statistics, average and
+        optimizer stay as they are. Training ends after so many in a row (`MOST_SKIPPED`).
 
         Args:
             report: called after each step with what is written to the metrics.
             evaluate: called every SOLVER.TEST_PERIOD steps with the model to detect with; what it
                 gives stands under `evaluation` in the metrics.
+            should_stop: asked once a step; when it says so in any process, all stop after that
+                step, with a checkpoint.
+
+        Returns:
+            Whether SOLVER.MAX_ITER was reached without being asked to stop.
 
         Raises:
-            TrainingError: a loss is not finite.
+            TrainingError: training diverges, or a data worker has died, or an image cannot be read.
+            OutputError: a file cannot be written.
             ImportError: TensorBoard is asked for and not installed.
         """
         solver = self.solver
@@ -127,13 +163,15 @@ class Trainer:
             share=(rank(), world_size()),
             parts=solver.ACCUMULATE,
         )
+        loader.worker_init_fn = leave_ctrl_c_to_the_main_process
         parallel = _parallel(self.model)
         if is_main():
-            self.output.mkdir(parents=True, exist_ok=True)
+            with writing(self.output):
+                self.output.mkdir(parents=True, exist_ok=True)
         with metrics_writer(self.output, self.step, self.tensorboard) as write:
             began = time.perf_counter()
-            for images, targets in loader:
-                record = self._train_step(parallel, images, targets)
+            for images, targets in batches(loader, partial(self._data_failed, should_stop)):
+                record, stopping = self._train_step(parallel, images, targets, should_stop)
                 record["seconds"] = round(time.perf_counter() - began, 4)
                 if evaluate is not None and self._is_due(solver.TEST_PERIOD):
                     record["evaluation"] = evaluate(self.best_model)
@@ -141,19 +179,33 @@ class Trainer:
                 write(record)
                 if report is not None:
                     report(record)
-                if self.step == solver.MAX_ITER or self._is_due(solver.CHECKPOINT_PERIOD):
+                self._watch_divergence([key for key, value in record.items() if value is None])
+                self._unsaved |= self._is_due(solver.CHECKPOINT_PERIOD)
+                # While steps are not taken, the last ones' weights may have diverged.
+                wanted = (self._unsaved or stopping) and not self.skipped_in_a_row
+                if wanted or self.step == solver.MAX_ITER:
                     self.save()
+                if stopping:
+                    return False
                 began = time.perf_counter()
+        # Short of it, the data has ended because its workers were stopped, too.
+        return self.step >= solver.MAX_ITER
 
     def _is_due(self, period: int) -> bool:
         return period > 0 and self.step % period == 0
 
     def _train_step(
-        self, parallel: nn.Module, images: list[Tensor], targets: list[dict[str, Any]]
-    ) -> Record:
+        self,
+        parallel: nn.Module,
+        images: list[Tensor],
+        targets: list[dict[str, Any]],
+        should_stop: Callable[[], object],
+    ) -> tuple[Record, bool]:
+        """One step: what is written to the metrics, and whether any process is to stop."""
         seed_all(mix(self.seed, 2, self.step, rank()))
         set_learning_rates(self.optimizer, learning_rate_factor(self.solver, self.step))
         self.optimizer.zero_grad(set_to_none=True)
+        statistics = [value.clone() for value in self._statistics]
         parts = self.solver.ACCUMULATE
         size = len(images) // parts
         pieces = []
@@ -164,24 +216,73 @@ class Trainer:
                 total = torch.stack(list(losses.values())).sum()
                 (total / parts).backward()
             pieces.append(torch.stack([total.detach(), *(v.detach() for v in losses.values())]))
-        # One copy for all the numbers: each would wait for the device by itself.
-        values = mean(torch.stack(pieces).mean(dim=0)).tolist()
-        record: Record = dict(zip(("loss", *losses), values, strict=True))
-        if not all(map(math.isfinite, values)):
-            told = ", ".join(f"{name} {value:.4g}" for name, value in record.items())
-            raise TrainingError(
-                f"step {self.step + 1}: the loss is not finite ({told}); lower SOLVER.BASE_LR "
-                f"(now {self.solver.BASE_LR:g}) or set SOLVER.CLIP_GRADIENTS "
-                f"(now {self.solver.CLIP_GRADIENTS:g})"
-            )
         limit = self.solver.CLIP_GRADIENTS or float("inf")
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update_parameters(self.model)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit).to(pieces[0])
+        # One copy for all the numbers: each would wait for the device by itself. Being the same in
+        # all processes, they have all of them decide alike.
+        flag = norm.new_full((), float(bool(should_stop())))
+        told = torch.cat([torch.stack(pieces).mean(dim=0), torch.stack([norm, flag])])
+        *values, stopping = mean(told).tolist()
+        taken = all(map(math.isfinite, values))
+        if taken:
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update_parameters(self.model)
+            self.skipped_in_a_row = 0
+        else:
+            for value, before in zip(self._statistics, statistics, strict=True):
+                value.copy_(before)
+            self.skipped_in_a_row += 1
+            self.skipped += 1
         self.step += 1
-        rate = self.optimizer.param_groups[0]["lr"]
-        return {"step": self.step, **record, "lr": rate, "grad_norm": float(norm)}
+        # JSON has no word for what is not finite.
+        shown = [value if math.isfinite(value) else None for value in values]
+        record: Record = {"step": self.step, **dict(zip(("loss", *losses), shown, strict=False))}
+        record |= {"lr": self.optimizer.param_groups[0]["lr"], "grad_norm": shown[-1]}
+        return record if taken else record | {"skipped": True}, stopping > 0
+
+    def _watch_divergence(self, not_finite: list[str]) -> None:
+        """Ends a training whose steps are no longer taken; told what was not finite."""
+        if not self.skipped_in_a_row:
+            return
+        finite = all_finite(self._state())
+        # Of which other processes may have another view, as of statistics.
+        broken = bool(maximum(torch.tensor(float(not finite), device=self.device)))
+        if not broken and self.skipped_in_a_row < MOST_SKIPPED:
+            return
+        # The last step taken gave the weights that all these losses are of.
+        suspects = self.step - self.skipped_in_a_row
+        aside = on_main(lambda: self.folder.set_aside(suspects))
+        left = on_main(self.folder.checkpoints)
+        what = f"{', '.join(not_finite)} not finite at {self.skipped_in_a_row} steps in a row"
+        weights = ", the weights are not finite" if broken else ""
+        moved = f"; {aside[0]} was of that state and is not used again" if aside else ""
+        again = f"go on from {left[0]} with --resume and" if left else "start anew with"
+        solver = self.solver
+        raise TrainingError(
+            f"step {self.step}: training has diverged: {what}{weights}{moved}; {again} a lower "
+            f"SOLVER.BASE_LR (now {solver.BASE_LR:g}), more SOLVER.WARMUP_ITERS (now "
+            f"{solver.WARMUP_ITERS}) or a limit in SOLVER.CLIP_GRADIENTS (now "
+            f"{solver.CLIP_GRADIENTS:g}, 0 is none)"
+        )
+
+    def _state(self) -> list[Tensor]:
+        models = [self.model] if self.average is None else [self.model, self.average]
+        return [value for model in models for value in model.state_dict().values()]
+
+    def _data_failed(self, should_stop: Callable[[], object], error: Exception) -> Exception | None:
+        """Saves the steps made before the data failed; gives the error to raise, None to stop."""
+        reason = data_failure(error, self.cfg.DATALOADER.NUM_WORKERS)
+        if reason is None:
+            return error
+        saved = ""
+        if is_main() and self.step > 0 and not self.skipped_in_a_row:
+            self.save()
+            saved = f"; {self.folder.numbered(self.step)} is saved, --resume goes on from it"
+        # SIGTERM often goes to all the processes of a job, and ends data workers.
+        if should_stop() and world_size() == 1:
+            return None
+        return TrainingError(f"step {self.step + 1}: {reason}{saved}")
 
     def _losses(
         self, parallel: nn.Module, images: list[Tensor], targets: list[dict[str, Any]]
@@ -196,9 +297,20 @@ class Trainer:
         return {name: loss.float() for name, loss in losses.items()}
 
     def save(self) -> None:
-        """Writes the checkpoint, in the main process: `model` holds the weights to detect with."""
+        """Writes a checkpoint, in the main process: `model` holds the weights to detect with.
+
+        Raises:
+            TrainingError: the weights are not finite; no checkpoint is lost to them.
+            OutputError: it cannot be written.
+        """
+        self._unsaved = False
         if not is_main():
             return
+        if not all_finite(self._state()):
+            raise TrainingError(
+                f"step {self.step}: training has diverged: the weights are not finite and are not "
+                f"saved; lower SOLVER.BASE_LR (now {self.solver.BASE_LR:g})"
+            )
         training = {
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
@@ -207,8 +319,8 @@ class Trainer:
         if self.average is not None:
             training["raw_model"] = self.model.state_dict()
             training["averaged_steps"] = self.average.n_averaged
-        save_checkpoint(
-            self.checkpoint_path,
+        self.folder.save(
+            self.step,
             {
                 "config": self.config_text,
                 "names": self.names,
@@ -217,27 +329,29 @@ class Trainer:
             },
         )
 
-    def resume(self, path: str | Path | None = None) -> None:
+    def resume(self, path: str | Path | None = None, tell: Callable[[str], None] = warn) -> None:
         """Takes up the state of a checkpoint: weights, average, optimizer, step, seed.
 
         The main process reads it, for all.
 
         Args:
-            path: the checkpoint; the one in the output folder by default.
+            path: the checkpoint; by default the newest in the output folder that is not damaged.
+            tell: called with a line for each that is damaged and passed over.
 
         Raises:
             CheckpointError: the file is missing or damaged, or is not of this model, of these
                 categories or of this kind of training.
         """
-        path = self.checkpoint_path if path is None else Path(path)
-        checkpoint = on_main(lambda: load_checkpoint(path))
-        training = checkpoint.get("training")
-        if training is None:
-            raise CheckpointError(f"{path}: holds weights only; training cannot resume from it")
+        path, checkpoint = on_main(lambda: self._read(path, tell))
+        training = checkpoint["training"]
         if checkpoint["names"] != self.names:
             raise CheckpointError(
                 f"{path}: was trained on categories {checkpoint['names']}, "
                 f"the data has {self.names}"
+            )
+        if training["step"] > self.solver.MAX_ITER:
+            raise CheckpointError(
+                f"{path}: is of step {training['step']}, SOLVER.MAX_ITER is {self.solver.MAX_ITER}"
             )
         if ("raw_model" in training) != (self.average is not None):
             raise CheckpointError(
@@ -248,18 +362,17 @@ class Trainer:
         if self.average is not None:
             load_weights(self.model, training["raw_model"], path)
             self.average.n_averaged.copy_(training["averaged_steps"])
-        self._load_optimizer(training["optimizer"], path)
+        load_optimizer_state(self.optimizer, training["optimizer"], path)
         self.step, self.seed = training["step"], training["seed"]
+        if is_main() and path == self.folder.newest and not path.is_symlink():
+            self.folder.number(self.step)
 
-    def _load_optimizer(self, state: dict[str, Any], path: Path) -> None:
-        rates = [(g["initial_lr"], g["weight_decay"]) for g in self.optimizer.param_groups]
-        try:
-            self.optimizer.load_state_dict(state)
-        except ValueError as error:
-            raise CheckpointError(f"{path}: does not fit the optimizer ({error})") from error
-        # The config decides, so that a resumed run can be given another rate.
-        for group, (rate, decay) in zip(self.optimizer.param_groups, rates, strict=True):
-            group["initial_lr"], group["weight_decay"] = rate, decay
+    def _read(self, path: str | Path | None, tell: Callable[[str], None]) -> tuple[Path, Any]:
+        if path is None:
+            return self.folder.newest_sound(check_training_state, tell)
+        checkpoint = load_checkpoint(path)
+        check_training_state(checkpoint, Path(path))
+        return Path(path), checkpoint
 
 
 def _parallel(model: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,14 @@ from .checkpoint import CheckpointError, list_some, read_file
 
 BATCH_NORM_EPSILON = 1e-5  # of torchvision's BatchNorm2d and FrozenBatchNorm2d
 ANCHORS = "rpn.anchor_generator.cell_anchors."
+# The layers whose number of outputs is that of the classes, or of the keypoints.
+PREDICTORS = (
+    "roi_heads.box.predictor.cls_score",
+    "roi_heads.box.predictor.bbox_pred",
+    "roi_heads.mask.predictor.mask_fcn_logits",
+    "roi_heads.keypoint.predictor.kps_score_lowres",
+)
+RETINANET_PREDICTORS = ("rpn.head.cls_logits",)
 # Two libraries round the sides of one anchor differently, by up to a tenth where it is small.
 SAME_SIDE = 0.2
 
@@ -30,19 +38,22 @@ class WeightsReport(NamedTuple):
         loaded: number of the model's tensors that were filled.
         unused: the file's tensors that have no place in the model.
         missing: the model's tensors that the file has nothing for; they stay as they were.
+        left_out: the model's predictors of other classes than the file's, each with both shapes;
+            they stay as they were, too.
     """
 
     source: str
     loaded: int
     unused: tuple[str, ...]
     missing: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line."""
+        """A line, and one for each predictor that was left out."""
         text = f"{self.source}: {self.loaded} tensors loaded"
         for title, names in (("not used", self.unused), ("not in it", self.missing)):
             text += f"; {len(names)} {title}: {list_some(names, ', ')}" if names else ""
-        return text
+        return "\n".join([text, *self.left_out])
 
 
 def load_weights_into(
@@ -50,6 +61,7 @@ def load_weights_into(
     source: str | Path | Mapping[str, Any],
     *,
     complete: bool = False,
+    other_classes: bool = False,
     batch_norm_epsilon: float = BATCH_NORM_EPSILON,
 ) -> WeightsReport:
     """Fills a detector of this package with weights of this or another library.
@@ -66,6 +78,8 @@ def load_weights_into(
         model: from :func:`detops.modeling.build_detection_model`.
         source: a file, of which no code is run, or what is in one.
         complete: refuse weights that leave anything of the model as it was, or have no place.
+        other_classes: leave out predictors whose number of outputs is not the model's, to train
+            on other classes, or with other keypoints, than the weights were trained on.
         batch_norm_epsilon: what the frozen batch norms of a torchvision detector add to the
             variance. Its file does not tell: 0 in what torchvision publishes as COCO_V1, 1e-5 in
             what is trained from an ImageNet network. Where the file shows that they were not
@@ -76,8 +90,8 @@ def load_weights_into(
 
     Raises:
         CheckpointError: the file is missing or damaged, nothing in it belongs to the model, shapes
-            differ, or with ``complete`` something is left over on either side. The model is then
-            as it was.
+            differ (but for predictors with ``other_classes``), or with ``complete`` something is
+            left over on either side. The model is then as it was.
     """
     name = str(source) if isinstance(source, str | Path) else "state dict"
     state = _state_dict(source, name)
@@ -98,12 +112,13 @@ def load_weights_into(
     _fold_epsilon(found, state, batch_norm_epsilon)
     _drop_class_0(found, state, expected)
     unused += _fit_anchors(found, expected, model)
+    left_out = _leave_out_predictors(found, expected) if other_classes else {}
     # One tensor may have two names, in a head that shares its layers.
     filled = {id(expected[place]) for place in found}
     missing = [
         key
         for key, value in expected.items()
-        if id(value) not in filled and not key.startswith(ANCHORS)
+        if id(value) not in filled and not key.startswith((ANCHORS, *left_out))
     ]
     problems = [
         f"{place} is {list(value.shape)}, the model's is {list(expected[place].shape)}"
@@ -111,11 +126,13 @@ def load_weights_into(
         if value.shape != expected[place].shape
     ]
     if complete:
+        problems += list(left_out.values())
         problems += [f"lacks {key}" for key in missing] + [f"has unknown {key}" for key in unused]
     if problems:
         raise CheckpointError(f"{name}: does not fit the model: {list_some(problems)}")
     model.load_state_dict(found, strict=False)
-    return WeightsReport(name, len(found), tuple(unused), tuple(missing))
+    texts = tuple(f"{name}: {text}: left out, trained anew" for text in left_out.values())
+    return WeightsReport(name, len(found), tuple(unused), tuple(missing), texts)
 
 
 def _state_dict(source: str | Path | Mapping[str, Any], name: str) -> State:
@@ -228,6 +245,31 @@ def _drop_class_0(found: State, state: State, expected: Mapping[str, Tensor]) ->
         if len(found[place]) == len(expected[place]) + anchors:
             by_anchor = found[place].unflatten(0, (anchors, -1))
             found[place] = by_anchor[:, 1:].flatten(0, 1)
+
+
+def _leave_out_predictors(found: State, expected: Mapping[str, Tensor]) -> dict[str, str]:
+    """Takes out the predictors that differ in the number of outputs alone; what they were, each."""
+    retinanet = any(place.startswith("rpn.head.cls_tower.") for place in expected)
+    left_out = {}
+    for layer in PREDICTORS + (RETINANET_PREDICTORS if retinanet else ()):
+        # A transposed convolution has its outputs second.
+        outputs = {f"{layer}.weight": 1 if layer.endswith("lowres") else 0, f"{layer}.bias": 0}
+        shapes = {p: (found[p].shape, expected[p].shape) for p in outputs if p in found}
+        differing = [place for place, (theirs, ours) in shapes.items() if theirs != ours]
+        if differing and all(
+            _without(theirs, outputs[place]) == _without(ours, outputs[place])
+            for place, (theirs, ours) in shapes.items()
+        ):
+            theirs, ours = shapes[differing[0]]
+            text = f"{differing[0]} is {list(theirs)}, the model's is {list(ours)}"
+            left_out[f"{layer}."] = text
+            for place in shapes:
+                del found[place]
+    return left_out
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int]:
+    return [*shape[:axis], *shape[axis + 1 :]]
 
 
 def _fit_anchors(found: State, expected: Mapping[str, Tensor], model: nn.Module) -> list[str]:

@@ -1,6 +1,8 @@
 """Images in, detections or losses out."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,8 @@ from torch.nn import functional as F
 from .checks import Target, check_images, check_targets
 from .image_list import to_image_list
 from .rescale import to_batch, to_image
+from .symbolic import exporting, larger, smaller
+from .views import View
 
 
 class GeneralizedRCNN(nn.Module):
@@ -35,6 +39,8 @@ class GeneralizedRCNN(nn.Module):
         with_masks: targets must have masks.
         mask_threshold: least probability inside a mask; negative: masks stay 0 to 255.
         num_keypoints: keypoints that an object of the targets must have.
+        views: other forms of an image, whose boxes are thinned together with its own; what else a
+            detection has is of the image itself.
     """
 
     pixel_mean: Tensor
@@ -58,6 +64,7 @@ class GeneralizedRCNN(nn.Module):
         with_masks: bool = False,
         mask_threshold: float = 0.5,
         num_keypoints: int = 0,
+        views: Sequence[View] = (),
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -73,6 +80,7 @@ class GeneralizedRCNN(nn.Module):
         self.num_classes = num_classes
         self.with_masks, self.mask_threshold = with_masks, mask_threshold
         self.num_keypoints = num_keypoints
+        self.views = tuple(views)
 
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
@@ -118,7 +126,8 @@ class GeneralizedRCNN(nn.Module):
         features = self.backbone(batch.tensors)
         found, losses = self.rpn(features, batch.sizes, targets)
         if self.roi_heads is not None:
-            found, head_losses = self.roi_heads(features, found, batch.sizes, targets)
+            more = None if self.training or not self.views else self._look(images, batch.sizes)
+            found, head_losses = self.roi_heads(features, found, batch.sizes, targets, more)
             losses = losses | head_losses
         if self.training:
             return losses
@@ -128,20 +137,40 @@ class GeneralizedRCNN(nn.Module):
         ]
 
     def _prepare(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Normalises and resizes."""
-        if self.to_bgr255:
-            image = image.flip(0) * 255
-        image = (image - self.pixel_mean) / self.pixel_std
         if self.training:
             small, large = _choose(self.min_size_train, generator), self.max_size_train
         else:
             small, large = self.min_size_test, self.max_size_test
+        return self._resize(image, small, large)
+
+    def _look(self, images: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Any]:
+        """Per image what the box head sees in each view, in pixels of images of these sizes."""
+        heads: Any = self.roi_heads
+        found: list[list[Any]] = [[] for _ in images]
+        for view in self.views:
+            seen = [self._resize(image, view.min_size, view.max_size) for image in images]
+            seen = [image.flip(2) for image in seen] if view.mirrored else seen
+            batch = to_image_list(seen, self.size_divisibility)
+            features = self.backbone(batch.tensors)
+            proposals, _ = self.rpn(features, batch.sizes)
+            candidates = heads.box.candidates(features, proposals)
+            for own, own_size, other, size in zip(
+                found, sizes, candidates, batch.sizes, strict=True
+            ):
+                own.append(other._replace(boxes=view.boxes_in(own_size, other.boxes, size)))
+        return found
+
+    def _resize(self, image: Tensor, small: int, large: int) -> Tensor:
+        """Normalises and resizes; see ``min_size_test``."""
+        if self.to_bgr255:
+            image = image.flip(0) * 255
+        image = (image - self.pixel_mean) / self.pixel_std
         height, width = image.shape[1:]
         if small == 0:
             return image
-        scale = min(small / min(height, width), large / max(height, width))
-        size = (max(1, int(height * scale)), max(1, int(width * scale)))
-        if size == (height, width):
+        scale = smaller(small / smaller(height, width), large / larger(height, width))
+        size = (larger(1, math.trunc(height * scale)), larger(1, math.trunc(width * scale)))
+        if not exporting() and size == (height, width):
             return image
         return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
 

@@ -1,11 +1,14 @@
 """Images of different sizes as one batch."""
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..distributed import maximum, world_size
+from .symbolic import larger
 
 
 class ImageList(NamedTuple):
@@ -27,13 +30,22 @@ def to_image_list(
             network makes of an image, and they wait for the one with the largest images anyway.
     """
     step = max(1, size_divisibility)
-    height = -(-max(image.shape[-2] for image in images) // step) * step
-    width = -(-max(image.shape[-1] for image in images) // step) * step
+    height, width = (
+        -(-reduce(larger, [image.shape[side] for image in images]) // step) * step
+        for side in (-2, -1)
+    )
     if across_processes and world_size() > 1:
         size = torch.tensor([height, width], device=images[0].device)
         height, width = maximum(size).tolist()
+    sizes = [(image.shape[-2], image.shape[-1]) for image in images]
+    if torch.compiler.is_compiling():
+        # A slice of the batch would ask whether it is the whole.
+        padded = [
+            F.pad(x, (0, width - w, 0, height - h)) for x, (h, w) in zip(images, sizes, strict=True)
+        ]
+        return ImageList(torch.stack(padded).contiguous(memory_format=torch.channels_last), sizes)
     batch = images[0].new_zeros(len(images), images[0].shape[0], height, width)
     batch = batch.contiguous(memory_format=torch.channels_last)
-    for slot, image in zip(batch, images, strict=True):
-        slot[:, : image.shape[-2], : image.shape[-1]].copy_(image)
-    return ImageList(batch, [(image.shape[-2], image.shape[-1]) for image in images])
+    for slot, image, (h, w) in zip(batch, images, sizes, strict=True):
+        slot[:, :h, :w].copy_(image)
+    return ImageList(batch, sizes)

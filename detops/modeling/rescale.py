@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ..ops import clip_boxes_to_image
@@ -15,7 +16,8 @@ def to_batch(
 
     Masks stay as they are: the mask head's loss finds its way among their pixels.
     """
-    return target | {key: _rescale(target[key], image, resized) for key in points}
+    sizes = image.shape[1:], resized.shape[1:]
+    return target | {key: rescale(target[key], *sizes) for key in points}
 
 
 def to_image(
@@ -23,17 +25,24 @@ def to_image(
 ) -> dict[str, Tensor]:
     """Detections in ``resized`` as those in ``image`` ``[3, h, w]``, masks pasted."""
     size = (image.shape[1], image.shape[2])
-    boxes = clip_boxes_to_image(_rescale(detection["boxes"], resized, image), size)
+    boxes = clip_boxes_to_image(rescale(detection["boxes"], resized.shape[1:], size), size)
     detection = detection | {"boxes": boxes}
     if "masks" in detection:
         detection["masks"] = paste_masks(detection["masks"], boxes, size, mask_threshold)
     if "keypoints" in detection:
-        detection["keypoints"] = _rescale(detection["keypoints"], resized, image)
+        detection["keypoints"] = rescale(detection["keypoints"], resized.shape[1:], size)
     return detection
 
 
-def _rescale(points: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """``[..., 4]`` as (x1, y1, x2, y2), or ``[..., 3]`` as (x, y, visibility)."""
-    y, x = (target.shape[i] / source.shape[i] for i in (1, 2))
-    factors = [x, y, x, y] if points.size(-1) == 4 else [x, y, 1]
-    return points * points.new_tensor(factors)
+def rescale(points: Tensor, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Moves points of an image of one size into one of another, (height, width) both.
+
+    Args:
+        points: ``[..., 4]`` as (x1, y1, x2, y2), or ``[..., 3]`` as (x, y, visibility).
+        source: their image's size.
+        target: the other's.
+    """
+    # Filled, not made from a list: the sizes may be symbols of a graph.
+    y, x = (points.new_full((1,), target[i] / source[i]) for i in (0, 1))
+    factors = [x, y, x, y] if points.size(-1) == 4 else [x, y, torch.ones_like(x)]
+    return points * torch.cat(factors)

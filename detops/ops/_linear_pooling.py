@@ -2,86 +2,90 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
-from .. import _C
-from ._shared import fold, fold_boxes, memory_format, unfold
+from ._shared import Function, fold, fold_boxes, memory_format, unfold
+
+Ops = tuple[OpOverload, OpOverload]
 
 
-class LinearPoolingFunction(torch.autograd.Function):
+class LinearPoolingFunction(Function):
     """Linear in ``input``; no gradient reaches the boxes.
 
-    ``op`` names the two raw ops. Their ``pooling`` arguments are the scale, the height and width of
-    the output, and what else they share.
+    ``ops`` are the raw ops, forward and backward. Their ``pooling`` arguments are the scale, the
+    height and width of the output, and what else they share.
     """
 
     @staticmethod
-    def forward(input: Tensor, boxes: Tensor, op: str, pooling: tuple) -> Tensor:
+    def forward(input: Tensor, boxes: Tensor, ops: Ops, pooling: tuple) -> Tensor:
         """The raw forward op."""
-        pooled: Tensor = getattr(_C, f"{op}_forward")(input, boxes, *pooling)
+        pooled: Tensor = ops[0](input, boxes, *pooling)
         return pooled
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         """Keeps the boxes and what the backward pass needs to know of the input."""
-        input, boxes, ctx.op, ctx.pooling = inputs
+        input, boxes, ops, pooling = inputs
         ctx.save_for_backward(boxes)
-        ctx.size = tuple(input.shape)
-        ctx.format = memory_format(input)
+        ctx.kept = ops, pooling, input.shape, memory_format(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """The transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
-        grad = grad.contiguous(memory_format=ctx.format)
-        grad = LinearPoolingBackwardFunction.apply(grad, boxes, ctx.op, ctx.pooling, ctx.size)
-        return grad, None, None, None
+        ops, pooling, size, layout = ctx.kept
+        grad = grad.contiguous(memory_format=layout)
+        return LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, op: str, pooling: tuple
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, ops: Ops, pooling: tuple
     ) -> tuple[Tensor, int]:
         """One call over the folded images."""
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
-        return unfold(LinearPoolingFunction.apply(folded, boxes, op, pooling), batch), 0
+        return unfold(LinearPoolingFunction.run(folded, boxes, ops, pooling), batch), 0
 
 
-class LinearPoolingBackwardFunction(torch.autograd.Function):
+class LinearPoolingBackwardFunction(Function):
     """The transpose of :class:`LinearPoolingFunction`: its own derivative is the forward pass."""
 
     @staticmethod
     def forward(
-        grad: Tensor, boxes: Tensor, op: str, pooling: tuple, size: tuple[int, int, int, int]
+        grad: Tensor, boxes: Tensor, ops: Ops, pooling: tuple, size: tuple[int, int, int, int]
     ) -> Tensor:
         """Spreads ``grad`` over a map of the given size."""
-        spread: Tensor = getattr(_C, f"{op}_backward")(
-            grad, boxes, *pooling[:3], *size, *pooling[3:]
-        )
+        spread: Tensor = ops[1](grad, boxes, *pooling[:3], *size, *pooling[3:])
         return spread
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         """Keeps the boxes."""
-        _, boxes, ctx.op, ctx.pooling, _ = inputs
+        _, boxes, ctx.ops, ctx.pooling, _ = inputs
         ctx.save_for_backward(boxes)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         """Double backward: the forward pass on the gradient."""
         (boxes,) = ctx.saved_tensors
-        pooled = LinearPoolingFunction.apply(grad, boxes, ctx.op, ctx.pooling)
+        pooled = LinearPoolingFunction.run(grad, boxes, ctx.ops, ctx.pooling)
         return pooled, None, None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, op: str, pooling: tuple, size: tuple
+        info: Any,
+        in_dims: tuple,
+        grad: Tensor,
+        boxes: Tensor,
+        ops: Ops,
+        pooling: tuple,
+        size: tuple,
     ) -> tuple[Tensor, int]:
         """One call over the folded images."""
         batch, images = info.batch_size, size[0]
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad = fold(grad, in_dims[0], batch)
         size = (batch * images, *size[1:])
-        return unfold(LinearPoolingBackwardFunction.apply(grad, boxes, op, pooling, size), batch), 0
+        return unfold(LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), batch), 0

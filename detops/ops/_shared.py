@@ -1,9 +1,55 @@
 """What several ops share."""
 
+from collections.abc import Callable
+from types import new_class
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._prims_common import suggest_memory_format
+
+
+class Function(torch.autograd.Function):
+    """An op's derivative: ``forward``, ``setup_context``, ``backward`` and a rule for vmap.
+
+    Ops call :meth:`run`. It gives what ``apply`` gives, which takes longer than the small calls of
+    these ops: it binds its arguments to the signature of ``forward`` each time, and keeps a context
+    whether or not there will be a backward pass.
+    """
+
+    _recorded: Callable[..., Any]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+
+        compute, keep = cls.forward, cls.setup_context
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = compute(*args)
+            keep(ctx, args, output)
+            return output
+
+        # Transforms of torch.func need a setup_context; without them a forward that fills the
+        # context itself is cheaper.
+        body = {"forward": staticmethod(forward), "backward": staticmethod(cls.backward)}
+        base = torch.autograd.Function
+        eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
+        cls._recorded = super(base, eager).apply  # type: ignore[misc]
+
+    @classmethod
+    def run(cls, *args: Any) -> Any:
+        """The op, recorded for a backward pass if one of ``args`` wants a gradient."""
+        if torch._C._are_functorch_transforms_active():
+            return cls.apply(*args)
+        if torch.is_grad_enabled():
+            for x in args:
+                if isinstance(x, Tensor) and x.requires_grad:
+                    # A tensor that has left its transform of torch.func is not what it seems.
+                    if torch.compiler.is_dynamo_compiling() or is_functorch_wrapped_tensor(x):
+                        return cls.apply(*args)
+                    return cls._recorded(*args)
+        return cls.forward(*args)
 
 
 class PoolingModule(nn.Module):
@@ -26,32 +72,40 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4)
         raise ValueError(
             "detops: a list of boxes must hold one tensor per image, got an empty list"
         )
+    # A batch index above 256 has no exact half: never below float32.
+    wide = torch.promote_types(boxes[0].dtype, torch.float32)
+    rois = []
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
-    # A batch index above 256 has no exact half: never below float32.
-    wide = torch.promote_types(boxes[0].dtype, torch.float32)
-    return torch.cat(
-        [
-            torch.cat([b.new_full((b.size(0), 1), i, dtype=wide), b.to(wide)], dim=1)
-            for i, b in enumerate(boxes)
-        ]
-    )
+        rois.append(torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i))
+    return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 
 def as_pair(output_size: int | tuple[int, int]) -> tuple[int, int]:
     """An ``(height, width)`` from one number or two."""
-    if isinstance(output_size, (tuple, list, torch.Size)):
+    if isinstance(output_size, (tuple, list)):
         height, width = output_size
         return height, width
     return output_size, output_size
 
 
 def memory_format(input: Tensor) -> Any:
-    """The layout that ``input`` is in, as far as the RoI ops tell layouts apart."""
-    if input.is_contiguous(memory_format=torch.channels_last) and not input.is_contiguous():
-        return torch.channels_last
-    return torch.contiguous_format
+    """The layout that the kernels give to what they make of ``input``: one rule for both passes.
+
+    It goes by the order of the strides, so a part of a channels_last tensor is channels_last too.
+    """
+    return suggest_memory_format(input)
+
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def as_labels(idxs: Tensor) -> Tensor:
+    """Integer labels that are equal where ``idxs`` are, which may be floating."""
+    if idxs.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        return torch.unique(idxs, return_inverse=True)[1]
+    return idxs
 
 
 # vmap folds its dimension into the images of a batch, so that one call of the kernel does it all.

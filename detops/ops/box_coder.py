@@ -4,16 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import _C
-from ._shared import fold, unfold
+from ._shared import Function, fold, unfold
 
 CLIP = math.log(1000 / 16)
 
 
-class EncodeBoxesFunction(torch.autograd.Function):
+class EncodeBoxesFunction(Function):
     """Differentiable in boxes and anchors, once."""
 
     @staticmethod
@@ -40,10 +39,10 @@ class EncodeBoxesFunction(torch.autograd.Function):
         """One call over all rows."""
         batch = info.batch_size
         rows = [fold(x, d, batch) for x, d in zip((boxes, anchors), in_dims, strict=False)]
-        return unfold(EncodeBoxesFunction.apply(*rows, weights), batch), 0
+        return unfold(EncodeBoxesFunction.run(*rows, weights), batch), 0
 
 
-class DecodeBoxesFunction(torch.autograd.Function):
+class DecodeBoxesFunction(Function):
     """Differentiable in deltas and anchors, once."""
 
     @staticmethod
@@ -71,7 +70,7 @@ class DecodeBoxesFunction(torch.autograd.Function):
         """One call over all rows."""
         batch = info.batch_size
         rows = [fold(x, d, batch) for x, d in zip((deltas, anchors), in_dims, strict=False)]
-        return unfold(DecodeBoxesFunction.apply(*rows, *rest), batch), 0
+        return unfold(DecodeBoxesFunction.run(*rows, *rest), batch), 0
 
 
 def encode_boxes(
@@ -93,7 +92,7 @@ def encode_boxes(
     Raises:
         RuntimeError: wrong shape, dtype, device or weights.
     """
-    return EncodeBoxesFunction.apply(boxes, anchors, tuple(weights))
+    return EncodeBoxesFunction.run(boxes, anchors, tuple(weights))
 
 
 def decode_boxes(
@@ -116,7 +115,7 @@ def decode_boxes(
     Raises:
         RuntimeError: wrong shape, dtype, device or weights.
     """
-    return DecodeBoxesFunction.apply(deltas, anchors, tuple(weights), clip)
+    return DecodeBoxesFunction.run(deltas, anchors, tuple(weights), clip)
 
 
 class BoxCoder:

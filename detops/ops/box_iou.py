@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from ._shared import INTEGERS, Function
 from .boxes import box_convert
 
 
-class BoxIoUFunction(torch.autograd.Function):
+class BoxIoUFunction(Function):
     """Differentiable in both sets of boxes, once."""
 
     @staticmethod
@@ -44,20 +45,35 @@ class BoxIoUFunction(torch.autograd.Function):
             return (boxes,) * info.batch_size if dim is None else boxes.unbind(dim)
 
         pairs = zip(each(boxes1, in_dims[0]), each(boxes2, in_dims[1]), strict=True)
-        return torch.stack([BoxIoUFunction.apply(a, b, kind, eps) for a, b in pairs]), 0
+        return torch.stack([BoxIoUFunction.run(a, b, kind, eps) for a, b in pairs]), 0
 
 
-def _overlap(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float = 0.0) -> Tensor:
+def _overlap(
+    boxes1: Tensor, boxes2: Tensor, kind: str, eps: float = 0.0, fmt: str = "xyxy"
+) -> Tensor:
+    if not (boxes1.is_floating_point() and boxes2.is_floating_point()):
+        return _overlap_of_integers(boxes1, boxes2, kind, eps, fmt)
+    if fmt != "xyxy":
+        boxes1, boxes2 = box_convert(boxes1, fmt, "xyxy"), box_convert(boxes2, fmt, "xyxy")
     if boxes1.dim() <= 2 and boxes2.dim() <= 2:
-        return BoxIoUFunction.apply(boxes1, boxes2, kind, eps)
+        return BoxIoUFunction.run(boxes1, boxes2, kind, eps)
     batch = torch.broadcast_shapes(boxes1.shape[:-2], boxes2.shape[:-2])
     first = boxes1.expand(*batch, *boxes1.shape[-2:]).flatten(0, -3)
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
-    matrices = [BoxIoUFunction.apply(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
+    matrices = [BoxIoUFunction.run(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
     shape = (*batch, boxes1.size(-2), boxes2.size(-2))
     if not matrices:  # no batch: the empty result, of the right dtype
         return _C.box_iou_forward(boxes1.new_zeros(0, 4), boxes2.new_zeros(0, 4)).new_zeros(shape)
     return torch.stack(matrices).reshape(shape)
+
+
+def _overlap_of_integers(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str) -> Tensor:
+    exact = [x.to(torch.float64) if x.dtype in INTEGERS else x for x in (boxes1, boxes2)]
+    if not all(x.is_floating_point() for x in exact):
+        return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
+    dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)
+    overlap = _overlap(exact[0], exact[1], kind, eps, fmt)
+    return overlap.to(torch.promote_types(dtype, torch.float32))
 
 
 def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
@@ -66,8 +82,8 @@ def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
     A ratio without a value (0/0, infinite or NaN boxes) is 0, never NaN.
 
     Args:
-        boxes1: ``[..., N, 4]`` in pixels.
-        boxes2: ``[..., M, 4]`` in pixels, with leading dimensions that broadcast.
+        boxes1: ``[..., N, 4]`` in pixels, floating or integer.
+        boxes2: ``[..., M, 4]`` in pixels, likewise, with leading dimensions that broadcast.
         fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``.
 
     Returns:
@@ -77,9 +93,7 @@ def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
         RuntimeError: wrong shape, dtype or device.
         ValueError: an unknown format.
     """
-    if fmt != "xyxy":
-        boxes1, boxes2 = box_convert(boxes1, fmt, "xyxy"), box_convert(boxes2, fmt, "xyxy")
-    return _overlap(boxes1, boxes2, "iou")
+    return _overlap(boxes1, boxes2, "iou", fmt=fmt)
 
 
 def generalized_box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:

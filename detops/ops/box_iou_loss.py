@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from ._shared import INTEGERS, Function
 
 
-class BoxIoULossFunction(torch.autograd.Function):
+class BoxIoULossFunction(Function):
     """Differentiable in both boxes, once."""
 
     @staticmethod
@@ -37,13 +38,33 @@ class BoxIoULossFunction(torch.autograd.Function):
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip((boxes1, boxes2), in_dims, strict=False)
         )
-        return BoxIoULossFunction.apply(first, second, *rest), 0
+        return BoxIoULossFunction.run(first, second, *rest), 0
+
+
+def _alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
+    """Floating boxes of one size. What cannot be made so is left for the op to refuse."""
+    if boxes1.dtype in INTEGERS:
+        boxes1 = boxes1.float()
+    if boxes2.dtype in INTEGERS:
+        boxes2 = boxes2.float()
+    if boxes1.shape[-1:] != boxes2.shape[-1:]:
+        return boxes1, boxes2
+    # Sizes that nobody knows while a graph is made are not to be compared.
+    if not torch.compiler.is_dynamo_compiling():
+        sizes = zip(boxes1.shape[::-1], boxes2.shape[::-1], strict=False)
+        if not all(a == b or 1 in (a, b) for a, b in sizes):
+            return boxes1, boxes2
+    boxes1, boxes2 = torch.broadcast_tensors(boxes1, boxes2)
+    return boxes1, boxes2
 
 
 def _loss(boxes1: Tensor, boxes2: Tensor, kind: str, reduction: str, eps: float) -> Tensor:
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"detops: reduction must be none, mean or sum, got {reduction}")
-    loss = BoxIoULossFunction.apply(boxes1, boxes2, kind, eps)
+    floating = boxes1.is_floating_point() and boxes2.is_floating_point()
+    if torch.compiler.is_dynamo_compiling() or not floating or boxes1.shape != boxes2.shape:
+        boxes1, boxes2 = _alike(boxes1, boxes2)
+    loss = BoxIoULossFunction.run(boxes1, boxes2, kind, eps)
     if reduction == "none":
         return loss
     # The mean of nothing is 0, not NaN.
@@ -59,8 +80,8 @@ def generalized_box_iou_loss(
     give finite values and gradients; a coordinate that is NaN or infinite gives NaN.
 
     Args:
-        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels.
-        boxes2: ``[..., 4]`` of the same size.
+        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
+        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
         reduction: ``none``, ``mean`` (0 where there are no boxes) or ``sum``.
         eps: added to the areas of the union and of the enclosing box.
 
@@ -68,7 +89,7 @@ def generalized_box_iou_loss(
         ``[...]`` in [0, 2], or a single number: float64 if one of the inputs is, otherwise float32.
 
     Raises:
-        RuntimeError: wrong shape or dtype, sizes or devices that differ.
+        RuntimeError: wrong shape or dtype, sizes that do not broadcast, or devices that differ.
         ValueError: an unknown reduction.
     """
     return _loss(boxes1, boxes2, "giou", reduction, eps)
@@ -83,8 +104,8 @@ def distance_box_iou_loss(
     :func:`generalized_box_iou_loss`.
 
     Args:
-        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels.
-        boxes2: ``[..., 4]`` of the same size.
+        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
+        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the area of the union and to the squared diagonal of the enclosing box.
     """
@@ -100,8 +121,8 @@ def complete_box_iou_loss(
     in the derivative. Otherwise as :func:`generalized_box_iou_loss`.
 
     Args:
-        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels.
-        boxes2: ``[..., 4]`` of the same size.
+        boxes1: ``[..., 4]`` as (x1, y1, x2, y2) in pixels, floating or integer.
+        boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the denominator of the trade-off factor. As in torchvision, the area of the
             union and the squared diagonal get 1e-7 whatever it is.

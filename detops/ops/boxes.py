@@ -5,12 +5,21 @@ from torch import Tensor
 from .. import _C
 
 
-def box_area(boxes: Tensor) -> Tensor:
-    """Area of each box in square pixels: ``[N, 4]`` (x1, y1, x2, y2) to ``[N]``.
+def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
+    """Area of each box in square pixels: ``[..., 4]`` to ``[...]``.
 
-    Half precision boxes give a float32 area, which they would overflow from 256 pixels on.
+    Half precision boxes give a float32 area, and integers of 8 and 16 bits an int32 one: they
+    would overflow from 256 pixels on.
+
+    Args:
+        boxes: ``[..., 4]``, floating or integers, in the format ``fmt``.
+        fmt: ``xyxy`` (corners), ``xywh`` (first corner and size) or ``cxcywh`` (centre and size).
+
+    Raises:
+        ValueError: an unknown format.
+        RuntimeError: wrong shape or dtype.
     """
-    return _C.box_area(boxes)
+    return _C.box_area(boxes, fmt)
 
 
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
@@ -18,7 +27,8 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
 
     Upright: ``xyxy`` (corners), ``xywh`` (first corner and size), ``cxcywh`` (centre and size).
     Rotated, by an angle in degrees, counter-clockwise, about the first corner or the centre:
-    ``xywhr``, ``cxcywhr``, and ``xyxyxyxy`` (the four corners).
+    ``xywhr``, ``cxcywhr``, and ``xyxyxyxy`` (the four corners). Integers of 8 and 16 bits, which
+    hold no sums of coordinates, come back as int32.
 
     Args:
         boxes: ``[N, 4]``, ``[N, 5]`` or ``[N, 8]``, as ``in_fmt`` has it.
@@ -27,7 +37,7 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
 
     Raises:
         ValueError: an unknown format, or an upright with a rotated one.
-        RuntimeError: wrong shape.
+        RuntimeError: wrong shape or dtype.
     """
     return _C.box_convert(boxes, in_fmt, out_fmt)
 
@@ -38,6 +48,9 @@ def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     Args:
         boxes: ``[..., 4]`` as (x1, y1, x2, y2) in pixels.
         size: ``(height, width)``.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, or a size below 0 or above 2^31 - 1.
     """
     height, width = size
     return _C.clip_boxes_to_image(boxes, height, width)

@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
-from ._shared import as_pair
+from ._shared import Function, as_pair
 
 
-class DeformConv2dFunction(torch.autograd.Function):
+class DeformConv2dFunction(Function):
     """Once differentiable in every tensor."""
 
     generate_vmap_rule = True
@@ -45,6 +46,7 @@ class DeformConv2dFunction(torch.autograd.Function):
         return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None
 
 
+@torch.fx.wrap
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,
@@ -82,7 +84,7 @@ def deform_conv2d(
             0; a kernel that does not fit into the padded image.
     """
     window = (as_pair(stride), as_pair(padding), as_pair(dilation))
-    return DeformConv2dFunction.apply(input, offset, mask, weight, bias, window)
+    return DeformConv2dFunction.run(input, offset, mask, weight, bias, window)
 
 
 class DeformConv2d(nn.Module):

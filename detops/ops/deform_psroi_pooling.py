@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import torch
+import torch.fx
 from torch import Tensor
 
 from .. import _C
-from ._shared import PoolingModule, as_pair, as_rois, fold, fold_boxes, unfold
+from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, unfold
 
 
 class _Pooling(NamedTuple):
@@ -20,7 +21,7 @@ class _Pooling(NamedTuple):
     trans_std: float
 
 
-class DeformPSRoIPoolFunction(torch.autograd.Function):
+class DeformPSRoIPoolFunction(Function):
     """Differentiable in the input and the offsets; no gradient reaches the boxes."""
 
     @staticmethod
@@ -63,10 +64,11 @@ class DeformPSRoIPoolFunction(torch.autograd.Function):
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
         if offset is not None:
             offset = fold(offset, in_dims[2], batch)
-        output, count = DeformPSRoIPoolFunction.apply(folded, boxes, offset, pooling)
+        output, count = DeformPSRoIPoolFunction.run(folded, boxes, offset, pooling)
         return (unfold(output, batch), unfold(count, batch)), (0, 0)
 
 
+@torch.fx.wrap
 def deform_psroi_pooling(
     input: Tensor,
     boxes: Tensor | list[Tensor],
@@ -120,7 +122,7 @@ def deform_psroi_pooling(
     pooling = _Pooling(
         spatial_scale, output_channels, group_size, height, width, part, sample_per_part, trans_std
     )
-    output, _ = DeformPSRoIPoolFunction.apply(
+    output, _ = DeformPSRoIPoolFunction.run(
         input, as_rois(boxes), None if no_trans else offset, pooling
     )
     return output

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _C
+from ._shared import Function
 
 
 def _gradient_to_targets(
@@ -24,7 +25,7 @@ def _gradient_to_targets(
     return (grad * result).to(targets.dtype)
 
 
-class SigmoidFocalLossFunction(torch.autograd.Function):
+class SigmoidFocalLossFunction(Function):
     """Differentiable once in ``inputs``; keeps nothing but its arguments."""
 
     @staticmethod
@@ -38,7 +39,7 @@ class SigmoidFocalLossFunction(torch.autograd.Function):
         if reduction == "mean":
             total = total / inputs.numel()
         wanted = torch.promote_types(inputs.dtype, targets.dtype)
-        if torch.is_autocast_enabled(inputs.device.type):
+        if not inputs.is_meta and torch.is_autocast_enabled(inputs.device.type):
             wanted = total.dtype
         # A `to` that changes nothing returns its input, whose gradient torch.compile would lose.
         return total if total.dtype == wanted else total.to(wanted)
@@ -78,7 +79,7 @@ class SigmoidFocalLossFunction(torch.autograd.Function):
             return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
 
         x, t = front(inputs, in_dims[0]), front(targets, in_dims[1])
-        loss = SigmoidFocalLossFunction.apply(x, t, alpha, gamma, "none").flatten(1)
+        loss = SigmoidFocalLossFunction.run(x, t, alpha, gamma, "none").flatten(1)
         if reduction == "none":
             return loss.view(x.shape), 0
         return (loss.sum(1) if reduction == "sum" else loss.mean(1)), 0
@@ -122,4 +123,4 @@ def sigmoid_focal_loss(
         raise ValueError(
             f"detops.sigmoid_focal_loss: reduction must be none, mean or sum, got {reduction!r}"
         )
-    return SigmoidFocalLossFunction.apply(inputs, targets, alpha, gamma, reduction)
+    return SigmoidFocalLossFunction.run(inputs, targets, alpha, gamma, reduction)

@@ -90,7 +90,8 @@ class LLTM(_LLTMParameters):
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """See :func:`lltm_cell`."""
-        return _lltm_cell(input, self.weights, self.bias, *state)
+        h, c = state
+        return _lltm_cell(input, self.weights, self.bias, h, c)
 
 
 class LLTMSequence(_LLTMParameters):
@@ -103,5 +104,6 @@ class LLTMSequence(_LLTMParameters):
         if state is None:
             zeros = input.new_zeros(input.size(1), self.state_size)
             state = (zeros, zeros)
-        output, h, c = _lltm(input, self.weights, self.bias, *state)
+        h, c = state
+        output, h, c = _lltm(input, self.weights, self.bias, h, c)
         return output, (h, c)

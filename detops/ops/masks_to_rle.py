@@ -1,39 +1,42 @@
 """Masks as run lengths."""
 
+import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import _C
 
+
+@torch.compiler.disable
 def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
     """Encodes masks in COCO's compressed run lengths, ready for ``json.dump``.
 
+    The text is that of pycocotools' ``encode``: runs go down the columns, the first one is of
+    zeros, and a run ends where the value changes, so a uint8 mask must hold no more than two
+    values. Masks whose rows, columns or pixels are contiguous in memory are read in place; others
+    are copied first. The result is Python's: under ``torch.compile`` the call is a graph break.
+
     Args:
-        masks: bool ``[N, H, W]``, on any device: one mask at a time is copied.
+        masks: bool or uint8 ``[N, H, W]``, on any device: one mask at a time is copied to the host.
 
     Returns:
         One dict per mask: ``size`` as [H, W] and ``counts`` as a str.
 
     Raises:
-        ValueError: wrong shape or dtype.
-        ImportError: pycocotools is not installed.
+        RuntimeError: wrong shape or dtype, or a mask of 2^32 pixels or more.
+
+    Example:
+        >>> masks_to_rle(torch.tensor([[[False, True], [False, True]]]))
+        [{'size': [2, 2], 'counts': '22'}]
     """
-    if masks.dim() != 3 or masks.dtype != torch.bool:
-        raise ValueError(
-            f"detops.masks_to_rle: masks must be bool [N, H, W], got {masks.dtype} "
-            f"{list(masks.shape)}"
-        )
-    try:
-        from pycocotools import mask as coco
-    except ImportError as error:
-        raise ImportError(
-            "detops.masks_to_rle needs pycocotools: pip install pycocotools"
-        ) from error
-    # COCO counts down the columns: what it reads is a transposed copy, in memory used again.
-    columns = torch.empty(masks.size(2), masks.size(1), dtype=torch.uint8)
-    encoded = []
-    for mask in masks.view(torch.uint8):
-        rle = coco.encode(columns.copy_(mask.t()).numpy().T)
-        encoded.append({"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")})
+    data, ends = _C.masks_to_rle(masks)
+    # Unlike Tensor.numpy, this needs no NumPy.
+    text = ctypes.string_at(data.data_ptr(), data.numel()).decode("ascii")
+    _, height, width = masks.shape
+    encoded, begin = [], 0
+    for end in ends.tolist():
+        encoded.append({"size": [height, width], "counts": text[begin:end]})
+        begin = end
     return encoded

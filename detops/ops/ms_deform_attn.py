@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
-from ._shared import fold, unfold
+from ._shared import Function, fold, unfold
 
 
-class MSDeformAttnFunction(torch.autograd.Function):
+class MSDeformAttnFunction(Function):
     """Differentiable once in values, locations and weights."""
 
     @staticmethod
@@ -51,7 +52,7 @@ class MSDeformAttnFunction(torch.autograd.Function):
         if in_dims[1] is not None or in_dims[2] is not None:
             raise ValueError("detops.ms_deform_attn: vmap over the levels' shapes is not possible")
         batch = info.batch_size
-        output = MSDeformAttnFunction.apply(
+        output = MSDeformAttnFunction.run(
             fold(value, in_dims[0], batch),
             spatial_shapes,
             level_start_index,
@@ -61,6 +62,7 @@ class MSDeformAttnFunction(torch.autograd.Function):
         return unfold(output, batch), 0
 
 
+@torch.fx.wrap
 def ms_deform_attn(
     value: Tensor,
     spatial_shapes: Tensor,
@@ -93,8 +95,29 @@ def ms_deform_attn(
             do not make up the S positions (on CUDA a level that reaches beyond them counts as
             zeros).
     """
-    return MSDeformAttnFunction.apply(
+    return MSDeformAttnFunction.run(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
+    )
+
+
+@torch.fx.wrap
+def _without_padding(value: Tensor, mask: Tensor | None) -> Tensor:
+    return value if mask is None else value.masked_fill(mask[..., None], 0.0)
+
+
+@torch.fx.wrap
+def _sampling_locations(
+    reference_points: Tensor, offsets: Tensor, spatial_shapes: Tensor
+) -> Tensor:
+    points = reference_points[:, :, None, :, None]  # [N, Q, 1, L, 1, 2 or 4]
+    if reference_points.size(-1) == 2:
+        sizes = spatial_shapes.flip(-1).to(offsets.device)[:, None]  # [L, 1, 2]
+        return points + offsets / sizes
+    if reference_points.size(-1) == 4:
+        return points[..., :2] + offsets / offsets.size(-2) * points[..., 2:] * 0.5
+    raise ValueError(
+        "detops.MultiScaleDeformableAttention: reference_points must be [N, Q, L, 2] or "
+        f"[N, Q, L, 4], got {list(reference_points.shape)}"
     )
 
 
@@ -176,23 +199,12 @@ class MultiScaleDeformableAttention(nn.Module):
         """
         images, queries, _ = query.shape
         value = self.value_proj(input_flatten)
-        if input_padding_mask is not None:
-            value = value.masked_fill(input_padding_mask[..., None], 0.0)
+        value = _without_padding(value, input_padding_mask)
         value = value.unflatten(-1, (self.n_heads, -1))
         each = (images, queries, self.n_heads, self.n_levels, self.n_points)
         offsets = self.sampling_offsets(query).view(*each, 2)
         weights = self.attention_weights(query).view(*each[:3], -1).softmax(-1).view(each)
-        points = reference_points[:, :, None, :, None]  # [N, Q, 1, L, 1, 2 or 4]
-        if reference_points.size(-1) == 2:
-            sizes = input_spatial_shapes.flip(-1).to(offsets.device)[:, None]  # [L, 1, 2]
-            locations = points + offsets / sizes
-        elif reference_points.size(-1) == 4:
-            locations = points[..., :2] + offsets / self.n_points * points[..., 2:] * 0.5
-        else:
-            raise ValueError(
-                "detops.MultiScaleDeformableAttention: reference_points must be [N, Q, L, 2] or "
-                f"[N, Q, L, 4], got {list(reference_points.shape)}"
-            )
+        locations = _sampling_locations(reference_points, offsets, input_spatial_shapes)
         attended = ms_deform_attn(
             value, input_spatial_shapes, input_level_start_index, locations, weights
         )

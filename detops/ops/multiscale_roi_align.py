@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
+import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
-from ._shared import as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+from ._shared import Function, as_pair, as_rois, fold, fold_boxes, memory_format, unfold
 
 
 class Pooling(NamedTuple):
@@ -23,7 +23,7 @@ class Pooling(NamedTuple):
     canonical_level: int
 
 
-class MultiScaleRoIAlignFunction(torch.autograd.Function):
+class MultiScaleRoIAlignFunction(Function):
     """Linear in the maps; no gradient reaches the boxes."""
 
     @staticmethod
@@ -43,7 +43,7 @@ class MultiScaleRoIAlignFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
-        grads = MultiScaleRoIAlignBackwardFunction.apply(
+        grads = MultiScaleRoIAlignBackwardFunction.run(
             grad.contiguous(memory_format=ctx.format), boxes, ctx.pooling, ctx.sizes
         )
         return None, None, *grads
@@ -56,10 +56,10 @@ class MultiScaleRoIAlignFunction(torch.autograd.Function):
         batch, dims = info.batch_size, in_dims[2:]
         folded = [fold(m, d, batch) for m, d in zip(inputs, dims, strict=True)]
         boxes = fold_boxes(boxes, in_dims[0], batch, folded[0].size(0) // batch)
-        return unfold(MultiScaleRoIAlignFunction.apply(boxes, pooling, *folded), batch), 0
+        return unfold(MultiScaleRoIAlignFunction.run(boxes, pooling, *folded), batch), 0
 
 
-class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
+class MultiScaleRoIAlignBackwardFunction(Function):
     """The transpose of :class:`MultiScaleRoIAlignFunction`."""
 
     @staticmethod
@@ -95,7 +95,7 @@ class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         """Double backward: the forward pass of the gradients."""
         (boxes,) = ctx.saved_tensors
-        return MultiScaleRoIAlignFunction.apply(boxes, ctx.pooling, *grads), None, None, None
+        return MultiScaleRoIAlignFunction.run(boxes, ctx.pooling, *grads), None, None, None
 
     @staticmethod
     def vmap(
@@ -106,7 +106,7 @@ class MultiScaleRoIAlignBackwardFunction(torch.autograd.Function):
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad = fold(grad, in_dims[0], batch)
         sizes = [(batch * images, *size[1:]) for size in sizes]
-        maps = MultiScaleRoIAlignBackwardFunction.apply(grad, boxes, pooling, sizes)
+        maps = MultiScaleRoIAlignBackwardFunction.run(grad, boxes, pooling, sizes)
         return tuple(unfold(m, batch) for m in maps), (0,) * len(maps)
 
 
@@ -152,7 +152,34 @@ def multiscale_roi_align(
         canonical_scale,
         canonical_level,
     )
-    return MultiScaleRoIAlignFunction.apply(as_rois(boxes), pooling, *inputs)
+    return MultiScaleRoIAlignFunction.run(as_rois(boxes), pooling, *inputs)
+
+
+@torch.fx.wrap
+def _pool_named_maps(
+    x: dict[str, Tensor],
+    boxes: list[Tensor],
+    image_shapes: list[tuple[int, int]],
+    names: list[str],
+    output_size: tuple[int, int],
+    sampling_ratio: int,
+    canonical_scale: int,
+    canonical_level: int,
+) -> Tensor:
+    maps = [x[name] for name in names if name in x]
+    if not maps:
+        raise ValueError(f"detops.MultiScaleRoIAlign: x must hold one of {names}, got {list(x)}")
+    height = max(shape[0] for shape in image_shapes)
+    width = max(shape[1] for shape in image_shapes)
+    return multiscale_roi_align(
+        maps,
+        boxes,
+        output_size,
+        [power_of_two_scale(m.shape[-2:], (height, width)) for m in maps],
+        sampling_ratio,
+        canonical_scale=canonical_scale,
+        canonical_level=canonical_level,
+    )
 
 
 class MultiScaleRoIAlign(nn.Module):
@@ -190,21 +217,15 @@ class MultiScaleRoIAlign(nn.Module):
         Returns:
             ``[K, C, height, width]``.
         """
-        maps = [x[name] for name in self.featmap_names if name in x]
-        if not maps:
-            raise ValueError(
-                f"detops.MultiScaleRoIAlign: x must hold one of {self.featmap_names}, got {list(x)}"
-            )
-        height = max(shape[0] for shape in image_shapes)
-        width = max(shape[1] for shape in image_shapes)
-        return multiscale_roi_align(
-            maps,
+        return _pool_named_maps(
+            x,
             boxes,
+            image_shapes,
+            self.featmap_names,
             self.output_size,
-            [power_of_two_scale(m.shape[-2:], (height, width)) for m in maps],
             self.sampling_ratio,
-            canonical_scale=self.canonical_scale,
-            canonical_level=self.canonical_level,
+            self.canonical_scale,
+            self.canonical_level,
         )
 
     def extra_repr(self) -> str:

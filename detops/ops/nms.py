@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from ._shared import as_labels
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -38,7 +39,7 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     Args:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
-        idxs: integer ``[N]``, the class of each box: any values.
+        idxs: ``[N]``, the class of each box: any values, integer or floating.
         iou_threshold: overlap above which the lower-scoring box of a class falls.
 
     Returns:
@@ -47,6 +48,8 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
     """
+    if idxs.is_floating_point():
+        idxs = as_labels(idxs)
     return _C.batched_nms(boxes, scores, idxs, iou_threshold)
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from ._shared import as_labels
 
 
 def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -42,7 +43,7 @@ def batched_nms_rotated(
         boxes: ``[N, 5]`` as (cx, cy, w, h, angle) in pixels and degrees, counter-clockwise as seen
             in an image whose y axis points down.
         scores: ``[N]``.
-        idxs: integer ``[N]``, the class of each box: any values.
+        idxs: ``[N]``, the class of each box: any values, integer or floating.
         iou_threshold: overlap above which the lower-scoring box of a class falls.
 
     Returns:
@@ -51,6 +52,8 @@ def batched_nms_rotated(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
     """
+    if idxs.is_floating_point():
+        idxs = as_labels(idxs)
     return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold)
 
 

@@ -1,5 +1,6 @@
 """Masks of detections, at the size of the image."""
 
+import torch
 from torch import Tensor
 
 from .. import _C
@@ -21,7 +22,8 @@ def paste_masks_in_image(
     every device, instruction set and number of threads. Not differentiable.
 
     Args:
-        masks: ``[N, 1, h, w]`` or ``[N, h, w]``, usually probabilities.
+        masks: ``[N, 1, h, w]`` or ``[N, h, w]``, usually probabilities; or bool, or uint8, as the
+            numbers that they are.
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels. A box that is empty, inverted, NaN or
             infinite gives zeros.
         image_shape: ``(H, W)``.
@@ -35,4 +37,6 @@ def paste_masks_in_image(
         RuntimeError: wrong shape or dtype, devices that differ, or a NaN threshold.
     """
     height, width = image_shape
+    if masks.dtype in (torch.bool, torch.uint8):
+        masks = masks.float()
     return _C.paste_masks_in_image(masks.detach(), boxes.detach(), height, width, threshold)

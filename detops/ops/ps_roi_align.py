@@ -1,11 +1,19 @@
 """Position-sensitive RoIAlign."""
 
+import torch
+import torch.fx
 from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
 from ._shared import PoolingModule, as_pair, as_rois
 
+_OPS = (
+    torch.ops.detops.ps_roi_align_forward.default,
+    torch.ops.detops.ps_roi_align_backward.default,
+)
 
+
+@torch.fx.wrap
 def ps_roi_align(
     input: Tensor,
     boxes: Tensor | list[Tensor],
@@ -38,7 +46,7 @@ def ps_roi_align(
             box gives zeros).
     """
     pooling = (spatial_scale, *as_pair(output_size), sampling_ratio)
-    pooled: Tensor = LinearPoolingFunction.apply(input, as_rois(boxes), "ps_roi_align", pooling)
+    pooled: Tensor = LinearPoolingFunction.run(input, as_rois(boxes), _OPS, pooling)
     return pooled
 
 

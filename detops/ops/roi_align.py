@@ -1,11 +1,19 @@
 """RoIAlign."""
 
+import torch
+import torch.fx
 from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
 from ._shared import PoolingModule, as_pair, as_rois
 
+_OPS = (
+    torch.ops.detops.roi_align_forward.default,
+    torch.ops.detops.roi_align_backward.default,
+)
 
+
+@torch.fx.wrap
 def roi_align(
     input: Tensor,
     boxes: Tensor | list[Tensor],
@@ -39,7 +47,7 @@ def roi_align(
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio, aligned)
-    pooled: Tensor = LinearPoolingFunction.apply(input, as_rois(boxes), "roi_align", pooling)
+    pooled: Tensor = LinearPoolingFunction.run(input, as_rois(boxes), _OPS, pooling)
     return pooled
 
 

@@ -1,11 +1,19 @@
 """RoIAlign of rotated boxes."""
 
+import torch
+import torch.fx
 from torch import Tensor
 
 from ._linear_pooling import LinearPoolingFunction
 from ._shared import PoolingModule, as_pair, as_rois
 
+_OPS = (
+    torch.ops.detops.roi_align_rotated_forward.default,
+    torch.ops.detops.roi_align_rotated_backward.default,
+)
 
+
+@torch.fx.wrap
 def roi_align_rotated(
     input: Tensor,
     boxes: Tensor | list[Tensor],
@@ -43,7 +51,7 @@ def roi_align_rotated(
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio)
     rois = as_rois(boxes, columns=5)
-    pooled: Tensor = LinearPoolingFunction.apply(input, rois, "roi_align_rotated", pooling)
+    pooled: Tensor = LinearPoolingFunction.run(input, rois, _OPS, pooling)
     return pooled
 
 

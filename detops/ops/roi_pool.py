@@ -3,13 +3,23 @@
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor
 
 from .. import _C
-from ._shared import PoolingModule, as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+from ._shared import (
+    Function,
+    PoolingModule,
+    as_pair,
+    as_rois,
+    fold,
+    fold_boxes,
+    memory_format,
+    unfold,
+)
 
 
-class RoIPoolFunction(torch.autograd.Function):
+class RoIPoolFunction(Function):
     """Gives the maxima and where they lie; no gradient reaches the boxes."""
 
     @staticmethod
@@ -35,7 +45,7 @@ class RoIPoolFunction(torch.autograd.Function):
         """Each bin's gradient goes to the pixel that it was taken from."""
         boxes, argmax = ctx.saved_tensors
         grad = grad.contiguous(memory_format=ctx.format)
-        grad = RoIPoolBackwardFunction.apply(grad, boxes, argmax, ctx.pooling, ctx.size)
+        grad = RoIPoolBackwardFunction.run(grad, boxes, argmax, ctx.pooling, ctx.size)
         return grad, None, None
 
     @staticmethod
@@ -46,11 +56,11 @@ class RoIPoolFunction(torch.autograd.Function):
         batch = info.batch_size
         folded = fold(input, in_dims[0], batch)
         boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
-        output, argmax = RoIPoolFunction.apply(folded, boxes, pooling)
+        output, argmax = RoIPoolFunction.run(folded, boxes, pooling)
         return (unfold(output, batch), unfold(argmax, batch)), 0
 
 
-class RoIPoolBackwardFunction(torch.autograd.Function):
+class RoIPoolBackwardFunction(Function):
     """Linear in ``grad``, since the places are settled."""
 
     @staticmethod
@@ -99,10 +109,11 @@ class RoIPoolBackwardFunction(torch.autograd.Function):
         boxes = fold_boxes(boxes, in_dims[1], batch, images)
         grad, argmax = fold(grad, in_dims[0], batch), fold(argmax, in_dims[2], batch)
         size = (batch * images, *size[1:])
-        spread = RoIPoolBackwardFunction.apply(grad, boxes, argmax, pooling, size)
+        spread = RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size)
         return unfold(spread, batch), 0
 
 
+@torch.fx.wrap
 def roi_pool(
     input: Tensor,
     boxes: Tensor | list[Tensor],
@@ -132,7 +143,7 @@ def roi_pool(
             index out of range (on CUDA such a box gives zeros).
     """
     pooling = (spatial_scale, *as_pair(output_size))
-    output: Tensor = RoIPoolFunction.apply(input, as_rois(boxes), pooling)[0]
+    output: Tensor = RoIPoolFunction.run(input, as_rois(boxes), pooling)[0]
     return output
 
 

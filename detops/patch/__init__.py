@@ -4,7 +4,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
@@ -20,10 +20,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 _BODIES: dict[str, Callable[..., Any]] = {}
 
 
-def _template(*args: Any, **kwargs: Any) -> Any:
-    from detops.patch import _BODIES
+def _calling(key: str, function: FunctionType) -> CodeType:
+    """A body that calls ``_BODIES[key]``, under the name and with the parameters of ``function``.
 
-    return _BODIES["name"](*args, **kwargs)
+    Its defaults stay where they are, in ``function``; arguments arrive by position.
+    """
+    names = ", ".join(inspect.signature(function, follow_wrapped=False).parameters)
+    source = (
+        f"def {function.__name__}({names}):\n"
+        "    from detops.patch import _BODIES\n"
+        f"    return _BODIES[{key!r}]({names})\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), scope)
+    code: CodeType = scope[function.__name__].__code__
+    return code
 
 
 class _Body:
@@ -45,10 +56,8 @@ class _Body:
             self.function.__closure__,
         )
         self.key = f"{module}.{name}"
-        _BODIES[self.key] = lambda *args, **kwargs: replacement(original, *args, **kwargs)
-        code = _template.__code__
-        constants = tuple(self.key if c == "name" else c for c in code.co_consts)
-        self.function.__code__ = code.replace(co_consts=constants, co_name=name)
+        _BODIES[self.key] = partial(replacement, original)
+        self.function.__code__ = _calling(self.key, self.function)
 
     def restore(self) -> None:
         self.function.__code__ = self.code
@@ -111,8 +120,14 @@ class TorchvisionPatch:
     """An open patch; see :func:`patch_torchvision`."""
 
     def __init__(self) -> None:
-        _PATCH.open()
-        self._open = True
+        self._open = False
+        self._blocks = 0  # of ``with``, one in the other
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._open:
+            _PATCH.open()
+            self._open = True
 
     def restore(self) -> None:
         """Closes this patch. The last one to be closed puts everything back; twice is harmless."""
@@ -121,6 +136,8 @@ class TorchvisionPatch:
             _PATCH.close()
 
     def __enter__(self) -> "TorchvisionPatch":
+        self._begin()
+        self._blocks += 1
         return self
 
     def __exit__(
@@ -129,7 +146,9 @@ class TorchvisionPatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.restore()
+        self._blocks -= 1
+        if self._blocks == 0:
+            self.restore()
 
     def __call__(self, function: F) -> F:
         """A decorator: patched during calls of ``function``, and not before."""
@@ -172,7 +191,8 @@ def patch_torchvision() -> TorchvisionPatch:
     Not touched are quantized tensors, devices other than CPU and (if built for it) CUDA, ONNX
     export and traces. Script and export models outside the patch.
 
-    Patches nest; everything is back when the last one is restored, whatever their order. They hold
+    Patches nest, and a patch that was restored patches again when it is used in another ``with``;
+    everything is back when the last one is restored, whatever their order. They hold
     for the process: other threads are patched too, and a call that is under way in another thread
     while the patch begins or ends may use either.
 

@@ -1,7 +1,8 @@
 """Bodies for those functions of torchvision that are not dispatcher ops.
 
-Each gets torchvision's own function first, and leaves to it what ours does not take. What it gives
-is what torchvision's gives: the same detections, in the same order.
+Each gets torchvision's own function first, then all of that function's arguments in their order,
+and leaves to it what ours does not take. What it gives is what torchvision's gives: the same
+detections, in the same order.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,7 +74,7 @@ def _multiscale_roi_align(
 
 
 def _paste_masks_in_image(
-    original: Function, masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int = 1
+    original: Function, masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int
 ) -> Tensor:
     if torch.jit.is_tracing():
         return original(masks, boxes, img_shape, padding)
@@ -95,19 +96,19 @@ def _paste_masks_in_image(
 
 
 def _overlap(
-    ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any, **named: Any
+    ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any
 ) -> Tensor:
     function = ours if _wide(boxes1, boxes2) else original
-    return function(boxes1, boxes2, *rest, **named)
+    return function(boxes1, boxes2, *rest)
 
 
 def _elementwise(
-    ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any, **named: Any
+    ours: Function, original: Function, inputs: Tensor, targets: Tensor, *rest: Any
 ) -> Tensor:
-    # Ours does not broadcast.
+    # What torchvision does with other sizes and dtypes is its own affair.
     alike = inputs.shape == targets.shape and inputs.dtype == targets.dtype
     function = ours if alike and _wide(inputs, targets) else original
-    return function(inputs, targets, *rest, **named)
+    return function(inputs, targets, *rest)
 
 
 def _masks_to_boxes(original: Function, masks: Tensor) -> Tensor:

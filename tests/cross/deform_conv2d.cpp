@@ -30,8 +30,8 @@ void check_deform(std::mt19937& random, int64_t channels) {
   std::vector<A> columns(kCount * channels + 16), grad(columns.size()), rows(3 * kCount);
   for (A& g : grad) g = place(random);
   std::vector<pixel_index_t<A>> pixel(kStride);
-  const DeformPoint<A> point{kCount,      y.data(), x.data(), nullptr,    zero.data(),
-                             zero.data(), A(0),     A(0),     A(kHeight), A(kWidth)};
+  const DeformPoint<A> point{kCount, y.data(), x.data(), nullptr,    zero.data(), zero.data(),
+                             A(0),   A(0),     A(-1),    A(kHeight), A(kWidth)};
   const DeformTaps<A> taps{
       pixel.data(), {&weights[0], &weights[kStride], &weights[2 * kStride], &weights[3 * kStride]}};
   DeformBlock<A> block{taps, 1, kCount,   kStride,        map.data(),
@@ -46,7 +46,7 @@ void check_deform(std::mt19937& random, int64_t channels) {
   const auto near = [](A a, A b) { return std::fabs(a - b) <= A(2e-4); };
   bool close = std::equal(&columns[0], &columns[kCount * channels], &gathered[0]);
   for (int64_t i = 0; i < kCount; ++i) {
-    const auto s = math::deform::sample(y[i], x[i], A(kHeight), A(kWidth));
+    const auto s = math::deform::sample(y[i], x[i], A(-1), A(kHeight), A(kWidth));
     const auto weight = math::deform::weights<A>(s, A(1));
     math::deform::Corners<A> dot{};
     for (int64_t c = 0; c < channels; ++c) {

@@ -2,20 +2,13 @@
 // number of failures; see tests/test_cuda_geometry.py.
 #include "../../csrc/cuda/geometry.h"
 
-#include <cstdio>
 #include <vector>
+
+#include "expect.h"
 
 using namespace detops::cuda;
 
 namespace {
-
-int failures = 0;
-
-#define EXPECT(condition)                                                         \
-  if (!(condition)) {                                                             \
-    std::fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-    ++failures;                                                                   \
-  }
 
 int64_t offset(const Strides& s, const Position& at) {
   return at.n * s.n + at.c * s.c + at.h * s.h + at.w * s.w;

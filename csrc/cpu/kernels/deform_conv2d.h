@@ -20,7 +20,7 @@ struct DeformPoint {
   const A *offset_y, *offset_x, *mask;  // mask: or nullptr
   const A *window_y, *window_x;         // where each position's window begins
   A y, x;                               // of the point, from there on
-  A height, width;                      // of the image
+  A least, height, width;               // where samples count; see math::deform::sample
 };
 
 // Where they lie: the pixel of the first corner, the weights of the four with the mask in them.

@@ -19,7 +19,7 @@ DETOPS_INLINE deform::Sample<Vector<A>> sample_at(const DeformPoint<A>& t, int64
   const int64_t n = t.positions - i;
   const Vector<A> y = (load_first(t.window_y + i, n) + t.y) + load_first(t.offset_y + i, n);
   const Vector<A> x = (load_first(t.window_x + i, n) + t.x) + load_first(t.offset_x + i, n);
-  return deform::sample(y, x, t.height, t.width);
+  return deform::sample(y, x, t.least, t.height, t.width);
 }
 
 template <typename A>

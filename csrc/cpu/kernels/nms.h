@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "../../math/box.h"
 #include "../../math/half.h"
 
 // What the NMS kernels read and write. Plain data and always-inline functions only: this header is
@@ -31,12 +32,20 @@ struct NmsSegment {
   uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
 };
 
+// Below 0 even boxes that do not meet suppress each other. From 0 on a box suppresses nothing, and
+// nothing suppresses it, where it is inverted or its area is NaN, infinite or not positive.
+template <typename T>
+DETOPS_SHARED_INLINE bool can_meet(const math::Box<T>& box) {
+  const T area = math::area(box);
+  return area > 0 && area - area == 0 && box.x2 > box.x1;
+}
+
 // An index over kept boxes. IoU > t > 0 implies that areas differ by a factor below 1 / t and that
 // centres are within (1 - t) / (2 t) of the smaller width in x, and likewise in y. So boxes are
 // filed by size class (areas within a factor of 4), and within a class by the cell of a uniform
 // grid that holds their centre; a candidate looks at a few cells of a few classes.
 constexpr int kNmsClasses = 128;
-constexpr double kNmsGridThreshold = 0.02;  // below, the reach is longer than any box
+constexpr double kNmsGridThreshold = 0.05;  // below, the reach is so long that NmsTree is faster
 
 struct GridCell {
   uint32_t begin, end;  // slots of its boxes
@@ -75,6 +84,20 @@ struct NmsOpen {
   int64_t count;
 };
 
+// An index over kept boxes for low thresholds, where boxes of any size suppress each other if they
+// meet: an R-tree whose boxes have their slots in advance, and whose nodes bound those of them that
+// are kept so far. A node holds the bounds of its children, and the least of their scaled areas, in
+// rows: what the filter finds of bounds is never less than what it finds of a box within.
+constexpr int64_t kNmsFanOut = 16, kNmsNode = 5 * kNmsFanOut;
+constexpr int kNmsTreeLevels = 8;  // 16^8 boxes
+
+template <typename T>
+struct NmsTree {
+  int levels;
+  T* nodes[kNmsTreeLevels];  // level 0 has the boxes, the last level is one node
+  const uint32_t* slot;      // [count]: of each candidate, kNoSlot for a box that meets nothing
+};
+
 // Slack for the rounding of areas and centres.
 constexpr double kGridSlack = 1e-5;
 
@@ -109,6 +132,7 @@ template <typename T>
 struct NmsKernels {
   int64_t (*flat)(const NmsSegment<T>&, const NmsBoxes<T>& kept);
   void (*grid)(const NmsSegment<T>&, const NmsGrid<T>&, int64_t settled);
+  void (*tree)(const NmsSegment<T>&, const NmsTree<T>&, int64_t settled);
   void (*strip)(const NmsSegment<T>&, const NmsGrid<T>&, NmsOpen<T>&);
   bool (*suppressed)(const NmsSegment<T>&, int64_t i, const NmsGrid<T>&, const NmsOpen<T>&,
                      int64_t limit);

@@ -5,28 +5,34 @@
 
 // IoU > threshold decided without a division, exactly as if the quotient had been rounded to
 // float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
-// rounded quotient exceeds the threshold if and only if I / U > m; a quotient of two 24-bit numbers
-// is never equal to m, and both I and m * U are exact in double.
+// rounded quotient exceeds the threshold if and only if I / U > m, or I / U = m and t is odd, from
+// which a tie is rounded up. Only a subnormal t has ties: other midpoints are odd numbers of 25
+// bits, so that m * U is never a number of 24 bits as I is. Both I and m * U are exact in double.
 //
 // In front of it a filter: I > thr U is I > thr / (1 + thr) (area_a + area_b), and with areas
-// scaled by that factor, rounded a little down, it costs one addition and one comparison.
+// scaled by that factor, rounded a little down, it costs one addition and one comparison. Numbers
+// so small that rounding would move them by more than that count as 0.
 template <typename T>
 struct SuppressionTest {
   double midpoint, threshold;
   T scale;
+  bool tie;
 };
+constexpr float kTiny = 1e-30f;
 
 template <typename T>
 DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
-  float low = static_cast<float>(threshold);
+  float low = static_cast<float>(threshold) + 0.0f;  // minus zero is zero
   uint32_t bits = math::float_bits(low);
   if (double(low) > threshold) low = math::bits_float(--bits);
+  const double scale = threshold / (1 + threshold) * (1 - 1e-6);
   return {0.5 * (double(low) + double(math::bits_float(bits + 1))), threshold,
-          static_cast<T>(threshold / (1 + threshold) * (1 - 1e-6))};
+          scale < kTiny ? T(0) : static_cast<T>(scale), (bits & 1) != 0};
 }
 
 DETOPS_INLINE bool exceeds(const SuppressionTest<float>& test, float overlap, float all) {
-  return double(overlap) > test.midpoint * double(all);
+  const double limit = test.midpoint * double(all);
+  return double(overlap) > limit || (test.tie && double(overlap) == limit);
 }
 // No wider type to be exact in: divide.
 DETOPS_INLINE bool exceeds(const SuppressionTest<double>& test, double overlap, double all) {
@@ -37,20 +43,15 @@ template <typename T>
 struct Candidate {
   math::Box<T> box;
   T area, scaled;
-  bool meets;  // false for inverted boxes and areas that are NaN, infinite or not positive: these
-               // are
-  // kept, and never looked at again
+  bool meets;  // a box that meets nothing is kept, and never looked at again
 };
 
 template <typename T>
 DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
                                      const SuppressionTest<T>& test) {
-  constexpr T kInfinity = static_cast<T>(__builtin_inff());
   const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
-  const T area = math::area(box);
-  // Scaling a subnormal number would round it up.
-  return {box, area, area < T(1e-30) ? T(0) : area * test.scale,
-          area > 0 && area < kInfinity && box.x2 > box.x1};
+  const T area = math::area(box), scaled = area * test.scale;
+  return {box, area, scaled < T(kTiny) ? T(0) : scaled, can_meet(box)};
 }
 
 template <typename T>
@@ -74,8 +75,7 @@ DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, con
   });
 }
 
-// Below zero even boxes that do not meet suppress each other, and near the smallest numbers
-// quotients lose bits: rare, and not worth a fast path.
+// Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
 template <typename T>
 void nms_plain(const NmsSegment<T>& s) {
   for (int64_t i = 0; i < s.count; ++i) {
@@ -91,26 +91,26 @@ void nms_plain(const NmsSegment<T>& s) {
 
 // Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
 // is small or hits come early. Returns how many candidates are settled: fewer than all where the
-// list has become so long that building a grid for the rest pays.
+// list has become so long that building an index for the rest pays.
 template <typename T>
 int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
   if (s.threshold >= 1) {  // an IoU is at most 1
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = 1;
     return s.count;
   }
-  if (s.threshold < 0 || (s.threshold > 0 && s.threshold < 1e-30)) {
+  if (s.threshold < 0) {
     nms_plain(s);
     return s.count;
   }
-  // In steps of two vectors: what a look into the grid costs, and what building it costs per box.
-  constexpr int64_t kLook = 5, kBuild = 2, kWindow = 64;
-  constexpr int64_t kStep = 2 * kLanes<T>;
-  const bool may_stop = s.threshold >= kNmsGridThreshold;
+  // In steps of two vectors: what a look into the index costs, and what building it costs per box.
+  const bool tree = s.threshold < kNmsGridThreshold;
+  const int64_t look = tree ? 12 : 5, build = tree ? 6 : 2;
+  constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
   const auto test = suppression_test<T>(s.threshold);
   int64_t count = 0, scanned = 0;
   for (int64_t i = 0; i < s.count; ++i) {
-    if (may_stop && i % kWindow == 0) {
-      if ((scanned / kWindow - kLook) * (s.count - i) > kBuild * s.count) return i;
+    if (i % kWindow == 0) {
+      if ((scanned / kWindow - look) * (s.count - i) > build * s.count) return i;
       scanned = 0;
     }
     const Candidate<T> c = candidate(s, i, test);
@@ -176,6 +176,59 @@ void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
   }
 }
 
+template <typename T>
+DETOPS_INLINE NmsBoxes<T> children(const NmsTree<T>& tree, int level) {
+  T* x1 = tree.nodes[level];
+  return {x1, x1 + kNmsFanOut, x1 + 2 * kNmsFanOut, x1 + 3 * kNmsFanOut, x1 + 4 * kNmsFanOut};
+}
+
+// Does a kept box within this node suppress the candidate?
+template <typename T>
+bool falls(const NmsTree<T>& tree, int level, int64_t node, const Candidate<T>& c,
+           const SuppressionTest<T>& test) {
+  constexpr int kVectors = kNmsFanOut / kLanes<T>;
+  const NmsBoxes<T> list = children(tree, level);
+  const int64_t begin = node * kNmsNode, end = begin + kNmsFanOut;
+  if (level == 0) {
+    return scan<kVectors>(list, begin, end, c, test, [](int64_t) { return true; });
+  }
+  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
+    return falls(tree, level - 1, node * kNmsFanOut + k - begin, c, test);
+  });
+}
+
+template <typename T>
+DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>& c) {
+  const auto at = [](int64_t s) { return s / kNmsFanOut * kNmsNode + s % kNmsFanOut; };
+  put(children(tree, 0), at(slot), c);
+  for (int level = 1; level < tree.levels; ++level) {
+    slot /= kNmsFanOut;
+    const NmsBoxes<T> bounds = children(tree, level);
+    const int64_t k = at(slot);
+    bounds.x1[k] = math::min(bounds.x1[k], c.box.x1);
+    bounds.y1[k] = math::min(bounds.y1[k], c.box.y1);
+    bounds.x2[k] = math::max(bounds.x2[k], c.box.x2);
+    bounds.y2[k] = math::max(bounds.y2[k], c.box.y2);
+    bounds.scaled[k] = math::min(bounds.scaled[k], c.scaled);
+  }
+}
+
+// As nms_grid. A candidate's own leaf is where it finds most often what suppresses it.
+template <typename T>
+void nms_tree(const NmsSegment<T>& s, const NmsTree<T>& tree, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
+  for (int64_t i = 0; i < s.count; ++i) {
+    if (i >= settled) s.keep[i] = 1;
+    if (tree.slot[i] == kNoSlot) continue;
+    const Candidate<T> c = candidate(s, i, test);
+    if (i >= settled) {
+      s.keep[i] = !falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
+                  !falls(tree, tree.levels - 1, 0, c, test);
+    }
+    if (s.keep[i]) add(tree, tree.slot[i], c);
+  }
+}
+
 // As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
 // found that suppresses it is open. Open boxes are entered like kept ones.
 template <typename T>
@@ -225,4 +278,5 @@ bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
 }
 
 template <typename T>
-constexpr NmsKernels<T> kNmsKernels{nms_flat<T>, nms_grid<T>, nms_strip<T>, nms_suppressed<T>};
+constexpr NmsKernels<T> kNmsKernels{nms_flat<T>, nms_grid<T>, nms_tree<T>, nms_strip<T>,
+                                    nms_suppressed<T>};

@@ -8,9 +8,10 @@ namespace detops::cpu {
 // Boxes of one class in the order of selection.
 struct RotatedSegment {
   const RotatedBox* boxes;      // [count]
-  const RotatedBounds* bounds;  // [count], scaled by t / (1 + t)
+  const RotatedBounds* bounds;  // [count], scaled by `factor`
   int64_t count;
-  double threshold;  // not NaN
+  double threshold;  // t, not NaN
+  double factor;     // t / (1 + t), rounded a little down
   uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
 };
 

@@ -2,10 +2,12 @@
 // Included once per instruction set; see variants.h. One call works on one RoI.
 
 #include "lanes.inl"
+#include "roi_planes.inl"
 
 // Channels [c, c + 2 * kPairs * lanes) of one bin: the rule's rows of its columns, in registers.
 template <int kPairs, typename T>
-DETOPS_INLINE void pool_channels(const RoITile<T>& t, int64_t ph, int64_t pw, int64_t c, T* out) {
+DETOPS_INLINE void pool_channels(const RoITile<const T, T>& t, int64_t ph, int64_t pw, int64_t c,
+                                 T* out) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = 2 * kLanes<A>;
   Vector<A> sum[2 * kPairs] = {};
@@ -28,7 +30,7 @@ DETOPS_INLINE void pool_channels(const RoITile<T>& t, int64_t ph, int64_t pw, in
 
 // [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
 template <typename T>
-void roi_align_forward(const RoITile<T>& t) {
+void roi_align_forward(const RoITile<const T, T>& t) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t bin = 0; bin < t.rows.pooled * t.cols.pooled; ++bin) {
@@ -49,6 +51,30 @@ void roi_align_forward(const RoITile<T>& t) {
         sum += t.rows.weight[r] * of_row;
       }
       store_part(out + c, sum, n);
+    }
+  }
+}
+
+// The reverse; adds to the map. By value: see spread_planes in ps_roi_align.inl.
+template <typename T, typename A>
+void roi_align_backward(const RoITile<A, const T>& tile) {
+  const RoITile<A, const T> t = tile;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
+    for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
+      const int64_t y = t.rows.index[r];
+      if (y < t.row_begin || y >= t.row_end) continue;
+      const T* grad = t.pooled + ph * t.cols.pooled * t.channels;
+      for (int64_t pw = 0; pw < t.cols.pooled; ++pw, grad += t.channels) {
+        for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+          const Vector<A> weight = splat(t.rows.weight[r] * t.cols.weight[k]);
+          A* to = t.map + ((y - t.row_begin) * t.width + t.cols.index[k]) * t.channels;
+          for (int64_t c = 0; c < t.channels; c += kWidth) {
+            const int64_t n = t.channels - c;
+            store_first(to + c, fused(weight, load_first(grad + c, n), load_first(to + c, n)), n);
+          }
+        }
+      }
     }
   }
 }
@@ -142,7 +168,11 @@ void roi_align_backward_lanes(const RoILanes<A>& t, const A* pooled) {
 }
 
 template <typename T>
-constexpr RoIAlignKernels<T> kRoIAlignKernels{roi_align_forward<T>,
+constexpr RoIAlignKernels<T> kRoIAlignKernels{kLanes<accumulate_t<T>>,
+                                              roi_align_forward<T>,
+                                              roi_align_backward<T, accumulate_t<T>>,
+                                              roi_align_forward_planes<T>,
+                                              roi_align_backward_planes<T, accumulate_t<T>>,
                                               roi_align_forward_lanes<accumulate_t<T>>,
                                               roi_align_backward_lanes<accumulate_t<T>>,
                                               planes_to_lanes<T>,

@@ -22,10 +22,23 @@ struct RoIPoolTile {
   int64_t bin_stride;
 };
 
+// One RoI on planes of a map.
+template <typename T>
+struct RoIPoolPlanes {
+  const math::PixelRange *rows, *cols;  // of each bin
+  int64_t pooled_height, pooled_width;
+  const T* map;
+  int64_t width, plane_stride, channels;
+  T* pooled;        // [channels, bins]
+  int32_t* argmax;  // [channels, bins]
+};
+
 // See roi_pool.inl and lanes.inl.
 template <typename T>
 struct RoIPoolKernels {
+  int64_t lanes;  // of a vector
   void (*forward)(const RoIPoolTile<T>&);
+  void (*forward_planes)(const RoIPoolPlanes<T>&);
   void (*indices_to_planes)(const int32_t*, int64_t stride, int64_t channels, int64_t count,
                             int32_t*);
 };

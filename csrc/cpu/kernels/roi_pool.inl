@@ -91,5 +91,93 @@ void roi_pool_forward(const RoIPoolTile<T>& t) {
   }
 }
 
+// The best pixel of a row of pixels of one channel, added to what there is. Lanes see pixels in
+// order, so the first of equals stays in each.
+template <typename T, typename A, typename I>
+DETOPS_INLINE void pool_row(const T* row, int64_t begin, int64_t end, int64_t first_index,
+                            Vector<A>& best, Vector<I>& index, Vector<I> steps) {
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t i = begin; i < end; i += kWidth) {
+    const int64_t x = i + kWidth <= end ? i : end - kWidth;  // the last one overlaps
+    const Vector<A> value = load(row + x);
+    const auto exceeds = value > best;  // see math::exceeds
+    best = exceeds ? value : best;
+    index = exceeds ? steps + splat<I>(static_cast<I>(first_index + x)) : index;
+  }
+}
+
+// One bin of one channel, whose first pixel is `rows.begin, cols.begin`: at least a vector wide.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+                              math::PixelRange cols, int32_t& argmax) {
+  using I = lane_index_t<A>;
+  constexpr int64_t kWidth = kLanes<A>;
+  Vector<A> best = splat<A>(-A(__builtin_inf()));
+  Vector<I> index = splat<I>(-1), steps;
+  for (int64_t i = 0; i < kWidth; ++i) steps[i] = static_cast<I>(i);
+  for (int64_t y = rows.begin; y < rows.end; ++y) {
+    pool_row<T, A, I>(map + y * t.width, cols.begin, cols.end, y * t.width, best, index, steps);
+  }
+  A most = -A(__builtin_inf());
+  I where = -1;
+  for (int64_t i = 0; i < kWidth; ++i) {
+    const bool better = best[i] > most || (best[i] == most && index[i] < where);
+    if (index[i] >= 0 && (where < 0 || better)) most = best[i], where = index[i];
+  }
+  argmax = static_cast<int32_t>(where);
+  return most;
+}
+
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE A pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+                                math::PixelRange cols, int32_t& argmax) {
+  A most = -A(__builtin_inf());
+  int64_t where = -1;
+  for (int64_t y = rows.begin; y < rows.end; ++y) {
+    const T* row = map + y * t.width;
+    for (int64_t x = cols.begin; x < cols.end; ++x) {
+      const A value = math::to_float(row[x]);
+      const bool exceeds = math::exceeds(value, most);
+      most = exceeds ? value : most;
+      where = exceeds ? y * t.width + x : where;
+    }
+  }
+  argmax = static_cast<int32_t>(where);
+  return most;
+}
+
+// One RoI on planes as they are: a vector holds neighbours of one row.
 template <typename T>
-constexpr RoIPoolKernels<T> kRoIPoolKernels{roi_pool_forward<T>, lanes_to_planes<int32_t>};
+void roi_pool_forward_planes(const RoIPoolPlanes<T>& planes) {
+  using A = accumulate_t<T>;
+  const RoIPoolPlanes<T> t = planes;  // what is stored through a number could be a member
+  for (int64_t c = 0; c < t.channels; ++c) {
+    const T* map = t.map + c * t.plane_stride;
+    for (int64_t ph = 0; ph < t.pooled_height; ++ph) {
+      const math::PixelRange rows = t.rows[ph];
+      for (int64_t pw = 0; pw < t.pooled_width; ++pw) {
+        const math::PixelRange cols = t.cols[pw];
+        const int64_t bin = (c * t.pooled_height + ph) * t.pooled_width + pw;
+        if (rows.begin == rows.end || cols.begin == cols.end) {
+          t.pooled[bin] = T{};
+          t.argmax[bin] = -1;
+          continue;
+        }
+        const bool wide = cols.end - cols.begin >= kLanes<A>;
+        int32_t where;
+        A most = wide ? pool_wide_bin(t, map, rows, cols, where)
+                      : pool_narrow_bin(t, map, rows, cols, where);
+        if (where < 0) {
+          where = static_cast<int32_t>(rows.begin * t.width + cols.begin);
+          most = math::to_float(map[where]);
+        }
+        math::from_float(most, t.pooled[bin]);
+        t.argmax[bin] = where;
+      }
+    }
+  }
+}
+
+template <typename T>
+constexpr RoIPoolKernels<T> kRoIPoolKernels{kLanes<accumulate_t<T>>, roi_pool_forward<T>,
+                                            roi_pool_forward_planes<T>, lanes_to_planes<int32_t>};

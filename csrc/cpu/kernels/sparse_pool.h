@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "roi_align.h"
 
@@ -18,13 +19,26 @@ struct BinRule {
 };
 
 // One RoI on the [H, W, C] map it reads.
-template <typename T>
+template <typename M, typename P>
 struct SparseTile {
-  BinRule<accumulate_t<T>> rule;
-  const T* map;
-  T* pooled;         // [bins, C]
-  int64_t channels;  // worked on, of
-  int64_t stride;    // C
+  BinRule<accumulate_t<std::remove_const_t<M>>> rule;
+  M* map;
+  P* pooled;                          // [bins, C]
+  int64_t channels;                   // worked on, of
+  int64_t stride;                     // C
+  int64_t first_position, positions;  // backward: as SparsePlanes'
+};
+
+// One RoI on some channels of a map as they are, number by number. Backward, on the positions
+// [first_position, first_position + positions) of the map, which begins with them.
+template <typename M, typename P>
+struct SparsePlanes {
+  BinRule<accumulate_t<std::remove_const_t<M>>> rule;
+  M* map;
+  int64_t channels, channel_stride, position_stride;
+  P* pooled;  // from the first bin on, `wide` a row
+  int64_t wide, pooled_row_stride, pooled_channel_stride, bin_stride;
+  int64_t first_position, positions;
 };
 
 // One RoI on rows of a map in lanes.
@@ -39,7 +53,11 @@ struct SparseLanes {
 template <typename T>
 struct SparsePoolKernels {
   using A = accumulate_t<T>;
-  void (*forward)(const SparseTile<T>&);
+  int64_t lanes;  // of a vector
+  void (*forward)(const SparseTile<const T, T>&);
+  void (*backward)(const SparseTile<A, const T>&);
+  void (*forward_planes)(const SparsePlanes<const T, T>&);
+  void (*backward_planes)(const SparsePlanes<A, const T>&);
   void (*forward_lanes)(const SparseLanes<A>&, A* pooled);  // [bins, kRoIChannels]
   void (*backward_lanes)(const SparseLanes<A>&, const A* pooled);
 };

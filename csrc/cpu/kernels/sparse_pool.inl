@@ -3,7 +3,7 @@
 
 // Channels [c, c + 2 * kPairs * lanes) of one bin, in registers.
 template <int kPairs, typename T>
-DETOPS_INLINE void pool_channels(const SparseTile<T>& t, int64_t bin, int64_t c) {
+DETOPS_INLINE void pool_channels(const SparseTile<const T, T>& t, int64_t bin, int64_t c) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = 2 * kLanes<A>;
   Vector<A> sum[2 * kPairs] = {};
@@ -25,7 +25,7 @@ DETOPS_INLINE void pool_channels(const SparseTile<T>& t, int64_t bin, int64_t c)
 
 // [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
 template <typename T>
-void sparse_pool_forward(const SparseTile<T>& t) {
+void sparse_pool_forward(const SparseTile<const T, T>& t) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t bin = 0; bin < t.rule.bins; ++bin) {
@@ -42,6 +42,63 @@ void sparse_pool_forward(const SparseTile<T>& t) {
       store_part(t.pooled + bin * t.stride + c, sum, n);
     }
   }
+}
+
+// The reverse; adds to the map.
+template <typename T, typename A>
+void sparse_pool_backward(const SparseTile<A, const T>& tile) {
+  const SparseTile<A, const T> t = tile;  // see spread_planes in ps_roi_align.inl
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t bin = 0; bin < t.rule.bins; ++bin) {
+    const T* grad = t.pooled + bin * t.stride;
+    for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+      const int64_t at = t.rule.position[k] - t.first_position;
+      if (at < 0 || at >= t.positions) continue;
+      A* to = t.map + at * t.stride;
+      const Vector<A> weight = splat(t.rule.weight[k]);
+      for (int64_t c = 0; c < t.channels; c += kWidth) {
+        const int64_t n = t.channels - c;
+        store_first(to + c, fused(weight, load_first(grad + c, n), load_first(to + c, n)), n);
+      }
+    }
+  }
+}
+
+// Calls run(bin, map, pooled) for each bin of each channel.
+template <typename M, typename P, typename Run>
+DETOPS_INLINE void for_each_bin(const SparsePlanes<M, P>& t, Run&& run) {
+  for (int64_t c = 0; c < t.channels; ++c) {
+    M* map = t.map + c * t.channel_stride;
+    P* pooled = t.pooled + c * t.pooled_channel_stride;
+    for (int64_t bin = 0; bin < t.rule.bins; pooled += t.pooled_row_stride) {
+      for (int64_t i = 0; i < t.wide; ++i, ++bin) run(bin, map, pooled + i * t.bin_stride);
+    }
+  }
+}
+
+template <typename T>
+void sparse_pool_forward_planes(const SparsePlanes<const T, T>& planes) {
+  using A = accumulate_t<T>;
+  const SparsePlanes<const T, T> t = planes;
+  for_each_bin(t, [&](int64_t bin, const T* map, T* pooled) {
+    A sum = 0;
+    for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+      sum += t.rule.weight[k] * A(math::to_float(map[t.rule.position[k] * t.position_stride]));
+    }
+    math::from_float(sum, *pooled);
+  });
+}
+
+template <typename T, typename A>
+void sparse_pool_backward_planes(const SparsePlanes<A, const T>& planes) {
+  const SparsePlanes<A, const T> t = planes;
+  for_each_bin(t, [&](int64_t bin, A* map, const T* pooled) {
+    const A grad = math::to_float(*pooled);
+    for (int32_t k = t.rule.begin[bin]; k < t.rule.begin[bin + 1]; ++k) {
+      const int64_t at = t.rule.position[k] - t.first_position;
+      if (at >= 0 && at < t.positions) map[at * t.position_stride] += t.rule.weight[k] * grad;
+    }
+  });
 }
 
 // What is held in registers at a time of the channels of one position in lanes.
@@ -88,6 +145,10 @@ void sparse_pool_backward_lanes(const SparseLanes<A>& t, const A* pooled) {
 }
 
 template <typename T>
-constexpr SparsePoolKernels<T> kSparsePoolKernels{sparse_pool_forward<T>,
+constexpr SparsePoolKernels<T> kSparsePoolKernels{kLanes<accumulate_t<T>>,
+                                                  sparse_pool_forward<T>,
+                                                  sparse_pool_backward<T, accumulate_t<T>>,
+                                                  sparse_pool_forward_planes<T>,
+                                                  sparse_pool_backward_planes<T, accumulate_t<T>>,
                                                   sparse_pool_forward_lanes<accumulate_t<T>>,
                                                   sparse_pool_backward_lanes<accumulate_t<T>>};

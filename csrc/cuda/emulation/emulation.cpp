@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "emulation.h"
 
-#include <c10/util/Exception.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -61,6 +62,10 @@ constexpr size_t kStack = (64 << 10) + 320;
 #endif
 constexpr unsigned kWarp = 32;
 
+void require(bool condition, const char* message) {
+  if (!condition) throw std::runtime_error(message);
+}
+
 // Threads that wait for each other: those of a block, or of a warp.
 struct Barrier {
   unsigned members = 0, arrived = 0;
@@ -95,6 +100,27 @@ std::vector<Warp> warps;
 Barrier block;
 unsigned self;
 const std::function<void()>* body_of_kernel;
+bool vote_of_absent;
+thread_local unsigned char in_shared;  // lies among the variables of this kind
+
+// Fills all __shared__ variables of this library with ones, which is NaN to whoever reads what
+// nobody wrote. They are its thread_local ones, of which it has no others.
+void poison_shared() {
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void*) {
+        auto* memory = static_cast<unsigned char*>(info->dlpi_tls_data);
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& part = info->dlpi_phdr[i];
+          const bool ours = part.p_type == PT_TLS && memory != nullptr && &in_shared >= memory &&
+                            &in_shared < memory + part.p_memsz;
+          if (!ours) continue;
+          std::memset(memory, 0xff, part.p_memsz);
+          return 1;
+        }
+        return 0;
+      },
+      nullptr);
+}
 
 void wait(Barrier& barrier) {
   Thread& me = *threads[self];
@@ -149,8 +175,9 @@ void run_block(unsigned count, bool backwards) {
       went_on = true;
       if (thread.done) --left;
     }
-    TORCH_CHECK(went_on, "detops: the threads of a block wait at different barriers");
+    require(went_on, "detops: the threads of a block wait at different barriers");
   }
+  require(!vote_of_absent, "detops: a warp voted of which some threads had left");
 }
 
 }  // namespace
@@ -159,6 +186,7 @@ void block_barrier() { wait(block); }
 
 void exchange(uint64_t value, uint64_t (&everyone)[32]) {
   Warp& warp = warps[self / kWarp];
+  vote_of_absent = vote_of_absent || warp.barrier.members < kWarp;
   warp.values[self % kWarp] = value;
   wait(warp.barrier);
   std::memcpy(everyone, warp.values, sizeof(everyone));
@@ -168,14 +196,16 @@ void exchange(uint64_t value, uint64_t (&everyone)[32]) {
 
 void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>& body) {
   const std::lock_guard<std::mutex> lock(running);
-  TORCH_CHECK(count > 0 && count <= 1024 && blocks.y <= 65535 && blocks.z <= 65535,
-              "detops: no GPU runs a grid like that");
+  require(count > 0 && count <= 1024 && blocks.y <= 65535 && blocks.z <= 65535,
+          "detops: no GPU runs a grid like that");
   const char* mode = std::getenv("DETOPS_EMULATION");
   const bool backwards = mode != nullptr && std::strcmp(mode, "backwards") == 0;
   while (threads.size() < count) threads.push_back(std::make_unique<Thread>());
   std::vector<unsigned char> memory(shared);
   dynamic_memory = memory.data();
   body_of_kernel = &body;
+  vote_of_absent = false;
+  in_shared = 0;
   block_count = {blocks.x, blocks.y, blocks.z};
   thread_count = {count, 1, 1};
   thread_place = {};
@@ -183,7 +213,8 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   for (unsigned i = 0; i < all; ++i) {
     const unsigned n = backwards ? all - 1 - i : i;
     block_place = {n % blocks.x, n / blocks.x % blocks.y, n / blocks.x / blocks.y};
-    std::fill(memory.begin(), memory.end(), 0xff);  // NaN, to whoever reads what nobody wrote
+    std::fill(memory.begin(), memory.end(), 0xff);
+    poison_shared();
     run_block(count, backwards);
   }
 }

@@ -13,15 +13,17 @@
 // tested where there is none: EMULATE_CUDA=1 builds a detops whose CPU ops are these kernels.
 //
 // What it cannot show: caches, atomics, the memory model between barriers, speed. What it shows and
-// a GPU would not: a barrier that not all threads reach, and, when blocks and their threads are run
-// in the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
+// a GPU would not: a barrier that not all threads reach, a vote of a warp that threads have left,
+// shared memory that is read before it is written, and, when blocks and their threads are run in
+// the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
 
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
-// Blocks run one after another, so a block's memory may be everyone's.
-#define __shared__ static
+// Blocks run one after another on the thread that launches them, so a block's memory may be that
+// thread's. Memory of a thread lies in one piece, which run() fills with NaN before each block.
+#define __shared__ static thread_local
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -42,7 +44,8 @@ extern unsigned char* dynamic_memory;
 
 void block_barrier();
 
-// Gives every lane the values of its warp's 32, 0 for lanes that there are not.
+// Gives every lane the values of its warp's 32. All of them must take part: what a lane that has
+// left would have said is undefined on a GPU.
 void exchange(uint64_t value, uint64_t (&everyone)[32]);
 
 template <typename T>

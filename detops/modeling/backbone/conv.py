@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
 from .norm import FrozenBatchNorm2d
@@ -27,7 +28,7 @@ def conv2d(
     Otherwise it happens once: folded weights are kept beside the module, twice the memory, and made
     anew when one of the tensors they come from is another or was written to (other than through
     ``.data``, which nobody can notice). On the CPU oneDNN then adds and rectifies what it computes
-    before it is written.
+    before it is written. In a graph for inference the folding is part of the graph.
 
     Any other layer, and any with hooks, is called as it is.
 
@@ -40,11 +41,15 @@ def conv2d(
         overwrite: nobody else needs ``add``: the result may take its memory.
     """
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
-        if _plain(conv, norm) and x.numel() > 0:
-            if not _recorded(conv, x, add):
+        if _plain(conv, norm):
+            graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
+            differentiated = _differentiated(conv, x, add)
+            # A graph is for any number of pixels: it must not ask.
+            if not (graph or differentiated) and x.numel() > 0:
                 return _fused(conv, x, norm, relu, add, overwrite)
-            _KEPT.pop(conv, None)
-            if _more_pixels_than_weights(conv, x):
+            if differentiated and not graph:
+                _KEPT.pop(conv, None)
+            if not differentiated or _more_pixels_than_weights(conv, x):
                 return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
     return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
 
@@ -89,15 +94,14 @@ def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
 
 def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
     pixels = x.size(0) * x.size(2) * x.size(3) // math.prod(conv.stride)
-    return pixels > conv.weight[0].numel()
+    return guard_or_false(pixels > conv.weight[0].numel())
 
 
-def _recorded(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
-    """Whether autograd or a graph records what is computed."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return True
+def _differentiated(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
+    """Whether autograd records what is computed; an exported graph is for inference."""
     tensors = (x, add, conv.weight, conv.bias)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return recorded and not torch.compiler.is_exporting()
 
 
 def _fold(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> tuple[Tensor, Tensor | None]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .conv import conv2d
 from .norm import Norm
+from .pool import max_pool
 
 
 def _conv(
@@ -32,7 +34,8 @@ def _conv(
 def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
     """Adds to a map, in its memory, one of half its size: each pixel to four."""
     height, width = coarser.shape[-2:]
-    if finer.shape[-2:] == (2 * height, 2 * width):
+    # In a graph, views of six dimensions would lose the layout of a batch of one.
+    if not torch.compiler.is_compiling() and finer.shape[-2:] == (2 * height, 2 * width):
         # Without the enlarged map, which is as large as the finer one.
         fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
         fourfold.add_(coarser[:, :, :, None, :, None])
@@ -48,7 +51,7 @@ class LastLevelMaxPool(nn.Module):
 
     def forward(self, body: Tensor, pyramid: Tensor) -> list[Tensor]:
         """From the coarsest map of the body, and of the pyramid, which is what is used."""
-        return [F.max_pool2d(pyramid, 1, 2)]
+        return [max_pool(pyramid, 1)]
 
 
 class LastLevelP6P7(nn.Module):

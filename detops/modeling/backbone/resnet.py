@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .conv import conv2d
 from .deform_conv import DeformConv
 from .norm import Norm
+from .pool import max_pool
 
 # Blocks per stage, by the name's depth.
 STAGES = {
@@ -39,7 +39,7 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, 3, H, W]`` to ``[N, C, H / 4, W / 4]``."""
-        return F.max_pool2d(conv2d(self.conv1, x, self.bn1, relu=True), 3, 2, 1)
+        return max_pool(conv2d(self.conv1, x, self.bn1, relu=True), 3)
 
 
 def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential | None:

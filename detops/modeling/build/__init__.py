@@ -14,6 +14,7 @@ from .check import check_values
 from .retinanet import build_retinanet
 from .roi_heads import build_roi_heads
 from .rpn import build_rpn
+from .views import build_views
 
 __all__ = ["build_detection_model", "num_classes"]
 
@@ -55,6 +56,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
             num_classes=None if rpn_only else num_classes(cfg)[1],
             with_masks=cfg.MODEL.MASK_ON,
             mask_threshold=cfg.MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS_THRESHOLD,
+            views=build_views(cfg),
             num_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_CLASSES if cfg.MODEL.KEYPOINT_ON else 0,
         )
     except ConfigError:

@@ -79,10 +79,7 @@ def build_block(cfg: Any, deformable: bool = True) -> Block:
 def _depths(cfg: Any) -> tuple[int, ...]:
     """Blocks of each stage that is built."""
     depths = STAGES["-".join(cfg.MODEL.BACKBONE.CONV_BODY.split("-")[:2])]
-    stages = cfg.MODEL.RESNETS.NUM_STAGES
-    if not 1 <= stages <= len(depths):
-        raise ConfigError(f"MODEL.RESNETS.NUM_STAGES: expected 1 to 4, got {stages}")
-    return depths[:stages]
+    return depths[: cfg.MODEL.RESNETS.NUM_STAGES]
 
 
 def build_conv5(cfg: Any, in_channels: int) -> tuple[nn.Sequential, int]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ...config import ConfigError
 from ...ops import BoxCoder
 from ..backbone import Backbone
 from ..matcher import Matcher
@@ -15,11 +14,6 @@ from .anchors import build_anchors, sizes_per_level
 def build_retinanet(cfg: Any, backbone: Backbone) -> RetinaNet:
     """Anchors, head, loss and post-processor as MODEL.RETINANET describes them."""
     retina = cfg.MODEL.RETINANET
-    if retina.SCALES_PER_OCTAVE < 1 or retina.OCTAVE <= 0:
-        raise ConfigError(
-            "MODEL.RETINANET.SCALES_PER_OCTAVE, MODEL.RETINANET.OCTAVE: expected at least 1 and "
-            f"above 0, got {retina.SCALES_PER_OCTAVE} and {retina.OCTAVE}"
-        )
     scales = [
         retina.OCTAVE ** (i / retina.SCALES_PER_OCTAVE) for i in range(retina.SCALES_PER_OCTAVE)
     ]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from .box import BoxHead
+from .box.inference import Candidates
 from .keypoint import KeypointHead
 from .mask import MaskHead
 
@@ -32,9 +33,10 @@ class RoIHeads(nn.Module):
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
+        more: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """Detections of each image in inference, losses in training; see the heads."""
-        regions, losses = self.box(features, proposals, image_sizes, targets)
+        regions, losses = self.box(features, proposals, image_sizes, targets, more)
         if self.mask is not None:
             regions, mask_losses = self.mask(features, regions, image_sizes, targets)
             losses = losses | mask_losses

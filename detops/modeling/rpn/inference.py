@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from ...distributed import best_indices
-from ...ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
+from ...ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ..symbolic import smaller
+from ..thinning import thin
 
 
 @dataclass(frozen=True)
@@ -36,35 +38,45 @@ class ProposalSelector:
         parts = []
         for level, (score, delta, anchor) in enumerate(zip(logits, deltas, anchors, strict=True)):
             # Only what can be chosen is decoded.
-            score, index = score.topk(min(self.pre_nms_top_n, score.size(1)), dim=1)
+            score, index = score.topk(smaller(self.pre_nms_top_n, score.size(1)), dim=1)
             delta = delta.gather(1, index.unsqueeze(-1).expand(-1, -1, 4))
             parts.append((score, delta, anchor[index], torch.full_like(index, level)))
         score, delta, anchor, level_of = (torch.cat(p, dim=1) for p in zip(*parts, strict=True))
         boxes = self.box_coder.decode(delta.flatten(0, 1), anchor.flatten(0, 1))
         boxes = boxes.view(*score.shape, 4)
+        several = len(logits) > 1
+        most = self.fpn_post_nms_top_n if several and not self.per_batch else None
         chosen = [
-            self._thin(boxes[i], score[i], level_of[i], size) for i, size in enumerate(image_sizes)
+            self._thin(boxes[i], score[i], level_of[i], len(logits), size, most)
+            for i, size in enumerate(image_sizes)
         ]
-        if len(logits) == 1:
-            return chosen
-        if self.per_batch:
+        if several and self.per_batch:
             return _best_of_batch(chosen, self.fpn_post_nms_top_n)
-        top = slice(self.fpn_post_nms_top_n)
-        return [(boxes[top], scores[top]) for boxes, scores in chosen]
+        return chosen
 
     def _thin(
-        self, boxes: Tensor, scores: Tensor, levels: Tensor, image_size: tuple[int, int]
+        self,
+        boxes: Tensor,
+        scores: Tensor,
+        levels: Tensor,
+        count: int,
+        image_size: tuple[int, int],
+        most: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """One image: boxes and scores that stay, best first."""
+        """One image, of ``count`` levels: the ``most`` boxes and scores that stay, best first."""
         boxes = clip_boxes_to_image(boxes, image_size)
         # A NaN side is not at least min_size: such a box goes too.
         keep = remove_small_boxes(boxes, self.min_size)
         boxes, scores, levels = boxes[keep], scores[keep], levels[keep]
-        keep = batched_nms(boxes, scores, levels, self.nms_thresh)
-        # Best first: a box's rank on its level is how many of that level came before.
-        on_level = levels[keep].unsqueeze(1) == levels.unique()
-        rank = on_level.cumsum(0)[on_level]
-        keep = keep[rank <= self.post_nms_top_n]
+        keep = thin(boxes, scores, levels, self.nms_thresh)
+        # The family's limit per level is one of the suppression: without it, there is none.
+        if self.nms_thresh > 0 and self.post_nms_top_n > 0:
+            # Best first: a box's rank on its level is how many of that level came before.
+            level = levels[keep].unsqueeze(1)
+            on_level = level == torch.arange(count, device=level.device)
+            rank = on_level.cumsum(0).gather(1, level).squeeze(1)
+            keep = keep[rank <= self.post_nms_top_n]
+        keep = keep[:most]
         return boxes[keep], scores[keep]
 
 

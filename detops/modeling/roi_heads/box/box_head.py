@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ....ops import BoxCoder
 from ...balanced_sampler import BalancedSampler
 from ...matcher import Matcher
-from .inference import BoxPostProcessor
+from .inference import BoxPostProcessor, Candidates
 from .loss import BoxLoss
 
 
@@ -53,6 +53,7 @@ class BoxHead(nn.Module):
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
         targets: list[dict[str, Tensor]] | None = None,
+        more: list[list[Candidates]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """Detections of each image in inference; in training, losses and the positive samples.
 
@@ -61,6 +62,7 @@ class BoxHead(nn.Module):
             proposals: per image ``[n, 4]``.
             image_sizes: (height, width) of each image inside the batch.
             targets: in training, per image ``boxes`` ``[G, 4]`` and ``labels`` ``[G]``.
+            more: in inference, per image what other views of it gave.
 
         Returns:
             per image what the other heads work on: in inference ``boxes``, ``labels``, ``scores``;
@@ -69,7 +71,7 @@ class BoxHead(nn.Module):
         """
         if not self.training:
             logits, deltas = self.predictor(self.feature_extractor(features, proposals))
-            return self.post_processor(logits, deltas, proposals, image_sizes), {}
+            return self.post_processor(logits, deltas, proposals, image_sizes, more), {}
         if targets is None:
             raise ValueError("BoxHead: targets are needed in training, got None")
         sampled = [self.loss.sample(p, t) for p, t in zip(proposals, targets, strict=True)]
@@ -78,3 +80,8 @@ class BoxHead(nn.Module):
         rows = x.split([len(s.boxes) for s in sampled])
         positives = [s.positives(r) for s, r in zip(sampled, rows, strict=True)]
         return positives, self.loss(logits, deltas, sampled)
+
+    def candidates(self, features: Sequence[Tensor], proposals: list[Tensor]) -> list[Candidates]:
+        """Per image the boxes and scores that inference chooses from."""
+        logits, deltas = self.predictor(self.feature_extractor(features, proposals))
+        return self.post_processor.candidates(logits, deltas, proposals)

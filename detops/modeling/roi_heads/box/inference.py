@@ -1,14 +1,23 @@
 """From class scores and deltas to detections."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ....ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
+from ....ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ...thinning import first, thin
 
 # In pixels: what clipping leaves of a box that lies beside the image is no detection.
 MIN_SIDE = 0.01
+
+
+class Candidates(NamedTuple):
+    """Of each proposal and class but the background ``boxes`` ``[L, C - 1, 4]`` and ``scores``."""
+
+    boxes: Tensor
+    scores: Tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class BoxPostProcessor:
         deltas: Tensor,
         proposals: list[Tensor],
         image_sizes: list[tuple[int, int]],
+        more: list[list[Candidates]] | None = None,
     ) -> list[dict[str, Tensor]]:
         """Per image ``boxes`` ``[n, 4]``, ``labels`` ``[n]`` from 1, ``scores``, best first.
 
@@ -34,20 +44,28 @@ class BoxPostProcessor:
             deltas: ``[K, 4 C]``, or ``[K, 8]`` if all classes share them.
             proposals: per image ``[L, 4]``.
             image_sizes: (height, width) of each image.
+            more: per image what else is to be thinned together with its own.
         """
-        counts = [len(p) for p in proposals]
+        found = self.candidates(logits, deltas, proposals)
+        if more is not None:
+            found = [
+                Candidates(*map(torch.cat, zip(own, *others, strict=True)))
+                for own, others in zip(found, more, strict=True)
+            ]
+        return [self._image(*own, size) for own, size in zip(found, image_sizes, strict=True)]
+
+    def candidates(
+        self, logits: Tensor, deltas: Tensor, proposals: list[Tensor]
+    ) -> list[Candidates]:
+        """Per image all boxes that there are to choose from, neither clipped nor thinned."""
+        counts = [p.size(0) for p in proposals]
         # unflatten, not view: with no proposals a -1 would be ambiguous.
         boxes = self.box_coder.decode(deltas, torch.cat(proposals))
         boxes = boxes.unflatten(1, (boxes.size(1) // 4, 4))
         # The background's columns are dropped; shared deltas serve every class.
         boxes = boxes[:, 1:].expand(-1, logits.size(1) - 1, -1)
         scores = logits.softmax(dim=1)[:, 1:]
-        return [
-            self._image(b, s, size)
-            for b, s, size in zip(
-                boxes.split(counts), scores.split(counts), image_sizes, strict=True
-            )
-        ]
+        return list(map(Candidates, boxes.split(counts), scores.split(counts)))
 
     def _image(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         # NaN scores fail the comparison, and NaN boxes must not become detections either.
@@ -56,5 +74,5 @@ class BoxPostProcessor:
         score, label = scores[proposal, cls], cls + 1
         solid = remove_small_boxes(chosen, MIN_SIDE)
         chosen, score, label = chosen[solid], score[solid], label[solid]
-        keep = batched_nms(chosen, score, label, self.nms_thresh)[: self.detections_per_img]
+        keep = first(thin(chosen, score, label, self.nms_thresh), self.detections_per_img)
         return {"boxes": chosen[keep], "labels": label[keep], "scores": score[keep]}

@@ -23,6 +23,13 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``[K, n, 3]`` as (x, y, 1), and the maxima ``[K, n]``.
     """
+    if torch.compiler.is_compiling():
+        # How often the search goes around depends on the boxes: to a graph it is one operation.
+        return torch.ops.detops_modeling.heatmaps_to_keypoints(maps, boxes)
+    return _search(maps, boxes)
+
+
+def _search(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1)
     pixels = sides.ceil().clamp(max=FINEST * maps.size(-1))
     best = torch.empty_like(maps[:, :, 0, :2])
@@ -45,6 +52,17 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
     best = torch.minimum(best, pixels.unsqueeze(1) - 1)
     xy = boxes[:, None, :2] + (best + 0.5) * (sides / pixels).unsqueeze(1)
     return torch.cat([xy, torch.ones_like(xy[..., :1])], dim=2), scores
+
+
+_operation = torch.library.custom_op(
+    "detops_modeling::heatmaps_to_keypoints", _search, mutates_args=()
+)
+
+
+@_operation.register_fake
+def _(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    count, keypoints = maps.shape[:2]
+    return boxes.new_empty(count, keypoints, 3), maps.new_empty(count, keypoints)
 
 
 def _enlargement(pixels: Tensor, size: int) -> Tensor:

@@ -57,7 +57,7 @@ class KeypointHead(nn.Module):
             boxes = [r["boxes"] for r in regions]
             maps = self.predictor(self.feature_extractor(features, boxes))
             points, scores = heatmaps_to_keypoints(maps, torch.cat(boxes))
-            counts = [len(b) for b in boxes]
+            counts = [b.size(0) for b in boxes]
             return [
                 r | {"keypoints": p, "keypoints_scores": s}
                 for r, p, s in zip(regions, points.split(counts), scores.split(counts), strict=True)

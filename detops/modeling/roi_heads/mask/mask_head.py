@@ -58,5 +58,5 @@ class MaskHead(nn.Module):
             if targets is None:
                 raise ValueError("MaskHead: targets are needed in training, got None")
             return regions, {"loss_mask": mask_loss(logits, regions, image_sizes, targets)}
-        masks = logits.sigmoid().unsqueeze(1).split([len(r["boxes"]) for r in regions])
+        masks = logits.sigmoid().unsqueeze(1).split([r["boxes"].size(0) for r in regions])
         return [r | {"masks": m} for r, m in zip(regions, masks, strict=True)], {}

@@ -24,7 +24,7 @@ class MaskLogits(nn.Conv2d):
         weight = self.weight.flatten(1)[labels].unsqueeze(1)
         logits = torch.bmm(weight, x.flatten(2)) + self.bias[labels].view(-1, 1, 1)  # type: ignore[index]
         # Half precision is left here.
-        return logits.float().view(-1, *x.shape[2:])
+        return logits.float().squeeze(1).unflatten(1, x.shape[2:])
 
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNC4Predictor")

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....ops import BoxCoder, batched_nms, clip_boxes_to_image, remove_small_boxes
+from ....ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ...symbolic import smaller
+from ...thinning import first, thin
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class RetinaNetPostProcessor:
         scores = logits.sigmoid().flatten()
         # NaN fails the comparison.
         index = torch.nonzero(scores > self.score_thresh).squeeze(1)
-        scores, best = scores[index].topk(min(self.pre_nms_top_n, index.numel()))
+        scores, best = scores[index].topk(smaller(self.pre_nms_top_n, index.size(0)))
         index = index[best]
         anchor = index.div(logits.size(1), rounding_mode="floor")
         boxes = self.box_coder.decode(deltas[anchor], anchors[anchor])
@@ -61,5 +63,5 @@ class RetinaNetPostProcessor:
         # All that this removes are boxes with NaN.
         solid = remove_small_boxes(boxes, 0)
         boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
-        keep = batched_nms(boxes, scores, labels, self.nms_thresh)[: self.detections_per_img]
+        keep = first(thin(boxes, scores, labels, self.nms_thresh), self.detections_per_img)
         return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}

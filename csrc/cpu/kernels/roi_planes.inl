@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One RoI on planes as they are: either the rows
+// of a bin are combined first, many columns at a time, and then the columns (a vector reads
+// neighbours, needed or not), or the samples' pixels are read one by one.
+
+// Whether combining whole rows costs less. A vector of a row is about one operation, and so is a
+// pixel that is read for four rows' weights.
+template <typename A>
+DETOPS_INLINE bool rows_first(const AxisRule<A>& rows, const AxisRule<A>& cols) {
+  const int64_t vectors = cols.extent / kLanes<A> + 2;
+  return rows.taps() * vectors + rows.pooled * cols.taps() < rows.taps() * cols.taps();
+}
+
+// Whether the positions [begin, end) of a rule are neighbours, as where a bin has many samples.
+template <typename A>
+DETOPS_INLINE bool neighbours(const AxisRule<A>& rule, int32_t begin, int32_t end) {
+  return end - begin >= kLanes<A> && rule.index[end - 1] - rule.index[begin] == end - begin - 1;
+}
+
+// out[i] = the sum over row `ph` of the rule of weight * its row of the map, for i < length.
+template <typename T, typename A>
+DETOPS_INLINE void combine_rows(const AxisRule<A>& rule, int64_t ph, const T* map,
+                                int64_t row_stride, int64_t length, A* out) {
+  constexpr int64_t kWidth = kLanes<A>;
+  const int32_t begin = rule.begin[ph], end = rule.begin[ph + 1];
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= length; i += 4 * kWidth) {
+    Vector<A> sum[4] = {};
+    for (int32_t r = begin; r < end; ++r) {
+      const T* p = map + rule.index[r] * row_stride + i;
+      const Vector<A> weight = splat(rule.weight[r]);
+      DETOPS_UNROLL for (int v = 0; v < 4; ++v) {
+        sum[v] = fused(weight, load(p + v * kWidth), sum[v]);
+      }
+    }
+    DETOPS_UNROLL for (int v = 0; v < 4; ++v) store(out + i + v * kWidth, sum[v]);
+  }
+  for (; i < length; i += kWidth) {
+    Vector<A> sum{};
+    for (int32_t r = begin; r < end; ++r) {
+      const T* p = map + rule.index[r] * row_stride + i;
+      sum = fused(splat(rule.weight[r]), load_first(p, length - i), sum);
+    }
+    store_first(out + i, sum, length - i);
+  }
+}
+
+// The sum over bin `pw` of weight * its position of a row that begins with the first that is
+// touched, `apart` numbers from one position to the next.
+template <typename A>
+DETOPS_INLINE A combine_columns(const AxisRule<A>& rule, int64_t pw, const A* row, int64_t apart) {
+  const int32_t begin = rule.begin[pw], end = rule.begin[pw + 1];
+  A sum = 0;
+  int32_t k = begin;
+  if (apart == 1 && neighbours(rule, begin, end)) {
+    const A* p = row + rule.index[begin] - rule.first;
+    Vector<A> sums{};
+    for (; k + kLanes<A> <= end; k += kLanes<A>) {
+      sums = fused(load(rule.weight + k), load(p + k - begin), sums);
+    }
+    sum = sum_lanes<A>(sums);
+  }
+  for (; k < end; ++k) {
+    sum += rule.weight[k] * row[(rule.index[k] - rule.first) * apart];
+  }
+  return sum;
+}
+
+// The same pixel by pixel, for the columns of all taps: kRows rows of the rule from `r` on, added
+// to what is there.
+template <int kRows, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void gather_rows(const RoIPlanes<const T, T>& t, int32_t r, const T* map, bool add) {
+  const T* row[kRows];
+  A weight[kRows];
+  for (int j = 0; j < kRows; ++j) {
+    row[j] = map + t.rows.index[r + j] * t.row_stride;
+    weight[j] = t.rows.weight[r + j];
+  }
+  const int64_t taps = t.cols.taps(), apart = t.interleaved;
+  for (int64_t k = 0; k < taps; ++k) {
+    const int64_t at = t.cols.index[k] * apart;
+    A sum = add ? t.scratch[k] : A(0);
+    DETOPS_UNROLL for (int j = 0; j < kRows; ++j) sum += weight[j] * A(math::to_float(row[j][at]));
+    t.scratch[k] = sum;
+  }
+}
+
+// One row of bins of one channel.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void gather_bins(const RoIPlanes<const T, T>& t, int64_t ph, const T* map, T* out) {
+  const int32_t begin = t.rows.begin[ph], end = t.rows.begin[ph + 1];
+  for (int32_t r = begin; r < end; r += 4) {
+    const int32_t rows = end - r;
+    if (rows >= 4) gather_rows<4>(t, r, map, r > begin);
+    if (rows == 3) gather_rows<3>(t, r, map, r > begin);
+    if (rows == 2) gather_rows<2>(t, r, map, r > begin);
+    if (rows == 1) gather_rows<1>(t, r, map, r > begin);
+  }
+  for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+    A sum = 0;
+    for (int32_t k = t.cols.begin[pw]; begin < end && k < t.cols.begin[pw + 1]; ++k) {
+      sum += t.cols.weight[k] * t.scratch[k];
+    }
+    math::from_float(sum, out[pw * t.interleaved]);
+  }
+}
+
+template <typename T>
+void roi_align_forward_planes(const RoIPlanes<const T, T>& planes) {
+  const RoIPlanes<const T, T> t = planes;  // see roi_align_backward
+  const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
+  const bool by_rows = rows_first(t.rows, t.cols);
+  for (int64_t plane = 0; plane < t.planes; ++plane) {
+    const T* map = t.map + plane * t.plane_stride;
+    T* out = t.pooled + plane * t.rows.pooled * bins;
+    for (int64_t ph = 0; ph < t.rows.pooled; ++ph, out += bins) {
+      if (!by_rows) {
+        for (int64_t c = 0; c < apart; ++c) gather_bins(t, ph, map + c, out + c);
+        continue;
+      }
+      combine_rows(t.rows, ph, map + t.cols.first * apart, t.row_stride, t.cols.extent * apart,
+                   t.scratch);
+      for (int64_t c = 0; c < apart; ++c) {
+        for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+          math::from_float(combine_columns(t.cols, pw, t.scratch + c, apart), out[pw * apart + c]);
+        }
+      }
+    }
+  }
+}
+
+// The reverse of combine_columns.
+template <typename A>
+DETOPS_INLINE void spread_columns(const AxisRule<A>& rule, int64_t pw, A grad, A* row,
+                                  int64_t apart) {
+  const int32_t begin = rule.begin[pw], end = rule.begin[pw + 1];
+  int32_t k = begin;
+  if (apart == 1 && neighbours(rule, begin, end)) {
+    A* p = row + rule.index[begin] - rule.first;
+    for (; k + kLanes<A> <= end; k += kLanes<A>) {
+      A* to = p + k - begin;
+      store(to, fused(load(rule.weight + k), splat(grad), load(to)));
+    }
+  }
+  for (; k < end; ++k) {
+    row[(rule.index[k] - rule.first) * apart] += rule.weight[k] * grad;
+  }
+}
+
+template <typename A>
+DETOPS_INLINE void add_row(const A* row, A weight, int64_t length, A* to) {
+  constexpr int64_t kWidth = kLanes<A>;
+  const Vector<A> w = splat(weight);
+  for (int64_t i = 0; i < length; i += kWidth) {
+    const int64_t n = length - i;
+    store_first(to + i, fused(w, load_first(row + i, n), load_first(to + i, n)), n);
+  }
+}
+
+// What each column tap of one row of bins gets, tap by tap.
+template <typename T, typename A>
+DETOPS_INLINE void spread_taps(const RoIPlanes<A, const T>& t, const T* grad) {
+  for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+    const A g = math::to_float(grad[pw * t.interleaved]);
+    for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+      t.scratch[k] = t.cols.weight[k] * g;
+    }
+  }
+}
+
+// Whether some row of bin row `ph` lies in [begin, end).
+template <typename A>
+DETOPS_INLINE bool reaches(const AxisRule<A>& rows, int64_t ph, int64_t begin, int64_t end) {
+  for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+    if (rows.index[r] >= begin && rows.index[r] < end) return true;
+  }
+  return false;
+}
+
+// Calls add(y, weight) for the rows of bin row `ph` that are asked for.
+template <typename T, typename A, typename Add>
+DETOPS_INLINE void for_each_row(const RoIPlanes<A, const T>& t, int64_t ph, Add&& add) {
+  for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
+    const int64_t y = t.rows.index[r];
+    if (y >= t.row_begin && y < t.row_end) add(y - t.row_begin, t.rows.weight[r]);
+  }
+}
+
+// Adds to the map. What a pixel gets does not depend on which rows are asked for together.
+template <typename T, typename A>
+void roi_align_backward_planes(const RoIPlanes<A, const T>& planes) {
+  const RoIPlanes<A, const T> t = planes;  // see roi_align_backward
+  const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
+  const int64_t length = t.cols.extent * apart, taps = t.cols.taps();
+  const bool by_rows = rows_first(t.rows, t.cols);
+  for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
+    if (!reaches(t.rows, ph, t.row_begin, t.row_end)) continue;
+    for (int64_t plane = 0; plane < t.planes; ++plane) {
+      A* map = t.map + plane * t.plane_stride;
+      const T* grad = t.pooled + (plane * t.rows.pooled + ph) * bins;
+      if (by_rows) {
+        for (int64_t i = 0; i < length; ++i) t.scratch[i] = 0;
+        for (int64_t c = 0; c < apart; ++c) {
+          for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+            const A g = math::to_float(grad[pw * apart + c]);
+            spread_columns(t.cols, pw, g, t.scratch + c, apart);
+          }
+        }
+        for_each_row(t, ph, [&](int64_t y, A weight) {
+          add_row(t.scratch, weight, length, map + y * t.row_stride + t.cols.first * apart);
+        });
+        continue;
+      }
+      for (int64_t c = 0; c < apart; ++c) {
+        spread_taps(t, grad + c);
+        for_each_row(t, ph, [&](int64_t y, A weight) {
+          A* row = map + y * t.row_stride + c;
+          for (int64_t k = 0; k < taps; ++k) {
+            row[t.cols.index[k] * apart] += weight * t.scratch[k];
+          }
+        });
+      }
+    }
+  }
+}

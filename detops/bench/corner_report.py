@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: MIT
+"""Times and weighs the rows of `detops bench corners`, and writes them down.
+
+Times are the processor's, of the one thread that works: what else the machine does disturbs them
+least.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from .case import Call, Case
+from .corner_calls import calls, tiny
+from .corners import LIMIT_SECONDS, OPS, Corner, corners, covering
+from .run import Machine, machine_of
+
+BLOCK_SECONDS = 0.004  # of one version, before it is the other's turn
+LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.4, 5, 60
+LEAST_BYTES = 1 << 20  # below it, a peak is pages of the allocator rather than of the op
+FLOOR, NOISY_FLOOR, MOST_MEMORY = 1.0, 0.9, 2.0
+
+
+@dataclass
+class Row:
+    """Medians in seconds; ``spread`` are the quartiles of the ratios of single rounds."""
+
+    op: str
+    name: str
+    layout: str
+    dtype: str
+    ours: float
+    theirs: float
+    spread: tuple[float, float]
+    our_peak: int | None = None  # bytes on top of what is there before the call
+    their_peak: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Their time over ours."""
+        return self.theirs / self.ours
+
+    @property
+    def memory(self) -> float | None:
+        """Our peak over theirs, where one of them is large enough to be measured."""
+        if self.our_peak is None or self.their_peak is None:
+            return None
+        if max(self.our_peak, self.their_peak) < LEAST_BYTES:
+            return None
+        return self.our_peak / max(self.their_peak, LEAST_BYTES)
+
+    @property
+    def below(self) -> bool:
+        """Under a floor: slower by more than what rounds differ by, or twice the memory."""
+        noisy = self.spread[1] >= FLOOR
+        slow = self.ratio < (NOISY_FLOOR if noisy else FLOOR)
+        return slow or (self.memory or 0) > MOST_MEMORY
+
+
+def time_pair(ours: Call, theirs: Call) -> tuple[float, float, tuple[float, float]]:
+    """Medians of both, a block of calls of one and of the other in turn, and the quartiles."""
+    counts = []
+    for call in (ours, theirs):
+        call()
+        began = thread_time()
+        call()
+        counts.append(max(1, int(BLOCK_SECONDS / max(1e-7, thread_time() - began))))
+    times: tuple[list[float], list[float]] = ([], [])
+    began = thread_time()
+    while len(times[0]) < LEAST_ROUNDS or thread_time() - began < LEAST_SECONDS:
+        for call, count, kept in zip((ours, theirs), counts, times, strict=True):
+            start = thread_time()
+            for _ in range(count):
+                call()
+            kept.append((thread_time() - start) / count)
+        if len(times[0]) >= MOST_ROUNDS:
+            break
+    ratios = [b / a for a, b in zip(*times, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return statistics.median(times[0]), statistics.median(times[1]), (low, high)
+
+
+def peak_of(call: Call) -> int | None:
+    """Bytes by which the resident memory grows at most during a call, its result included.
+
+    The call runs in a forked process of its own, a second time after the first has loaded code and
+    warmed up, with all that the allocator holds free handed back before: scratch memory counts
+    wherever it comes from. None where the system does not tell.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(theirs)
+        with os.fdopen(ours) as result:
+            text = result.read()
+        os.waitpid(child, 0)
+        return int(text) if text else None
+    try:
+        call()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = _status("VmRSS")
+        kept = call()
+        os.write(theirs, str(max(0, _status("VmHWM") - before)).encode())
+        del kept
+    finally:
+        os._exit(0)
+
+
+def _status(field: str) -> int:
+    found = re.search(rf"^{field}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return 1024 * int(found.group(1)) if found else 0
+
+
+def measure(corner: Corner) -> Row | None:
+    """None where torchvision alone takes too long."""
+    ours, theirs = calls(corner)
+    began = thread_time()
+    theirs()
+    if thread_time() - began > 1.5 * LIMIT_SECONDS:  # a first call is slower than others
+        return None
+    times = time_pair(ours, theirs)
+    peaks = (peak_of(ours), peak_of(theirs))
+    return Row(f"{corner.op} {corner.direction}", corner.name(), corner.layout, corner.dtype,
+               *times, *peaks)  # fmt: skip
+
+
+def measure_tiny(case: Case) -> Row:
+    """A call too small for its memory to count."""
+    assert case.torchvision is not None
+    return Row(case.op, case.name, "", case.dtype, *time_pair(case.ours, case.torchvision))
+
+
+def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
+    """The table, the slowest rows first, and what is not in it."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    below = [row for row in rows if row.below]
+    lines = [
+        f"{machine.name}; {versions}. One thread; milliseconds of processor time, "
+        "medians of calls in turn. Ratio: "
+        "torchvision's time over ours, with the quartiles of single rounds. Peak: MiB by which "
+        "the process grows during a call, its result included, and ours over torchvision's, where "
+        "one of them is above 1 MiB. `roi_align_rotated` is compared with `grid_sample` and a "
+        "mean, since torchvision has no such op; where the dtype is bfloat16, which torchvision's "
+        "RoI ops do not take, with a cast to float32, its op and a cast back.",
+        "",
+        f"{len(rows)} rows, {len(below)} below the floor of {FLOOR} ({NOISY_FLOOR} where rounds "
+        f"scatter across {FLOOR}) or above {MOST_MEMORY:.0f} times the memory. "
+        f"Median ratio {statistics.median(row.ratio for row in rows):.1f}.",
+        "",
+        "| op | case | layout | dtype | torchvision | detops | ratio | peak | memory |",
+        "|---" * 9 + "|",
+    ]
+    for row in sorted(rows, key=lambda row: row.ratio):
+        peak = "" if row.our_peak is None else f"{row.our_peak / 2**20:,.1f}"
+        memory = "" if row.memory is None else f"{row.memory:.2f}"
+        lines.append(
+            f"| `{row.op}` | {row.name} | {row.layout} | {row.dtype} | {row.theirs * 1e3:.3g} | "
+            f"{row.ours * 1e3:.3g} | {'**' * row.below}{row.ratio:.2f}{'**' * row.below} "
+            f"({row.spread[0]:.2f} to {row.spread[1]:.2f}) | {peak} | {memory} |"
+        )
+    if left_out:
+        lines += ["", "Left out:", "", *(f"- {text}" for text in left_out)]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(machine: Machine, rows: list[Row], left_out: list[str]) -> dict[str, Any]:
+    """All that was measured; times in seconds, memory in bytes."""
+    return {
+        "device": machine.name,
+        "versions": machine.versions,
+        "threads": 1,
+        "results": [
+            vars(row) | {"ratio": row.ratio, "memory": row.memory, "below": row.below}
+            for row in sorted(rows, key=lambda row: row.ratio)
+        ],
+        "left_out": left_out,
+    }
+
+
+def run(only: list[str], output: Path | None, console: Console, messages: Console) -> None:
+    """Measures the corners and prints their table.
+
+    Args:
+        only: beginnings of op names; all ops without any, and ``tiny`` for the tiny calls.
+        output: folder for ``corners-<device>.json`` and ``.md``.
+        console: for the table.
+        messages: for progress.
+
+    Raises:
+        ValueError: no op of such a name.
+        ImportError: no torchvision to compare with.
+    """
+    wanted = tuple(only)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows, left_out = _measure_all(wanted, messages)
+    finally:
+        torch.set_num_threads(before)
+    if not rows:
+        raise ValueError(f"no corners of {', '.join(only)}; there are those of {', '.join(OPS)}")
+    machine = machine_of(torch.device("cpu"))
+    table = markdown(machine, rows, left_out)
+    console.print(table)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        stem = "corners-" + re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
+        data = to_json(machine, rows, left_out)
+        (output / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
+        (output / f"{stem}.md").write_text(table)
+
+
+def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row], list[str]]:
+    rows, left_out = [], []
+    for corner in corners(wanted):
+        name = f"{corner.op} {corner.direction}, {corner.name()} {corner.layout} {corner.dtype}"
+        messages.print(name)
+        row = measure(corner)
+        if row is None:
+            left_out.append(f"`{name}`: torchvision takes more than {LIMIT_SECONDS:.0f} s")
+        else:
+            rows.append(row)
+    for op in OPS:
+        if not wanted or op.startswith(wanted):
+            left_out += [f"`{op}`: no row has {pair}" for pair in covering(op)[1]]
+    if not wanted or "tiny".startswith(wanted):
+        for case in tiny():
+            messages.print(f"{case.op}, {case.name}")
+            rows.append(measure_tiny(case))
+    return rows, left_out

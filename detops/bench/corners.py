@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""The rows of `detops bench corners`: RoI ops far from the usual 256 channels and 500 small RoIs.
+
+The full product of what can vary is too large. Of each op, every pair of values of two factors
+meets in some row, unless torchvision alone would take too long or too much memory for it: a design
+of strength two, made by :func:`covering`. Rows that a review named come on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Any
+
+import torch
+
+OPS = (
+    "roi_align",
+    "multiscale_roi_align",
+    "roi_align_rotated",
+    "roi_pool",
+    "ps_roi_align",
+    "ps_roi_pool",
+)
+LIMIT_SECONDS = 2.0
+LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Corner:
+    """One row: an op, and a value of each factor."""
+
+    op: str
+    direction: str = "forward"
+    layout: str = "NCHW"
+    dtype: str = "float32"
+    channels: int = 1  # of the output
+    rois: int = 1
+    extent: str = "half"  # side of a RoI: 2 pixels, half the map's, the whole map's
+    sampling: int = 2  # 0: adaptive
+    size: int = 7  # side of the output
+    side: int = 512  # of the map
+    images: int = 1
+
+    def name(self) -> str:
+        """What the table says of it, but for the op, the direction, the layout and the dtype."""
+        bins = f"{self.size}x{self.size}"
+        sampling = f"sampling {self.sampling}" if self.sampling else "adaptive"
+        extent = {"2": "of 2 pixels", "half": "of half the map", "whole": "of the whole map"}
+        parts = [
+            f"{self.channels} channel{'s' * (self.channels > 1)}",
+            f"{self.rois:,} RoI{'s' * (self.rois > 1)} {extent[self.extent]}",
+            bins,
+            *([] if self.op in ("roi_pool", "ps_roi_pool") else [sampling]),
+            f"{f'{self.images} x ' * (self.images > 1)}{self.side}x{self.side}",
+        ]
+        return ", ".join(parts)
+
+    def roi_side(self) -> float:
+        """Side of a RoI, in pixels of the map."""
+        return {"2": 2.0, "half": self.side / 2, "whole": float(self.side)}[self.extent]
+
+    def map_channels(self) -> int:
+        """Channels of the map: a position-sensitive op has one per bin of the output."""
+        return self.channels * (self.size**2 if self.op.startswith("ps_") else 1)
+
+
+LEVELS: dict[str, tuple] = {
+    "direction": ("forward", "backward"),
+    "layout": ("NCHW", "channels_last"),
+    "dtype": ("float32", "bfloat16"),
+    "channels": (1, 3, 16, 64, 256),
+    "rois": (1, 4, 20, 100, 1000),
+    "extent": ("2", "half", "whole"),
+    "sampling": (2, 0),
+    "size": (1, 7, 28, 512),
+    "side": (64, 512),
+}
+
+NAMED = (
+    *(Corner("roi_align", channels=c, rois=20, sampling=s) for c in (1, 3) for s in (2, 0)),
+    Corner("roi_align", channels=64, rois=4),
+    Corner("roi_align", channels=256, rois=1, side=200),
+    Corner("roi_align", channels=256, rois=4, side=200),
+    Corner("roi_align", "backward", "channels_last", channels=16, rois=8),
+    Corner("roi_pool", channels=3, rois=20),
+    Corner("roi_align", rois=1, size=2048),
+    Corner("roi_align", "backward", rois=1, size=2048),
+    # The mask loss of Mask R-CNN: a mask each, pooled to a target.
+    Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20, extent="2"),
+    Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20),
+)
+
+
+def estimate(corner: Corner) -> tuple[float, float]:
+    """Seconds and bytes that torchvision takes at least, roughly, to leave out the hopeless."""
+    count = corner.sampling or max(1, -(-int(corner.roi_side()) // corner.size))
+    bins = corner.size**2
+    samples = bins * count**2
+    if corner.op.endswith("roi_pool"):
+        samples = max(bins, int(corner.roi_side()) ** 2)
+    per_sample = {"forward": 2e-9, "backward": 8e-9}[corner.direction]
+    map_size = corner.images * corner.map_channels() * corner.side**2
+    pooled = corner.rois * corner.channels * bins
+    seconds = corner.rois * samples * (corner.channels * per_sample + 5e-9) + map_size * 2e-10
+    table = 32 * samples if "align" in corner.op and not corner.op.startswith("ps_") else 0
+    copies = 2 if corner.layout == "channels_last" or corner.dtype != "float32" else 1
+    return seconds, 4.0 * copies * (map_size + 2 * pooled) + table
+
+
+def feasible(corner: Corner) -> bool:
+    """Whether torchvision may be asked for this row at all."""
+    if corner.op in ("roi_pool", "ps_roi_pool") and corner.sampling != 2:
+        return False  # without samples: one value stands for both
+    if corner.op == "roi_align_rotated":
+        if corner.sampling != 2 or corner.dtype != "float32":
+            return False  # the composition that it is compared with has a fixed number of samples
+        # It holds all samples of all channels at once, several times over.
+        samples = corner.rois * 4 * corner.size**2 * (corner.channels + 8)
+        if 8.0 * samples > LIMIT_BYTES:
+            return False
+    seconds, size = estimate(corner)
+    return seconds <= LIMIT_SECONDS and size <= LIMIT_BYTES
+
+
+def covering(op: str) -> tuple[list[Corner], list[str]]:
+    """The rows of one op, and the pairs of values that no feasible row has.
+
+    Greedy: the next row is the first of those that meet most pairs that were not met yet.
+    """
+    names = list(LEVELS)
+    values = [LEVELS[name] for name in names]
+    every = [Corner(op, **dict(zip(names, row, strict=True))) for row in product(*values)]
+    rows = [corner for corner in every if feasible(corner)]
+    place = torch.tensor(
+        [[LEVELS[n].index(getattr(corner, n)) for n in names] for corner in rows]
+    ).view(-1, len(names))
+    most = max(map(len, values))
+    pairs = list(combinations(range(len(names)), 2))
+    ids = torch.stack(
+        [(i * most + place[:, a]) * most + place[:, b] for i, (a, b) in enumerate(pairs)], 1
+    )
+    met = torch.ones(len(pairs) * most * most, dtype=torch.bool)
+    met[ids.flatten()] = False
+    chosen = []
+    while not bool(met.all()):
+        best = int((~met[ids]).sum(1).argmax())
+        chosen.append(rows[best])
+        met[ids[best]] = True
+    reached = set(ids.flatten().tolist())
+    missing = [
+        f"{names[a]} {x} with {names[b]} {y}"
+        for i, (a, b) in enumerate(pairs)
+        for k, x in enumerate(values[a])
+        for m, y in enumerate(values[b])
+        if (i * most + k) * most + m not in reached
+    ]
+    return chosen, missing
+
+
+def corners(only: tuple[str, ...] = ()) -> Iterator[Corner]:
+    """All rows of the ops whose name begins with one of ``only``, or of all."""
+    for op in OPS:
+        if only and not op.startswith(only):
+            continue
+        yield from (corner for corner in NAMED if corner.op == op)
+        yield from covering(op)[0]
+
+
+def narrowed(corner: Corner) -> Corner:
+    """The same row on a small map with few RoIs, for tests."""
+    small: dict[str, Any] = {"side": min(corner.side, 24), "size": min(corner.size, 7), "images": 1}
+    small |= {"rois": min(corner.rois, 3), "channels": min(corner.channels, 3)}
+    return replace(corner, **small)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""Other names for the categories of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ClassMap = Mapping[str, str]
+
+
+def read_class_map(text: str) -> dict[str, str]:
+    """New names by old ones, as a command line gives them.
+
+    Args:
+        text: "Tree=tree,Auto=car", or a YAML or JSON file of such pairs, which names with commas or
+            equals signs need.
+
+    Raises:
+        ValueError: it is neither, or gives one category two names.
+    """
+    pairs = _from_file(Path(text)) if "=" not in text or Path(text).is_file() else _parsed(text)
+    seen: set[str] = set()
+    for old, new in pairs:
+        if not (isinstance(old, str) and isinstance(new, str) and old and new):
+            raise ValueError(f"class map {text}: expected names, got {old!r}: {new!r}")
+        if old.casefold() in seen:
+            raise ValueError(f"class map {text}: two names for {old!r}")
+        seen.add(old.casefold())
+    return dict(pairs)
+
+
+def renamed(names: Sequence[str], class_map: ClassMap, where: object) -> list[str]:
+    """The names with those changed that the map has, whatever their case.
+
+    Args:
+        names: of the categories.
+        class_map: new names by old ones.
+        where: whose names they are, for messages.
+
+    Raises:
+        ValueError: neither an old name nor its new one is among the names.
+    """
+    known = {name.casefold() for name in names}
+    for old, new in class_map.items():
+        if not {old.casefold(), new.casefold()} & known:
+            raise ValueError(f"{where}: no category {old!r} to be named {new!r}; it has {names}")
+    changes = {old.casefold(): new for old, new in class_map.items()}
+    return [changes.get(name.casefold(), name) for name in names]
+
+
+def _parsed(text: str) -> list[tuple[Any, Any]]:
+    pairs = []
+    for part in text.split(","):
+        old, _, new = (piece.strip() for piece in part.partition("="))
+        pairs.append((old, new))
+    return pairs
+
+
+def _from_file(path: Path) -> list[tuple[Any, Any]]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(
+            f"class map: expected pairs as in Tree=tree,Auto=car, or a file of them, got {path} "
+            f"({error.strerror})"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"class map {path}: neither YAML nor JSON ({reason})") from error
+    if not isinstance(values, dict) or not values:
+        raise ValueError(f"class map {path}: expected pairs of names, got {values!r}")
+    return list(values.items())

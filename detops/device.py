@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+"""Where to compute."""
+
+from __future__ import annotations
+
+import torch
+
+
+def choose_device(device: str | torch.device | None = None) -> torch.device:
+    """The device that is asked for; by default the CUDA device if there is one, else the CPU.
+
+    Args:
+        device: cpu, cuda, or cuda:<number>.
+
+    Raises:
+        ValueError: it is none of these, or is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device is None:
+        return torch.device("cuda" if count else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = None
+    if place is None or place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected cpu, cuda or cuda:<number>, got {str(device)!r}")
+    if place.type == "cuda" and (place.index or 0) >= count:
+        raise ValueError(f"device: expected one of the {count} CUDA devices there are, got {place}")
+    return place

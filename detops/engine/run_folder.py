@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""The output folder of a training: its lock and its last checkpoints."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    DamagedCheckpointError,
+    OutputError,
+    is_sealed,
+    load_checkpoint,
+    save_checkpoint,
+    sync_folder,
+    writing,
+)
+
+KEPT = 3
+NUMBERED = re.compile(r"checkpoint_(\d+)\.pt")
+
+
+class RunFolder:
+    """Where a training writes: `checkpoint_000100.pt` after step 100, the last three of them.
+
+    `checkpoint.pt` is a link to the newest. Version 0.1.0 wrote a file of that name and no other.
+
+    Args:
+        path: the folder; need not be there.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.newest = self.path / "checkpoint.pt"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder if it is missing, and keeps other runs out of it.
+
+        The lock is the operating system's and goes with the process, however that ends.
+
+        Raises:
+            OutputError: the folder cannot be made or written into, or another run has it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"{self.path}: the output must be a folder, this is a file")
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / "run.lock"
+        with writing(file):
+            number = self._lock(file)
+        try:
+            yield
+        finally:
+            # Before the lock goes, else the file could be another run's already.
+            file.unlink(missing_ok=True)
+            os.close(number)
+
+    def _lock(self, file: Path) -> int:
+        while True:
+            number = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                # Unlike flock's, this lock is not inherited by the data workers, which outlive a
+                # killed run by some seconds.
+                fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                current = os.path.samestat(os.fstat(number), os.stat(file))
+            except (BlockingIOError, PermissionError) as error:
+                holder = os.read(number, 200).decode(errors="replace").strip()
+                os.close(number)
+                raise OutputError(
+                    f"{self.path}: another run is writing here ({holder or 'just started'}; "
+                    f"{file}): stop it first, or give another --output"
+                ) from error
+            except FileNotFoundError:
+                current = False
+            if current:
+                os.ftruncate(number, 0)
+                os.write(number, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                return number
+            # Its holder has just left, and taken the file along.
+            os.close(number)
+
+    def numbered(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.path / f"checkpoint_{step:06}.pt"
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints there are, newest first."""
+        steps = self._steps()
+        found = [steps[step] for step in sorted(steps, reverse=True)]
+        # Of 0.1.0, or a link that was copied as a file.
+        return [*found, self.newest] if _is_regular(self.newest) else found
+
+    def _steps(self) -> dict[int, Path]:
+        if not self.path.is_dir():
+            return {}
+        names = ((NUMBERED.fullmatch(path.name), path) for path in self.path.iterdir())
+        return {int(name[1]): path for name, path in names if name is not None}
+
+    def save(self, step: int, checkpoint: Checkpoint) -> None:
+        """Writes the checkpoint of a step, then removes what is older than the last three.
+
+        Those of later steps go, too: training went back behind them.
+
+        Raises:
+            OutputError: the file cannot be written; those there were are whole.
+        """
+        # Under one name, so that what a killed run leaves is overwritten.
+        temporary = self.path / "checkpoint.pt.tmp"
+        save_checkpoint(self.numbered(step), checkpoint, temporary)
+        self._point_to_newest(step)
+        steps = self._steps()
+        kept = sorted((number for number in steps if number <= step), reverse=True)[:KEPT]
+        for number, path in steps.items():
+            if number not in kept:
+                path.unlink(missing_ok=True)
+
+    def _point_to_newest(self, step: int) -> None:
+        link = self.path / "checkpoint.pt.link"
+        # Some file systems have no links; --resume needs none.
+        with suppress(OSError):
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.numbered(step).name)
+            os.replace(link, self.newest)
+            sync_folder(self.path)
+
+    def number(self, step: int) -> None:
+        """Gives the checkpoint of 0.1.0, which is of this step, a name like the others'."""
+        with writing(self.newest):
+            os.replace(self.newest, self.numbered(step))
+        self._point_to_newest(step)
+
+    def newest_sound(
+        self, check: Callable[[Checkpoint, Path], Any], tell: Callable[[str], None]
+    ) -> tuple[Path, Checkpoint]:
+        """The newest checkpoint that is not damaged.
+
+        Args:
+            check: called with a checkpoint and its path; raises DamagedCheckpointError for
+                contents that no training writes.
+            tell: called with a line for each that is passed over, and for one without a seal.
+
+        Raises:
+            CheckpointError: there is none, or all are damaged.
+        """
+        reasons = []
+        for path in self.checkpoints():
+            try:
+                checkpoint = load_checkpoint(path)
+                check(checkpoint, path)
+            except DamagedCheckpointError as error:
+                reasons.append(str(error))
+                continue
+            for reason in reasons:
+                tell(f"{reason}: passed over")
+            if not is_sealed(path):
+                tell(
+                    f"{path}: written by detops 0.1.0, without a digest: only the checksums of its "
+                    "parts could be compared"
+                )
+            return path, checkpoint
+        if not reasons:
+            raise CheckpointError(f"{self.newest}: no such checkpoint file")
+        raise CheckpointError(
+            f"{self.path}: none of its checkpoints can be used: {'; '.join(reasons)}"
+        )
+
+    def set_aside(self, step: int) -> list[Path]:
+        """Renames the checkpoints of this step and later ones, whose weights have diverged."""
+        moved = []
+        for number, path in sorted(self._steps().items()):
+            if number >= step:
+                aside = path.with_suffix(".diverged")
+                with writing(aside):
+                    os.replace(path, aside)
+                moved.append(aside)
+        left = self._steps()
+        if moved and left:
+            self._point_to_newest(max(left))
+        elif moved:
+            self.newest.unlink(missing_ok=True)
+        return moved
+
+
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

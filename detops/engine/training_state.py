@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""What a checkpoint holds for training to go on from, checked before any of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoint import Checkpoint, CheckpointError, DamagedCheckpointError
+
+# What PyTorch's optimizers keep for a parameter.
+STATE_OF = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether there is neither infinity nor NaN in any of them."""
+    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+
+
+def check_training_state(checkpoint: Checkpoint, path: Path) -> None:
+    """Refuses contents that no training writes.
+
+    Raises:
+        CheckpointError: there are weights only.
+        DamagedCheckpointError: something is missing, of another type or not finite; says what.
+    """
+    if "training" not in checkpoint:
+        raise CheckpointError(f"{path}: holds weights only; training cannot resume from it")
+    training = checkpoint["training"]
+
+    def need(holds: bool, what: str) -> None:
+        if not holds:
+            raise DamagedCheckpointError(f"{path}: damaged: {what}")
+
+    need(isinstance(training, Mapping), "its 'training' is not a table")
+    for key in ("step", "seed"):
+        value = training.get(key)
+        need(_is_count(value), f"its {key} is {_shown(value)}, not a whole number from 0 on")
+    names = checkpoint["names"]
+    need(all(isinstance(name, str) for name in names), "its names are not all text")
+    _need_weights(checkpoint["model"], "model", need)
+    if "raw_model" in training or "averaged_steps" in training:
+        _need_weights(training.get("raw_model"), "raw_model", need)
+        count = training.get("averaged_steps")
+        whole = isinstance(count, Tensor) and count.numel() == 1 and not count.is_floating_point()
+        need(whole and int(count) >= 0, f"its averaged_steps is {_shown(count)}")
+    optimizer = training.get("optimizer")
+    need(isinstance(optimizer, Mapping), f"its optimizer is {_shown(optimizer)}")
+    state, groups = optimizer.get("state"), optimizer.get("param_groups")
+    need(isinstance(state, Mapping), f"its optimizer's state is {_shown(state)}")
+    sound = isinstance(groups, list) and all(
+        isinstance(g, Mapping) and isinstance(g.get("params"), list) for g in groups
+    )
+    need(sound, f"its optimizer's param_groups are {_shown(groups)}")
+    for number, values in state.items():
+        need(isinstance(values, Mapping), f"its optimizer's state of {number} is {_shown(values)}")
+        tensors = [value for value in values.values() if isinstance(value, Tensor)]
+        need(all_finite(tensors), f"its optimizer's state of {number} is not finite")
+
+
+def _need_weights(state: Any, name: str, need: Any) -> None:
+    sound = isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values())
+    need(sound, f"its {name} is not a table of tensors")
+    need(all_finite(state.values()), f"its {name} is not finite: training had diverged")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "missing"
+    return repr(value) if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], path: Path
+) -> None:
+    """Takes up what an optimizer had gathered; its settings stay, since the config decides them.
+
+    Args:
+        optimizer: over the same parameters.
+        saved: its `state_dict`, which `check_training_state` has passed.
+        path: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: it is of other parameters or of another kind of optimizer.
+    """
+
+    def need(holds: bool, what: str) -> None:
+        if not holds:
+            raise CheckpointError(f"{path}: does not fit the optimizer: {what}")
+
+    groups = optimizer.state_dict()["param_groups"]
+    sizes, theirs = ([len(g["params"]) for g in gs] for gs in (groups, saved["param_groups"]))
+    need(sizes == theirs, f"groups of {theirs} parameters, the model has {sizes}")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known = STATE_OF[type(optimizer)]
+    for number, values in saved["state"].items():
+        need(_is_count(number) and number < len(parameters), f"a parameter {number!r}")
+        need(
+            values.keys() == known,
+            f"{', '.join(map(str, values))} where {type(optimizer).__name__} has "
+            f"{', '.join(sorted(known))} (SOLVER.OPTIMIZER)",
+        )
+        for key, value in values.items():
+            shape = torch.Size() if key == "step" else parameters[number].shape
+            # SGD without momentum keeps None.
+            fits = value is None if not isinstance(value, Tensor) else value.shape == shape
+            need(fits, f"{key} of parameter {number} is not of shape {list(shape)}")
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})

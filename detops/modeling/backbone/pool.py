@@ -1,0 +1,25 @@
+"""Max-pooling to half the size."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..symbolic import exporting, surely
+
+
+def max_pool(x: Tensor, kernel: int) -> Tensor:
+    """The largest of ``kernel`` x ``kernel`` pixels around every other one.
+
+    Args:
+        x: ``[N, C, H, W]``.
+        kernel: odd.
+
+    Returns:
+        ``[N, C, H / 2, W / 2]``, rounded up.
+    """
+    border = kernel // 2
+    if not exporting() or all(surely(side % 2 == 0) for side in x.shape[-2:]):
+        return F.max_pool2d(x, kernel, 2, border)
+    # torch's own asks whether the sides are even, and the graph would be for such images alone.
+    x = F.pad(x, [border] * 4, value=-torch.inf)
+    return x.unfold(2, kernel, 2).unfold(3, kernel, 2).amax((-2, -1))

@@ -1,0 +1,71 @@
+// Tests that the emulation shows what a GPU would leave undefined. Exits with the number of
+// failures; see tests/test_cuda_emulation.py.
+#include "../../csrc/cuda/emulation/emulation.h"
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "expect.h"
+
+using namespace detops::cuda::emulation;
+
+namespace {
+
+// What running a kernel on two blocks complains of.
+template <typename Kernel>
+const char* complaint(unsigned threads, const Kernel& kernel) {
+  static char message[200];
+  try {
+    run(dim3(2), threads, 0, kernel);
+  } catch (const std::runtime_error& error) {
+    std::strncpy(message, error.what(), sizeof(message) - 1);
+    return message;
+  }
+  return "";
+}
+
+template <typename T>
+void read_before_written() {
+  bool all_nan = true;
+  const char* message = complaint(64, [&] {
+    __shared__ T values[64];
+    all_nan = all_nan && std::isnan(values[threadIdx.x]);
+    __syncthreads();
+    values[threadIdx.x] = 1;  // which the next block must not find
+  });
+  EXPECT(all_nan && *message == '\0');
+}
+
+void written_before_read() {
+  int wrong = 0;
+  const char* message = complaint(64, [&] {
+    __shared__ int values[64];
+    values[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    wrong += values[63 - threadIdx.x] != static_cast<int>(63 - threadIdx.x);
+  });
+  EXPECT(wrong == 0 && *message == '\0');
+}
+
+void votes() {
+  const auto vote = [] { __ballot_sync(0xffffffffu, true); };
+  EXPECT(*complaint(64, vote) == '\0');
+  EXPECT(std::strstr(complaint(40, vote), "voted") != nullptr);
+  const auto some_leave = [&] {
+    if (threadIdx.x == 35) return;
+    vote();
+  };
+  EXPECT(std::strstr(complaint(64, some_leave), "voted") != nullptr);
+  EXPECT(*complaint(64, vote) == '\0');  // the next kernel is not to blame
+}
+
+}  // namespace
+
+int main() {
+  read_before_written<float>();
+  read_before_written<double>();
+  written_before_read();
+  votes();
+  return failures;
+}

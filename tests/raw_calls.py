@@ -1,0 +1,209 @@
+"""One small valid call of every op of the schema list, by the names of its arguments."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Arguments = dict[str, Any]
+
+H, W, SCALE = 6, 7, 0.5
+CONVOLVED = dict(kW=3, kH=3, dW=1, dH=1, padW=1, padH=1, dilationW=1, dilationH=1, group=1)
+MODULATED = dict(
+    kernel_h=3,
+    kernel_w=3,
+    stride_h=1,
+    stride_w=1,
+    pad_h=1,
+    pad_w=1,
+    dilation_h=1,
+    dilation_w=1,
+    group=1,
+    deformable_group=1,
+    with_bias=True,
+)
+
+
+def schema_ops() -> list[str]:
+    """All names of ``torch.ops.detops``."""
+    names = torch._C._dispatch_get_all_op_names()
+    return sorted(n.removeprefix("detops::") for n in names if n.startswith("detops::"))
+
+
+def arguments() -> dict[str, Arguments]:
+    """Fresh arguments for each op, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator)
+
+    low = 8 * random(5, 2)
+    boxes = torch.cat([low, low + 1 + 5 * random(5, 2)], 1)
+    others = boxes + random(5, 4) / 4
+    rotated = torch.cat([low, 1 + 5 * random(5, 2), 90 * random(5, 1)], 1)
+    scores, idxs = random(5), torch.tensor([0, 1, 0, 1, 1])
+    rois = torch.cat([torch.tensor([[0.0], [1], [0], [1], [1]]), boxes], 1)
+    turned = torch.cat([rois[:, :1], rotated], 1)
+    x = random(2, 3, H, W)
+    size = dict(pooled_height=2, pooled_width=3)
+    of_map = dict(batch_size=2, channels=3, height=H, width=W)
+    scaled, grad = dict(boxes=rois, spatial_scale=SCALE), random(5, 3, 2, 3)
+    pooled = dict(input=x, **scaled, **size)
+    unpooled = dict(grad=grad, **scaled, **size, **of_map)
+    turning = dict(spatial_scale=SCALE, boxes=turned)
+    planes = dict(input=random(2, 12, H, W))
+    ungrouped = unpooled | dict(grad=random(5, 2, 2, 3), channels=12)
+    pyramid = dict(canonical_scale=4.0, canonical_level=4, aligned=True, sampling_ratio=2)
+    window = dict(stride=[1, 1], padding=[1, 1], dilation=[1, 1])
+    conv = dict(
+        input=x,
+        offset=random(2, 18, H, W) - 0.5,
+        mask=random(2, 9, H, W),
+        weight=random(4, 3, 3, 3) - 0.5,
+        bias=random(4),
+    )
+    parts = dict(spatial_scale=SCALE, group_size=2, part_size=2, sample_per_part=2, trans_std=0.1)
+    moved = dict(input=planes["input"], boxes=rois, offset=random(5, 2, 2, 2) - 0.5)
+    shapes = torch.tensor([[3, 4], [2, 2]])
+    attended = dict(
+        value=random(2, 16, 2, 4),
+        spatial_shapes=shapes,
+        level_start_index=torch.tensor([0, 12]),
+        sampling_locations=random(2, 3, 2, 2, 2, 2),
+        attention_weights=random(2, 3, 2, 2, 2),
+    )
+    pair = dict(boxes1=boxes, boxes2=others)
+    coder = dict(anchors=others, weights=[1.0, 1.0, 2.0, 2.0])
+    classified = dict(inputs=random(4, 3) - 0.5, targets=(random(4, 3) > 0.5).float())
+    focal = dict(alpha=0.25, gamma=2.0)
+    mlp = dict(
+        input=random(4, 5),
+        hidden_weights=random(6, 5) - 0.5,
+        hidden_bias=random(1, 6),
+        output_weights=random(2, 6) - 0.5,
+        output_bias=random(1, 2),
+    )
+    cell = dict(
+        input=random(4, 3), weights=random(15, 8) - 0.5, bias=random(15), h=random(4, 5)
+    ) | dict(c=random(4, 5))
+    steps = cell | dict(input=random(2, 4, 3))
+    states, cells, gates = torch.ops.detops.lltm_forward(**steps)
+    _, argmax = torch.ops.detops.roi_pool_forward(**pooled)
+    deforming = dict(size, output_channels=3, **parts) | moved
+    _, count = torch.ops.detops.deform_psroi_pool_forward(**deforming)
+    decay = dict(sigma=0.5, min_score=0.01, method="gaussian")
+    scored = dict(boxes=boxes, scores=scores)
+    columns, output = torch.zeros(3), torch.zeros(2, 4, H, W)
+    out_grad = random(2, 4, H, W) - 0.5
+    family = dict(input=conv["input"], offset=conv["offset"], gradOutput=out_grad, columns=columns)
+    convolved = CONVOLVED | dict(deformable_group=1, im2col_step=64)
+    modulated = {k: conv[k] for k in ("input", "weight", "bias", "offset", "mask")}
+    modulated |= dict(columns=columns, ones=columns)
+    ps_options = dict(no_trans=0, spatial_scale=SCALE, output_dim=3, group_size=2, pooled_size=2)
+    ps_options |= dict(part_size=2, sample_per_part=2, trans_std=0.1)
+    ps_family = dict(input=planes["input"], bbox=rois, trans=moved["offset"])
+    targets = dict(targets=torch.tensor([0, 1, 3, -1]), num_classes=3)
+    return {
+        "check_nms": scored | dict(idxs=idxs, iou_threshold=0.3, columns=4),
+        "nms": scored | dict(iou_threshold=0.3),
+        "batched_nms": scored | dict(idxs=idxs, iou_threshold=0.3),
+        "nms_padded": scored | dict(idxs=idxs, iou_threshold=0.3, max_output=4),
+        "nms_rotated": dict(boxes=rotated, scores=scores, iou_threshold=0.3),
+        "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, iou_threshold=0.3),
+        "check_soft_nms": scored | dict(iou_threshold=0.3, **decay),
+        "soft_nms": scored | dict(iou_threshold=0.3, **decay),
+        "check_matrix_nms": scored | dict(idxs=idxs, **decay),
+        "matrix_nms": scored | dict(idxs=idxs, **decay),
+        "roi_align_forward": pooled | dict(sampling_ratio=2, aligned=True),
+        "roi_align_backward": unpooled | dict(sampling_ratio=2, aligned=True),
+        "multiscale_roi_align_forward": dict(
+            inputs=[x, random(2, 3, 3, 4)], boxes=rois, spatial_scales=[0.5, 0.25], **size
+        )
+        | pyramid,
+        "multiscale_roi_align_backward": dict(
+            {k: v for k, v in unpooled.items() if k not in ("spatial_scale", "height", "width")},
+            spatial_scales=[0.5, 0.25],
+            heights=[H, 3],
+            widths=[W, 4],
+            **pyramid,
+        ),
+        "roi_align_rotated_forward": pooled | turning | dict(sampling_ratio=2),
+        "roi_align_rotated_backward": unpooled | turning | dict(sampling_ratio=2),
+        "roi_pool_forward": pooled,
+        "roi_pool_backward": unpooled | dict(input=x, argmax=argmax),
+        "ps_roi_align_forward": pooled | planes | dict(sampling_ratio=2),
+        "ps_roi_align_backward": ungrouped | dict(sampling_ratio=2),
+        "ps_roi_pool_forward": pooled | planes,
+        "ps_roi_pool_backward": ungrouped,
+        "deform_psroi_pool_forward": deforming,
+        "deform_psroi_pool_backward": moved | parts | dict(grad=grad, count=count),
+        "masks_to_rle": dict(masks=random(3, H, W) > 0.5),
+        "deform_conv2d_forward": conv | window,
+        "deform_conv2d_backward": conv
+        | window
+        | dict(grad=out_grad, wanted=[True] * 5, edge_gradient=True),
+        "ms_deform_attn_forward": attended,
+        "ms_deform_attn_backward": attended | dict(grad=random(2, 3, 8)),
+        "box_iou_forward": pair | dict(kind="giou", eps=1e-7),
+        "box_iou_backward": pair | dict(grad=random(5, 5), kind="ciou", eps=1e-7),
+        "box_iou_loss_forward": pair | dict(kind="giou", eps=1e-7),
+        "box_iou_loss_backward": pair | dict(grad=random(5), kind="ciou", eps=1e-7),
+        "match_boxes": pair,
+        "box_iou_rotated": dict(boxes1=rotated, boxes2=rotated + random(5, 5)),
+        "encode_boxes_forward": dict(boxes=boxes, **coder),
+        "encode_boxes_backward": dict(grad=random(5, 4), boxes=boxes, **coder),
+        "decode_boxes_forward": dict(deltas=random(5, 8), clip=4.0, **coder),
+        "decode_boxes_backward": dict(grad=random(5, 8), deltas=random(5, 8), clip=4.0, **coder),
+        "sigmoid_focal_loss_forward": classified | focal,
+        "sigmoid_focal_loss_sum": classified | focal,
+        "sigmoid_focal_loss_backward": classified | focal | dict(grad=random(4, 3)),
+        "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
+        "paste_masks_in_image": dict(
+            masks=random(5, 1, 3, 3), boxes=boxes, height=9, width=8, threshold=0.5
+        ),
+        "axpy": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
+        "axpy_forward": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
+        "axpy_backward": dict(grad=random(3, 4), alpha=2.0),
+        "gdh": dict(x=random(3, 4).t()),
+        "gdh_forward": dict(x=random(3, 4).t()),
+        "mlp": mlp,
+        "mlp_forward": mlp,
+        "mlp_backward": dict(grad=random(4, 2), hidden=random(4, 6), input_wanted=True)
+        | {k: mlp[k] for k in ("input", "hidden_weights", "output_weights")},
+        "lltm_cell": cell,
+        "lltm": steps,
+        "lltm_forward": steps,
+        "lltm_backward": {k: v for k, v in steps.items() if k != "bias"}
+        | dict(grad_output=random(2, 4, 5), grad_h=random(4, 5), grad_c=random(4, 5))
+        | dict(output=states, cells=cells, gates=gates, input_wanted=True, h_wanted=True),
+        "box_area": dict(boxes=boxes, fmt="xyxy"),
+        "box_convert": dict(boxes=boxes, in_fmt="xyxy", out_fmt="xywh"),
+        "clip_boxes_to_image": dict(boxes=boxes, height=H, width=W),
+        "remove_small_boxes": dict(boxes=boxes, min_size=3.0),
+        "deform_conv_forward": convolved
+        | dict(input=x, weight=conv["weight"], offset=conv["offset"], output=output)
+        | dict(columns=columns, ones=columns),
+        "deform_conv_backward_input": convolved
+        | family
+        | dict(weight=conv["weight"], gradInput=torch.zeros(0), gradOffset=torch.zeros(0)),
+        "deform_conv_backward_parameters": convolved
+        | family
+        | dict(gradWeight=torch.zeros(4, 3, 3, 3), ones=columns, scale=1.0),
+        "modulated_deform_conv_forward": MODULATED | modulated | dict(output=output),
+        "modulated_deform_conv_backward": MODULATED
+        | modulated
+        | dict(grad_input=torch.zeros(0), grad_weight=torch.zeros(4, 3, 3, 3))
+        | dict(grad_bias=torch.zeros(4), grad_offset=torch.zeros(0), grad_mask=torch.zeros(0))
+        | dict(grad_output=out_grad),
+        "deform_psroi_pooling_forward": ps_options
+        | ps_family
+        | dict(out=torch.zeros(0), top_count=torch.zeros(0)),
+        "deform_psroi_pooling_backward": ps_options
+        | ps_family
+        | dict(out_grad=random(5, 3, 2, 2), top_count=torch.full((5, 3, 2, 2), 4.0))
+        | dict(input_grad=torch.zeros(2, 12, H, W), trans_grad=torch.zeros(5, 2, 2, 2)),
+        "sigmoid_focalloss_forward": targets | focal | dict(logits=random(4, 3)),
+        "sigmoid_focalloss_backward": targets
+        | focal
+        | dict(logits=random(4, 3), d_losses=random(4, 3)),
+    }

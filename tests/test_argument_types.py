@@ -1,0 +1,144 @@
+"""What torchvision takes is taken, and gives what it gives there."""
+
+import inspect
+
+import pytest
+import torch
+import torchvision
+
+import detops
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+OVERLAPS = ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou")
+LOSSES = ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss")
+# Within reach of torchvision's differences in int8 and uint8.
+WHOLE = torch.tensor([[0, 0, 10, 10], [2, 2, 12, 14], [0, 0, 90, 99], [50, 60, 51, 61]])
+OTHER = torch.tensor([[1, 0, 9, 12], [40, 40, 100, 90]])
+
+
+def test_names_and_defaults_are_torchvisions():
+    # With reasons in the README's list of differences, or another thing of the same name (MLP).
+    other = {"paste_masks_in_image", "MLP"}
+    compared = 0
+    for name in detops.ops.__all__:
+        theirs = getattr(torchvision.ops, name, None)
+        if theirs is None or name in other:
+            continue
+        ours = inspect.signature(getattr(detops, name)).parameters.values()
+        theirs = inspect.signature(theirs).parameters.values()
+        assert [(p.name, p.kind, p.default) for p in ours] == [
+            (p.name, p.kind, p.default) for p in theirs
+        ], name
+        compared += 1
+    assert compared >= 25
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_integer_boxes_in_overlaps(name, dtype):
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    expected = theirs(WHOLE, OTHER)
+    found = ours(WHOLE.to(dtype), OTHER.to(dtype))
+    assert found.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+    for floating in (torch.float16, torch.float32, torch.float64):
+        expected = theirs(WHOLE, OTHER.to(floating))
+        found = ours(WHOLE.to(dtype), OTHER.to(floating))
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_integer_boxes_of_a_format_and_in_batches():
+    # Half of an odd side is no whole number.
+    boxes = torch.tensor([[10, 10, 7, 5], [12, 9, 3, 8]])
+    for fmt in ("xywh", "cxcywh"):
+        expected = torchvision.ops.box_iou(boxes.float(), boxes.float(), fmt=fmt)
+        torch.testing.assert_close(detops.box_iou(boxes, boxes, fmt=fmt), expected)
+    batch = torch.stack([WHOLE, WHOLE.flip(0)])
+    expected = torchvision.ops.box_iou(batch, OTHER)
+    torch.testing.assert_close(detops.box_iou(batch, OTHER), expected)
+
+
+def test_integers_are_not_rounded_before_they_are_compared():
+    side = 2**25  # where float32 has no odd numbers
+    boxes = torch.tensor([[side, 0, side + 1, 1], [side + 1, 0, side + 2, 1]])
+    assert torch.equal(detops.box_iou(boxes, boxes), torch.eye(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
+def test_boxes_of_other_dtypes_are_refused_by_name(dtype):
+    for name in OVERLAPS:
+        with pytest.raises(RuntimeError, match="boxes1 must be float32"):
+            getattr(detops, name)(WHOLE.to(dtype), OTHER.float())
+    for name in LOSSES:
+        with pytest.raises(RuntimeError, match="boxes1 must be float32"):
+            getattr(detops, name)(WHOLE.to(dtype), WHOLE.float())
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_integer_boxes_in_losses(name, dtype):
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    boxes = WHOLE[[1, 0, 2, 3]]
+    found = ours(WHOLE.to(dtype), boxes.to(dtype))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, theirs(WHOLE, boxes), rtol=1e-5, atol=1e-6)
+    found = ours(WHOLE.to(dtype), boxes.float())
+    torch.testing.assert_close(found, theirs(WHOLE, boxes), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (5, 4), (3, 1, 4), (3, 5, 4)])
+def test_losses_broadcast(name, shape):
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    torch.manual_seed(0)
+    a = torch.rand(3, 5, 4).cumsum(-1).requires_grad_()
+    b = torch.rand(shape).cumsum(-1).requires_grad_()
+    expected = theirs(a, b)
+    torch.testing.assert_close(ours(a, b), expected)
+    gradients = torch.autograd.grad(expected.sum(), (a, b))
+    torch.testing.assert_close(
+        torch.autograd.grad(ours(a, b, reduction="sum"), (a, b)), gradients, rtol=1e-4, atol=1e-5
+    )
+    # torchvision fills a mask of the first set's size; we have no such reason.
+    torch.testing.assert_close(ours(b, a), ours(b.expand_as(a), a))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 1), (1,), (2, 5)])
+def test_what_does_not_broadcast_is_refused_by_name(shape):
+    for name in LOSSES:
+        with pytest.raises(RuntimeError, match=rf"detops.{name}: boxes2 must be \[2, 4\]"):
+            getattr(detops, name)(torch.rand(2, 4), torch.rand(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floating_labels(dtype):
+    torch.manual_seed(0)
+    boxes, scores = torch.rand(300, 4).cumsum(1) * 20, torch.rand(300)
+    turned = torch.cat([boxes, torch.rand(300, 1) * 90], 1)
+    labels = torch.randint(-4, 4, (300,))
+    for function, b in ((detops.batched_nms, boxes), (detops.batched_nms_rotated, turned)):
+        expected = function(b, scores, labels, 0.3)
+        assert torch.equal(function(b, scores, (labels / 8).to(dtype), 0.3), expected)
+    found = detops.batched_nms(boxes, scores, labels.to(dtype), 0.3)
+    assert torch.equal(found, torchvision.ops.batched_nms(boxes, scores, labels.to(dtype), 0.3))
+
+
+def test_floating_labels_are_equal_only_where_they_are():
+    boxes, scores = torch.tensor([[0.0, 0, 9, 9]]).expand(2, 4), torch.tensor([0.5, 0.6])
+
+    def kept(a, b):
+        return detops.batched_nms(boxes, scores, torch.tensor([a, b]), 0.5).tolist()
+
+    assert kept(0.0, -0.0) == kept(1e-30, 1e-30) == [1]
+    assert kept(1.0, 1.0 + 2**-23) == kept(0.1, 0.9) == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+@pytest.mark.parametrize("threshold", [0.5, -1.0])
+def test_masks_that_are_decided(dtype, threshold):
+    masks = torch.eye(6).roll(1, 0)[None, None].expand(3, 1, 6, 6)
+    boxes = torch.tensor([[0.0, 0, 20, 20], [3, 4, 30, 17], [-5, -5, 9, 9]])
+    expected = detops.paste_masks_in_image(masks, boxes, (24, 32), threshold)
+    found = detops.paste_masks_in_image(masks.to(dtype), boxes, (24, 32), threshold)
+    assert expected.any() and torch.equal(found, expected)

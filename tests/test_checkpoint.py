@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: MIT
+"""Damage to checkpoints: of the file, of what is in it, of the folder."""
+
+import os
+import random
+import struct
+import warnings
+import zipfile
+
+import pytest
+import torch
+from test_engine import stop_after, trainer
+
+from detops.engine import CheckpointError, DamagedCheckpointError, load_checkpoint
+from detops.engine.checkpoint import SEAL_SIZE, is_sealed, save_checkpoint
+
+
+def content(**changes):
+    generator = torch.Generator().manual_seed(3)
+    model = {"w": torch.rand(40, 50, generator=generator), "n": torch.tensor(7)}
+    return {"config": "X: 1\n", "names": ["a"], "model": model} | changes
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", content())
+    return tmp_path / "c.pt"
+
+
+@pytest.fixture
+def unsealed(tmp_path):
+    """As 0.1.0 wrote it."""
+    torch.save(content(), tmp_path / "old.pt")
+    return tmp_path / "old.pt"
+
+
+def refused(path, match="damaged"):
+    with pytest.raises(DamagedCheckpointError, match=match) as caught:
+        load_checkpoint(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def flipped(data, bit):
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_every_flipped_bit_is_found(sealed):
+    good = sealed.read_bytes()
+    # A bit of each of the last bytes, where the directory and the seal are, and 400 of the others.
+    end = SEAL_SIZE + 300
+    places = random.Random(0).sample(range(8 * (len(good) - end)), 400)
+    places += [8 * (len(good) - 1 - i) + i % 8 for i in range(end)]
+    for place in places:
+        sealed.write_bytes(flipped(good, place))
+        refused(sealed)
+    sealed.write_bytes(good)
+    assert torch.equal(load_checkpoint(sealed)["model"]["w"], content()["model"]["w"])
+
+
+def test_every_cut_is_found(sealed):
+    good = sealed.read_bytes()
+    for size in [*range(0, len(good), 97), *range(len(good) - SEAL_SIZE - 25, len(good))]:
+        sealed.write_bytes(good[:size])
+        refused(sealed)
+    sealed.write_bytes(good + b"\0")
+    refused(sealed)
+
+
+def test_it_is_still_what_torch_and_zip_read(sealed):
+    assert is_sealed(sealed)
+    assert torch.equal(torch.load(sealed, weights_only=True)["model"]["w"], content()["model"]["w"])
+    assert torch.load(sealed, weights_only=True, mmap=True)["names"] == ["a"]
+    assert zipfile.ZipFile(sealed).testzip() is None
+
+
+def test_same_content_same_bytes(sealed, tmp_path):
+    save_checkpoint(tmp_path / "d.pt", content(), tmp_path / "other.tmp")
+    # Whatever they are called.
+    assert (tmp_path / "d.pt").read_bytes() == sealed.read_bytes()
+
+
+def test_without_a_seal_the_checksums_are_compared(unsealed):
+    assert not is_sealed(unsealed) and load_checkpoint(unsealed)["names"] == ["a"]
+    good = unsealed.read_bytes()
+    start = good.index(struct.pack("<f", float(content()["model"]["w"][0, 0])))
+    for place in random.Random(1).sample(range(8 * start, 8 * (start + 4 * 2000)), 100):
+        unsealed.write_bytes(flipped(good, place))
+        refused(unsealed, "checksum")
+    for size in range(4, len(good), 101):
+        unsealed.write_bytes(good[:size])
+        refused(unsealed)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The folder of a run with checkpoints of steps 4, 6 and 8."""
+    trainer(tmp_path, CHECKPOINT_PERIOD=2).run()
+    return tmp_path
+
+
+def numbered(folder):
+    return sorted(path.name for path in folder.glob("checkpoint_*"))
+
+
+def resumed(folder, lines=None, **changes):
+    run = trainer(folder, **changes)
+    run.resume(tell=(lambda line: None) if lines is None else lines.append)
+    return run
+
+
+def test_the_last_three_are_kept(finished):
+    assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
+    assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000008.pt"
+    # Nor is anything left of writing them.
+    assert len(list(finished.iterdir())) == 5
+    steps = [load_checkpoint(path)["training"]["step"] for path in sorted(finished.glob("*_*.pt"))]
+    assert steps == [4, 6, 8]
+
+
+def test_the_newest_sound_one_is_taken(finished):
+    whole = load_checkpoint(finished / "checkpoint.pt")
+    newest, middle = finished / "checkpoint_000008.pt", finished / "checkpoint_000006.pt"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    middle.write_bytes(flipped(middle.read_bytes(), 9000))
+    lines = []
+    run = resumed(finished, lines, CHECKPOINT_PERIOD=2)
+    assert run.step == 4 and len(lines) == 2
+    for line, name in zip(lines, (newest, middle), strict=True):
+        assert line.startswith(f"{name}: damaged") and line.endswith("passed over")
+    run.run()
+    # Bit for bit what it was, by another way.
+    assert numbered(finished) == [f"checkpoint_{step:06}.pt" for step in (4, 6, 8)]
+    again = load_checkpoint(finished / "checkpoint.pt")
+    assert repr(again) == repr(whole)
+    for path in finished.glob("checkpoint*"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"none of its checkpoints.*8\.pt.*6\.pt.*4\.pt"):
+        resumed(finished)
+
+
+def test_later_checkpoints_of_a_run_that_went_back_are_removed(finished):
+    run = trainer(finished, CHECKPOINT_PERIOD=3)
+    run.resume(finished / "checkpoint_000004.pt")
+    with pytest.raises(Exception, match="^$"):
+        run.run(stop_after(7))
+    assert numbered(finished) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
+    assert os.readlink(finished / "checkpoint.pt") == "checkpoint_000006.pt"
+
+
+def test_a_checkpoint_of_0_1_0(finished):
+    whole = load_checkpoint(finished / "checkpoint.pt")
+    old = load_checkpoint(finished / "checkpoint_000004.pt")
+    for path in finished.glob("checkpoint*"):
+        path.unlink()
+    torch.save(old, finished / "checkpoint.pt")
+    lines = []
+    run = resumed(finished, lines)
+    assert len(lines) == 1 and "without a digest" in lines[0] and "checkpoint.pt" in lines[0]
+    run.run()
+    assert repr(load_checkpoint(finished / "checkpoint.pt")) == repr(whole)
+    assert numbered(finished) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+
+
+def test_resume_tells_by_a_warning_without_a_listener(finished):
+    newest = finished / "checkpoint_000008.pt"
+    newest.write_bytes(b"")
+    run = trainer(finished)
+    with pytest.warns(UserWarning, match="000008.pt: damaged"):
+        run.resume()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer(finished).resume(finished / "checkpoint_000006.pt")
+
+
+def change(*path, to=None):
+    def apply(checkpoint):
+        place = checkpoint
+        for key in path[:-1]:
+            place = place[key]
+        if to is None:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = to
+
+    return apply
+
+
+BROKEN = {
+    "no step": (change("training", "step"), "its step is missing"),
+    "step is text": (change("training", "step", to="4"), "its step is '4'"),
+    "step is negative": (change("training", "step", to=-4), "its step is -4"),
+    "step is true": (change("training", "step", to=True), "its step is True"),
+    "step is broken": (change("training", "step", to=4.5), "its step is 4.5"),
+    "no seed": (change("training", "seed"), "its seed is missing"),
+    "seed is text": (change("training", "seed", to="x"), "its seed is 'x'"),
+    "training is a list": (change("training", to=[1]), "its 'training' is not a table"),
+    "names are numbers": (change("names", to=[1]), "its names are not all text"),
+    "no optimizer": (change("training", "optimizer"), "its optimizer is missing"),
+    "no state": (change("training", "optimizer", "state"), "optimizer's state is missing"),
+    "no groups": (change("training", "optimizer", "param_groups"), "param_groups are missing"),
+    "groups": (change("training", "optimizer", "param_groups", to=[3]), "param_groups are a list"),
+    "state of one": (change("training", "optimizer", "state", 0, to=3), "state of 0 is 3"),
+    "no raw model": (change("training", "raw_model"), "its raw_model is not a table of tensors"),
+    "no count": (change("training", "averaged_steps"), "its averaged_steps is missing"),
+    "weight is text": (change("model", "conv.bias", to="x"), "its model is not a table of tensors"),
+    "diverged": (
+        change("training", "raw_model", "conv.bias", to=torch.tensor([1, 2, torch.nan, 4])),
+        "its raw_model is not finite",
+    ),
+    "momentum": (
+        change("training", "optimizer", "state", 0, "exp_avg", to=torch.tensor(torch.inf)),
+        "state of 0 is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_fields_are_one_line(finished, kind):
+    apply, message = BROKEN[kind]
+    path = finished / "checkpoint_000008.pt"
+    checkpoint = load_checkpoint(path)
+    apply(checkpoint)
+    save_checkpoint(path, checkpoint)
+    with pytest.raises(DamagedCheckpointError, match=message) as caught:
+        trainer(finished).resume(path)
+    assert str(caught.value).startswith(f"{path}: damaged: ")
+    # They are damage as any other.
+    assert resumed(finished).step == 6
+
+
+FOREIGN = {
+    "step far off": (change("training", "step", to=10**9), r"is of step 1000000000, .*MAX_ITER is"),
+    "other parameters": (
+        change("training", "optimizer", "param_groups", to=[{"params": [0]}]),
+        r"does not fit the optimizer: groups of \[1\] parameters",
+    ),
+    "no such parameter": (
+        change("training", "optimizer", "state", 99, to={}),
+        "does not fit the optimizer: a parameter 99",
+    ),
+    "state of another shape": (
+        change("training", "optimizer", "state", 0, "exp_avg", to=torch.zeros(3)),
+        r"exp_avg of parameter 0 is not of shape \[4, 3, 3, 3\]",
+    ),
+    "state is text": (
+        change("training", "optimizer", "state", 0, "exp_avg", to="x"),
+        "exp_avg of parameter 0 is not of shape",
+    ),
+    "a weight of another shape": (
+        change("model", "conv.bias", to=torch.zeros(3)),
+        r"conv.bias is \[3\], the model's is \[4\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_does_not_fit_is_one_line(finished, kind):
+    apply, message = FOREIGN[kind]
+    path = finished / "checkpoint_000008.pt"
+    checkpoint = load_checkpoint(path)
+    apply(checkpoint)
+    save_checkpoint(path, checkpoint)
+    # No other checkpoint is taken instead: the config may be the wrong one.
+    with pytest.raises(CheckpointError, match=message):
+        resumed(finished)
+
+
+def test_settings_of_the_optimizer_are_the_configs(finished):
+    run = resumed(finished, BASE_LR=0.5, WEIGHT_DECAY=0.25)
+    group = run.optimizer.param_groups[0]
+    assert (group["initial_lr"], group["weight_decay"]) == (0.5, 0.25)

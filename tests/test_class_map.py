@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT
+"""Other names for the categories of a data set, by a map or in another case."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from PIL import Image
+
+from detops import cli
+from detops.cli import TREE_CROWNS
+from detops.data import (
+    CocoDetection,
+    LvisDetection,
+    Shapes,
+    VocDetection,
+    load_datasets,
+    read_class_map,
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+
+    def write(*names, name="data.json", **extra):
+        """A data set with an object of each category, whose ids are 10, 20, 30..."""
+        ids = [10 * number for number in range(1, len(names) + 1)]
+        data = {
+            "images": [{"id": 7, "file_name": "a.png", "width": 40, "height": 30}],
+            "categories": [{"id": id, "name": n} | extra for id, n in zip(ids, names, strict=True)],
+            "annotations": [
+                {"id": id, "image_id": 7, "category_id": id, "bbox": [1, 2, id / 10, 5]}
+                for id in ids
+            ],
+        }
+        path = tmp_path / name
+        path.write_text(json.dumps(data))
+        return path
+
+    return write
+
+
+def test_names_are_mapped(write):
+    (dataset,) = load_datasets(str(write("Tree", "Auto")), class_map={"tree": "oak", "AUTO": "car"})
+    assert dataset.names == ("oak", "car") and dataset[0][1]["labels"].tolist() == [1, 2]
+    assert [c["name"] for c in dataset.ground_truth()["categories"]] == ["oak", "car"]
+
+
+def check_merged(dataset):
+    assert dataset.names == ("Tree", "plant") and dataset.category_ids == (10, 20)
+    target = dataset[0][1]
+    assert target["labels"].tolist() == [1, 2, 2, 1]
+    assert target["boxes"][:, 2].tolist() == [2, 3, 4, 5]
+    truth = dataset.ground_truth()
+    assert [a["category_id"] for a in truth["annotations"]] == [10, 20, 20, 10]
+    assert [c["id"] for c in truth["categories"]] == [10, 20]
+
+
+def test_categories_of_one_name_become_one(write):
+    dataset = CocoDetection(write("Tree", "Moss", "fern", "oak"))
+    dataset.rename({"moss": "plant", "Fern": "Plant", "oak": "tree"})
+    check_merged(dataset)
+    check_merged(pickle.loads(pickle.dumps(dataset)))
+    dataset.rename({"plant": "TREE"})
+    assert dataset.names == ("Tree",) and dataset[0][1]["labels"].tolist() == [1] * 4
+
+
+def test_names_that_are_nowhere(write):
+    first, second = str(write("Tree", "Auto")), str(write("tree", "car", name="2.json"))
+    # A name that only one of the data sets has is none; one that none has is a mistake.
+    datasets = load_datasets([first, second], class_map={"auto": "car"})
+    assert [dataset.names for dataset in datasets] == [("Tree", "car"), ("tree", "car")]
+    assert load_datasets(second, class_map={"auto": "car"})[0].names == ("tree", "car")
+    with pytest.raises(ValueError, match="no category 'bus' to be named 'van'; it has .*'Auto'"):
+        load_datasets([first, second], class_map={"auto": "car", "bus": "van"})
+    with pytest.raises(ValueError, match=r"data\.json: no category 'bus' to be named 'van'"):
+        CocoDetection(first).rename({"bus": "van"})
+
+
+def test_case_is_no_difference_between_data_sets(write):
+    paths = [str(write("Tree", "Auto")), str(write("TREE", "auto", name="2.json"))]
+    assert len(load_datasets(paths)) == 2
+    with pytest.raises(ValueError, match="differ"):
+        load_datasets([paths[0], str(write("Auto", "Tree", name="3.json"))])
+
+
+def test_generated_shapes_are_mapped():
+    plain = Shapes(length=6, size=48)
+    mapped = Shapes(length=6, size=48)
+    round_ones = {"ellipse": "round", "ring": "round"}
+    mapped.rename(round_ones)
+    assert mapped.names == ("round", "rectangle", "triangle", "star", "cross")
+    seen = set()
+    for index in range(6):
+        old = [plain.names[label - 1] for label in plain[index][1]["labels"].tolist()]
+        new = [mapped.names[label - 1] for label in mapped[index][1]["labels"].tolist()]
+        assert new == [round_ones.get(name, name) for name in old]
+        seen |= set(old)
+    assert {"ellipse", "ring"} & seen
+    name_of = {c["id"]: c["name"] for c in mapped.ground_truth()["categories"]}
+    truth = [name_of[a["category_id"]] for a in mapped.ground_truth()["annotations"]]
+    again = [mapped.names[label - 1] for i in range(6) for label in mapped[i][1]["labels"].tolist()]
+    assert truth == again
+
+
+def test_frequency_groups_follow_the_labels(write):
+    dataset = LvisDetection(write("a", "b", "c", frequency="f"))
+    assert dataset.frequency_groups == {"r": (), "c": (), "f": (1, 2, 3)}
+    dataset.rename({"a": "b"})
+    assert dataset.frequency_groups["f"] == (1, 2)
+
+
+def test_voc_names_differ_in_more_than_case(tmp_path):
+    for folder in ("Annotations", "JPEGImages"):
+        (tmp_path / folder).mkdir()
+    box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+
+    def labels(*names, **options):
+        for number, name in enumerate(names):
+            Image.new("RGB", (40, 30)).save(tmp_path / "JPEGImages" / f"{number}.jpg")
+            (tmp_path / "Annotations" / f"{number}.xml").write_text(
+                "<annotation><size><width>40</width><height>30</height></size>"
+                f"<object><name>{name}</name>{box}</object></annotation>"
+            )
+        dataset = VocDetection(tmp_path, **options)
+        return dataset.names, [dataset[i][1]["labels"].tolist() for i in range(len(names))]
+
+    names, found = labels("Cat", "dog")
+    assert len(names) == 20 and found == [[8], [12]]
+    assert labels("oak", "Elm", "Oak") == (("Elm", "Oak"), [[2], [1], [2]])
+    assert labels("oak", "Elm", "Oak", names="OAK,elm") == (("OAK", "elm"), [[1], [2], [1]])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Tree=tree,Auto=car", {"Tree": "tree", "Auto": "car"}),
+        (" a tree = oak , b=c", {"a tree": "oak", "b": "c"}),
+    ],
+)
+def test_class_maps(text, expected):
+    assert read_class_map(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.yaml", "Tree: tree\n'a,b=c': car\n"),
+        ("m.json", '\ufeff{"Tree": "tree", "a,b=c": "car"}'),
+        ("m=n.yml", "{Tree: tree, 'a,b=c': car}"),
+    ],
+)
+def test_class_maps_of_files(tmp_path, name, content):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert read_class_map(str(tmp_path / name)) == {"Tree": "tree", "a,b=c": "car"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected pairs as in Tree=tree,Auto=car, or a file"),
+        ("none.yaml", r"or a file of them, got none\.yaml \(No such file"),
+        ("a=b,", "expected names, got '': ''"),
+        ("a=", "expected names, got 'a': ''"),
+        ("=b", "expected names, got '': 'b'"),
+        ("a=b,A=c", "two names for 'A'"),
+    ],
+)
+def test_broken_class_maps(text, message):
+    with pytest.raises(ValueError, match=f"class map.*{message}"):
+        read_class_map(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[1, 2]", "expected pairs of names"), ("{", "neither YAML nor JSON"), ("a: 3", "got 'a': 3")]
+    + [("", "expected pairs of names"), ("\xff", "neither YAML nor JSON")],
+)
+def test_broken_class_maps_of_files(tmp_path, content, message):
+    (tmp_path / "m.yaml").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"class map .*m\.yaml: .*{message}"):
+        read_class_map(str(tmp_path / "m.yaml"))
+
+
+def test_the_commands_take_a_class_map(tmp_path, capsys):
+    data = json.loads((TREE_CROWNS / "val.json").read_text())
+    data["categories"][0]["name"] = "Crown"
+    path, results = tmp_path / "val.json", tmp_path / "results.json"
+    path.write_text(json.dumps(data))
+    command = ["eval", "--data", str(path), "--images", str(TREE_CROWNS), "--device", "cpu"]
+    assert cli.main([*command, "--class-map", "crown"]) == 2
+    assert "error: class map: expected pairs as in" in capsys.readouterr().err
+    assert cli.main([*command, "--class-map", "crowd=tree"]) == 2
+    assert "no category 'crowd' to be named 'tree'; it has ['Crown']" in capsys.readouterr().err
+    assert cli.main([*command, "--class-map", "crown=tree", "--output", str(results)]) == 0
+    assert json.loads(results.read_text())["AP50"] >= 0.45
+    run = ["train", "--output", str(tmp_path / "run"), "--images", str(TREE_CROWNS)]
+    run += ["--device", "cpu", "--class-map", "crown=tree", "SOLVER.MAX_ITER", "1"]
+    run += ["SOLVER.IMS_PER_BATCH", "1", "DATALOADER.NUM_WORKERS", "0", "DATASETS.TEST", "[]"]
+    assert cli.main([*run, "DATASETS.TRAIN", f"['{path}']"]) == 0, capsys.readouterr().err
+    weights = torch.load(tmp_path / "run" / "weights.pt", weights_only=True)
+    assert weights["names"] == ["tree"]

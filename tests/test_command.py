@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""The installed command: help and the version without PyTorch, and the ways into the package."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import detops
+
+ROOT = Path(detops.__file__).parent.parent
+# What the console script does, and then whether PyTorch was imported.
+SCRIPT = """
+import sys
+sys.argv = ["detops", *{arguments!r}]
+from {module} import {function}
+status = {function}()
+print("torch" in sys.modules, "detops" in sys.modules, status)
+"""
+
+
+def entry():
+    text = (ROOT / "pyproject.toml").read_text()
+    return re.search(r'^detops = "(?P<module>.+):(?P<function>.+)"', text, re.M).groupdict()
+
+
+def python(*options, folder=ROOT, **environment):
+    result = subprocess.run(
+        [sys.executable, *options],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"} | environment,
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+COMMANDS = ("train", "eval", "detect", "demo", "bench", "info")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "status"),
+    [
+        (["--help"], "detect", 0),
+        ([], "Usage", 2),
+        *(([command, "--help"], f"detops {command}", 0) for command in COMMANDS),
+        (["nonsense"], "", 2),
+        (["detect"], "", 2),
+        (["detect", "a.jpg", "--score-threshold", "2"], "", 2),
+    ],
+)
+def test_help_and_errors_of_usage_do_not_import_torch(arguments, text, status):
+    code, out, error = python("-c", SCRIPT.format(arguments=arguments, **entry()))
+    assert code == 0, error
+    assert out.splitlines()[-1] == f"False False {status}"
+    assert text in out
+
+
+def test_the_version_does_not_import_torch(tmp_path):
+    # As an installation leaves it.
+    facts = tmp_path / f"detops-{detops.__version__}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Name: detops\nVersion: {detops.__version__}\n")
+    script = SCRIPT.format(arguments=["--version"], **entry())
+    _, out, error = python("-c", script, folder=tmp_path)
+    assert out.splitlines() == [f"detops {detops.__version__}", "False False 0"], error
+
+
+def test_the_command_runs_what_the_package_has():
+    script = SCRIPT.format(arguments=["info"], **entry())
+    _, out, error = python("-c", script + "import detops; print(detops.nms)")
+    assert "instruction set" in out and "True True 0" in out, error
+    status, out, error = python("-m", "detops", "--version")
+    assert (status, out) == (0, f"detops {detops.__version__}\n"), error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import detops; detops.nms; detops._C.nms; torch.ops.detops.nms",
+        "from detops import nms; nms",
+        "import detops._C; detops._C.nms",
+        "import detops; detops.ops.nms, detops.patch_torchvision, detops.__version__",
+        "from detops.cli import main",
+    ],
+)
+def test_ways_into_the_package(code):
+    status, _, error = python("-c", f"import torch; {code}")
+    assert status == 0, error

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: MIT
+"""`detops detect`: many files, some of them broken, and what is written of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from detops import cli
+from detops.data.masks import decode_masks
+from detops.engine import Detector
+from detops.engine.detect_files import picture_paths
+from detops.visualize import PERSON_SKELETON, draw_detections
+
+WIDTH, HEIGHT = 40, 30
+POINTS = torch.stack([torch.arange(17.0) * 2, torch.arange(17.0), torch.ones(17)], 1)
+
+
+class Finds(nn.Module):
+    """Finds one object with all that a detection may have in every image."""
+
+    def __init__(self, kinds=("masks", "keypoints")):
+        super().__init__()
+        self.kinds = kinds
+
+    def forward(self, images):
+        return [self.found(image) for image in images]
+
+    def found(self, image):
+        height, width = image.shape[1:]
+        if height > 1000:
+            raise RuntimeError("not enough memory: you tried to allocate 9 bytes")
+        masks = torch.zeros(1, 1, height, width, dtype=torch.bool)
+        masks[..., 3:9, 2:12] = True
+        found = {
+            "boxes": torch.tensor([[2.0, 3, 12, 9]]),
+            "labels": torch.tensor([1]),
+            "scores": torch.tensor([0.75]),
+        }
+        found |= {"masks": masks} if "masks" in self.kinds else {}
+        scores = torch.arange(17.0)[None]
+        points = {"keypoints": POINTS[None], "keypoints_scores": scores}
+        return found | (points if "keypoints" in self.kinds else {})
+
+
+@pytest.fixture
+def detect(monkeypatch, tmp_path, capsys):
+    """Runs `detops detect` with a detector that finds something everywhere."""
+    detector = Detector(Finds(), ["cat", "dog"], device="cpu")
+    monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: detector)
+
+    def run(*arguments):
+        command = ["detect", "--output", tmp_path / "out", *arguments]
+        status = cli.main(list(map(str, command)))
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def picture(tmp_path):
+    def make(name, size=(WIDTH, HEIGHT)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size).save(path)
+        return path
+
+    return make
+
+
+def test_a_bad_file_does_not_end_the_run(detect, picture, tmp_path):
+    good, last, cut = picture("good.png"), picture("last.png"), picture("cut.jpg")
+    cut.write_bytes(cut.read_bytes()[:200])
+    missing, large = tmp_path / "none.jpg", picture("large.png", (4, 1001))
+    found = tmp_path / "o.json"
+    status, lines, errors = detect(good, cut, missing, large, last, "--json", found)
+    assert status == 1
+    assert [line.partition(": ")[0] for line in lines] == [str(good), str(last)]
+    assert errors[0] == "looking for cat, dog"
+    for error, path, problem in zip(
+        errors[1:4],
+        (cut, missing, large),
+        ("not a readable image", "no such image file", "not enough memory"),
+        strict=True,
+    ):
+        assert error.startswith(f"detops: error: {path}: ") and problem in error
+    assert errors[4:] == ["detops: error: 3 of 5 images failed"]
+    assert [entry["image"] for entry in json.loads(found.read_text())] == [str(good), str(last)]
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"good.png", "last.png"}
+
+
+def test_the_json_file_is_written_when_the_last_files_fail(detect, picture, tmp_path):
+    good, found = picture("good.png"), tmp_path / "o.json"
+    assert detect(good, tmp_path / "a", tmp_path / "b", "--json", found)[0] == 1
+    assert len(json.loads(found.read_text())) == 1
+    assert detect(tmp_path / "a", "--json", found)[0] == 1
+    assert json.loads(found.read_text()) == []
+
+
+def test_debug_shows_why_an_image_failed(detect, picture):
+    _, _, errors = detect(picture("large.png", (4, 1001)), "--debug")
+    assert any("Traceback" in line for line in errors)
+    assert any("in found" in line for line in errors)
+
+
+def test_the_json_file_is_written_when_a_run_is_stopped(detect, picture, tmp_path, monkeypatch):
+    images, found = [picture(f"{i}.png") for i in range(3)], tmp_path / "o.json"
+    whole = Detector.detect
+
+    def stopped(self, pixels, threshold):
+        if (tmp_path / "out" / "1.png").exists():
+            raise KeyboardInterrupt
+        return whole(self, pixels, threshold)
+
+    monkeypatch.setattr(Detector, "detect", stopped)
+    assert detect(*images, "--json", found)[0] == 130
+    assert len(json.loads(found.read_text())) == 2
+
+
+def test_results_that_cannot_be_written(detect, picture, tmp_path):
+    good, found = picture("good.png"), tmp_path / "o.json"
+    for arguments, place, problem in (
+        (["--json", "/dev/full"], "/dev/full", "No space left on device"),
+        (["--json", tmp_path], tmp_path, "it is a folder"),
+        (["--json", good / "o.json"], good / "o.json", ""),
+        (["--output", good], good, "File exists"),
+        (["--output", good / "out"], good / "out", "Not a directory"),
+    ):
+        status, _, errors = detect(good, *arguments)
+        assert status == 2
+        assert errors[-1].startswith(f"detops: error: {place}: cannot write ("), errors
+        assert problem in errors[-1] and sum("error" in line for line in errors) == 1
+    (tmp_path / "out" / "full.png").symlink_to("/dev/full")
+    status, _, errors = detect(good, picture("full.png"), good, "--json", found)
+    assert status == 2 and f"{tmp_path}/out/full.png: cannot write (No space left" in errors[-1]
+    assert len(json.loads(found.read_text())) == 1
+
+
+def test_pictures_of_one_name_do_not_overwrite_one_another(detect, picture, tmp_path):
+    names = ["x_2.png", "a/x.png", "b/x.png", "b/x.jpg", "c/X.png", "out/y.png"]
+    images = [picture(name) for name in names]
+    before = images[-1].read_bytes()
+    found = tmp_path / "o.json"
+    assert detect(*images, "--json", found)[0] == 0
+    pictures = [entry["picture"] for entry in json.loads(found.read_text())]
+    # Not even where capitals make no difference, and none that is an image itself.
+    expected = ["x_2", "x", "x_3", "x_4", "X_5", "y_2"]
+    assert pictures == [str(tmp_path / "out" / f"{name}.png") for name in expected]
+    assert all(Image.open(name).size == (2 * WIDTH, 2 * HEIGHT) for name in pictures)
+    assert images[-1].read_bytes() == before
+
+
+def test_thousands_of_one_name(tmp_path):
+    images = [tmp_path / str(i) / "frame.jpg" for i in range(3000)]
+    paths = picture_paths(images, tmp_path / "out")
+    assert len(set(paths)) == 3000 and paths[-1].name == "frame_3000.png"
+
+
+def test_what_the_json_file_has(detect, picture, tmp_path):
+    found = tmp_path / "o.json"
+    image = picture("a.png")
+    assert detect(image, "--json", found)[0] == 0
+    (entry,) = json.loads(found.read_text())
+    (detection,) = entry.pop("detections")
+    assert entry == {
+        "image": str(image),
+        "picture": str(tmp_path / "out" / "a.png"),
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+    assert detection["box"] == [2, 3, 12, 9] and detection["name"] == "cat"
+    assert detection["score"] == 0.75
+    expected = torch.zeros(1, HEIGHT, WIDTH, dtype=torch.bool)
+    expected[:, 3:9, 2:12] = True
+    assert torch.equal(decode_masks([detection["mask"]], HEIGHT, WIDTH) > 0, expected)
+    assert detection["keypoints"] == POINTS.flatten().tolist()
+    assert detection["keypoint_scores"] == list(range(17))
+
+
+def test_a_detector_of_boxes_writes_boxes(detect, picture, tmp_path, monkeypatch):
+    plain = Detector(Finds(()), ["cat"], device="cpu")
+    monkeypatch.setattr(Detector, "from_checkpoint", lambda *_: plain)
+    found = tmp_path / "o.json"
+    assert detect(picture("a.png"), "--json", found)[0] == 0
+    (entry,) = json.loads(found.read_text())
+    assert entry["detections"][0].keys() == {"box", "name", "score"}
+
+
+def drawn(**options):
+    image = torch.zeros(3, 300, 300, dtype=torch.uint8)
+    boxes = torch.tensor([[10.0, 10, 290, 290]])
+    picture = draw_detections(image, boxes, **options)
+    pixels = torch.from_numpy(np.array(picture)).sum(2)  # twice as large as the image
+    return lambda x, y: bool((pixels[2 * y - 2 : 2 * y + 3, 2 * x - 2 : 2 * x + 3] > 150).any())
+
+
+def test_keypoints_are_drawn():
+    # On a circle, so that no line but its own goes through the middle of two neighbours.
+    turn = torch.arange(17) * 2 * torch.pi / 17
+    points = torch.stack([150 + 110 * turn.cos(), 150 + 110 * turn.sin(), torch.ones(17)], 1)[None]
+    lit, plain = drawn(keypoints=points), drawn()
+    assert all(lit(round(x), round(y)) for x, y, _ in points[0].tolist())
+    assert not any(plain(round(x), round(y)) for x, y, _ in points[0].tolist())
+
+    def middle(first, second):
+        x, y = (points[0, first, :2] + points[0, second, :2]).div(2).tolist()
+        return round(x), round(y)
+
+    assert all(lit(*middle(first, second)) for first, second in PERSON_SKELETON)
+    assert not lit(*middle(9, 10)) and not lit(*middle(16, 0))
+    points[0, 2, 2] = 0
+    hidden = drawn(keypoints=points)
+    assert not hidden(*map(round, points[0, 2, :2].tolist()))
+    assert not hidden(*middle(1, 2)) and hidden(*middle(0, 1))
+
+
+def test_other_keypoints_are_joined_as_told():
+    points = torch.tensor([[[40.0, 40, 1], [240, 40, 2], [40, 240, 1]]])
+    lit = drawn(keypoints=points)
+    assert lit(40, 40) and lit(240, 40) and not lit(140, 40)
+    joined = drawn(keypoints=points, skeleton=[(0, 1)])
+    assert joined(140, 40) and not joined(40, 140)
+    assert not drawn(keypoints=torch.zeros(1, 0, 3))(40, 40)
+
+
+def test_keypoints_that_cannot_be_drawn():
+    with pytest.raises(ValueError, match=r"keypoints of shape \[1, k, 3\], got \[2, 17, 3\]"):
+        drawn(keypoints=torch.zeros(2, 17, 3))
+    with pytest.raises(ValueError, match="finite keypoints"):
+        drawn(keypoints=torch.full((1, 17, 3), torch.nan))

@@ -1,0 +1,114 @@
+"""When an op's autograd Function runs, and which."""
+
+import pytest
+import torch
+from calls import CALLS
+
+import detops
+from detops.ops._shared import Function
+
+DIFFERENTIABLE = [call for call in CALLS if call.wants]
+IDS = [call.name for call in DIFFERENTIABLE]
+
+
+def refuse(*_):
+    raise AssertionError("an autograd Function ran")
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Takes ways to run a Function out of all of them."""
+
+    def take(*names):
+        for function in Function.__subclasses__():
+            for name in names:
+                monkeypatch.setattr(function, name, refuse)
+
+    return take
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
+def test_none_runs_where_no_gradient_is_wanted(call, without):
+    tensors = call.tensors()
+    expected = [o.detach() for o in call.forward(tensors)]
+    without("apply", "_recorded")
+    with torch.no_grad():
+        results = [call.forward(tensors)]
+    with torch.inference_mode():
+        results.append(call.forward(tensors))
+    results.append(call.forward({name: t.detach() for name, t in tensors.items()}))
+    for found in results:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert not any(o.requires_grad for o in found)
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
+def test_the_cheap_one_runs_where_one_is(call, without):
+    without("apply")
+    tensors = call.tensors()
+    assert all(g.shape == tensors[n].shape for n, g in
+               zip(call.wants, call.results(tensors)[-len(call.wants):], strict=True))  # fmt: skip
+
+
+X = torch.linspace(-1, 1, 64).view(1, 1, 8, 8)
+ROIS = torch.tensor([[0.0, 1, 1, 6, 5]])
+
+
+def pool(x):
+    return detops.roi_align(x, ROIS, 2, 1.0, 2)
+
+
+def test_the_whole_one_runs_under_transforms(without):
+    def total(x):
+        return pool(x).sum()
+
+    expected = torch.autograd.grad(total(X.requires_grad_()), X)[0]
+    without("_recorded")
+    batch = torch.stack([X.detach(), X.detach() + 1])
+    assert torch.equal(torch.func.grad(total)(X), expected)
+    with torch.no_grad():
+        assert torch.equal(torch.vmap(pool)(batch)[0], pool(X))
+        assert torch.equal(torch.vmap(torch.func.grad(total))(batch)[1], expected)
+
+
+def test_a_tensor_that_has_left_its_transform_is_a_plain_one():
+    left = []
+
+    def keep(x):
+        left.append(x)
+        return x.sum()
+
+    torch.func.grad(keep)(X.detach())
+    pooled = pool(left[0])
+    assert not pooled.requires_grad and torch.equal(pooled, pool(X.detach()))
+
+
+def test_only_what_wants_a_gradient_is_recorded():
+    a, b = torch.rand(3, 4).cumsum(1), torch.rand(2, 4).cumsum(1)
+    assert detops.box_iou(a, b.requires_grad_()).requires_grad
+    assert not detops.box_iou(a, a).requires_grad
+    assert detops.roi_align(X.detach(), ROIS, 2).grad_fn is None
+
+
+def test_its_name_is_the_ops():
+    overlap = detops.box_iou(torch.rand(2, 4, requires_grad=True), torch.rand(2, 4))
+    assert type(overlap.grad_fn).__name__ == "BoxIoUFunctionBackward"
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_forward_mode_is_refused(gradient):
+    with torch.autograd.forward_ad.dual_level(), torch.set_grad_enabled(gradient):
+        dual = torch.autograd.forward_ad.make_dual(X.detach(), torch.ones_like(X))
+        with pytest.raises(NotImplementedError, match="forward"):
+            pool(dual)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
+def test_a_list_of_boxes_is_the_tensor_of_them(count, dtype):
+    lists = [(torch.rand(i, 4).cumsum(1) * 3).to(dtype) for i in range(count)]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    rows = [torch.cat([torch.full((i, 1), float(i)), b], 1) for i, b in enumerate(lists)]
+    maps = X.detach().expand(count, 1, 8, 8)
+    found = detops.roi_align(maps, lists, 2, 1.0, 2)
+    assert torch.equal(found, detops.roi_align(maps, torch.cat(rows).to(wide), 2, 1.0, 2))

@@ -1,0 +1,91 @@
+"""Every module under ``torch.fx.symbolic_trace``."""
+
+import pytest
+import torch
+from torch import nn
+
+import detops
+
+X = torch.linspace(-1, 1, 2 * 16 * 16 * 16).view(2, 16, 16, 16)
+BOXES = torch.tensor([[1.0, 2, 20, 25], [0, 0, 31, 31], [5, 5, 9, 8]])
+ROIS = torch.cat([torch.tensor([[0.0], [1], [1]]), BOXES], 1)
+TURNED = torch.cat([BOXES, torch.tensor([[0.0], [30], [60]])], 1)
+STATE = (torch.rand(3, 5), torch.rand(3, 5))
+PYRAMID = {"a": X, "b": X[..., ::2, ::2].contiguous()}
+LEVELS = (torch.tensor([[3, 4]]), torch.tensor([0]))
+ATTENDED = (torch.rand(1, 3, 16), torch.rand(1, 3, 1, 2), torch.rand(1, 12, 16), *LEVELS)
+PADDING = torch.arange(12)[None] > 8
+TRACED = {
+    "RoIAlign": (detops.RoIAlign(2, 0.5, 2), (X, ROIS)),
+    "RoIAlign, list": (detops.RoIAlign((2, 3), 0.5, -1, aligned=True), (X, [BOXES, BOXES])),
+    "RoIPool": (detops.RoIPool(2, 0.5), (X, ROIS)),
+    "RoIPool, list": (detops.RoIPool(2, 0.5), (X, [BOXES, BOXES])),
+    "PSRoIAlign": (detops.PSRoIAlign(2, 0.5, 2), (X, ROIS)),
+    "PSRoIPool": (detops.PSRoIPool(2, 0.5), (X, ROIS)),
+    "RoIAlignRotated": (detops.RoIAlignRotated(2, 0.5, 2), (X, [TURNED, TURNED])),
+    "DeformPSRoIPooling": (detops.DeformPSRoIPooling(2, 0.5, 16), (X, ROIS)),
+    "DeformPSRoIPooling, offsets": (
+        detops.DeformPSRoIPooling(2, 0.5, 16, trans_std=0.1), (X, ROIS, torch.rand(3, 2, 2, 2))
+    ),
+    "MultiScaleRoIAlign": (
+        detops.MultiScaleRoIAlign(["a", "b", "c"], 2, 2, canonical_scale=30),
+        (PYRAMID, [BOXES, BOXES], [(32, 32), (30, 31)]),
+    ),
+    "DeformConv2d": (detops.DeformConv2d(16, 4, 3, padding=1), (X, torch.rand(2, 18, 16, 16))),
+    "DeformConv2d, mask": (
+        detops.DeformConv2d(16, 4, 3, padding=1, bias=False),
+        (X, torch.rand(2, 18, 16, 16), torch.rand(2, 9, 16, 16)),
+    ),
+    "MultiScaleDeformableAttention": (detops.MultiScaleDeformableAttention(16, 1, 2, 2), ATTENDED),
+    "MultiScaleDeformableAttention, padded": (
+        detops.MultiScaleDeformableAttention(16, 1, 2, 2), (*ATTENDED, PADDING)
+    ),
+    "Axpy": (detops.Axpy(), (X, X)),
+    "MLP": (detops.MLP(), (torch.rand(3, 5),)),
+    "LLTM": (detops.LLTM(4, 5), (torch.rand(3, 4), STATE)),
+    "LLTMSequence": (detops.LLTMSequence(4, 5), (torch.rand(2, 3, 4), STATE)),
+}  # fmt: skip
+
+
+def test_the_walk_is_complete():
+    classes = {name: getattr(detops, name) for name in detops.ops.__all__}
+    modules = {n for n, c in classes.items() if isinstance(c, type) and issubclass(c, nn.Module)}
+    assert modules == {name.split(",")[0] for name in TRACED}
+
+
+class Head(nn.Module):
+    """A module of somebody's, with one of ours in it."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x, boxes):
+        return self.module(x, boxes).relu()
+
+
+def flat(x):
+    return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flat(part)]
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_the_traced_module_is_equal(name):
+    module, args = TRACED[name]
+    expected = flat(module(*args))
+    traced = torch.fx.symbolic_trace(module)
+    assert all(torch.equal(a, b) for a, b in zip(flat(traced(*args)), expected, strict=True))
+    # Other values, and gradients, go through it, too.
+    x = (args[0]["a"] if isinstance(args[0], dict) else args[0]) + 1
+    others = ({**args[0], "a": x} if isinstance(args[0], dict) else x, *args[1:])
+    x.requires_grad_()
+    found, expected = flat(traced(*others)), flat(module(*others))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    (gradient,) = torch.autograd.grad(sum(t.square().sum() for t in found), x)
+    assert torch.equal(gradient, *torch.autograd.grad(sum(t.square().sum() for t in expected), x))
+
+
+def test_inside_another_module():
+    head = Head(detops.RoIAlign(2, 0.5, 2))
+    traced = torch.fx.symbolic_trace(head)
+    assert torch.equal(traced(X, [BOXES, BOXES]), head(X, [BOXES, BOXES]))
+    assert any(node.target is detops.roi_align for node in traced.graph.nodes)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Image files of every mode, read as their values mean them."""
+
+import json
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from detops.data import CocoDetection, ImageError, load_image
+from detops.data import image as image_module
+from detops.engine import Detector
+
+# Every eighth of the range, and its ends.
+SHARES = np.array([[0, 1, 2, 3], [4, 5, 6, 8]]) / 8
+GREY = torch.from_numpy((SHARES * 255).round().astype(np.uint8)).expand(3, -1, -1)
+
+
+def near(found, expected, tolerance=0):
+    assert found.dtype == torch.uint8 and found.shape == expected.shape
+    return (found.int() - expected.int()).abs().max() <= tolerance
+
+
+def wide(most=65535, dtype=np.uint16):
+    return (SHARES * most).round().astype(dtype)
+
+
+def test_png_of_16_bits(tmp_path):
+    Image.fromarray(wide()).save(tmp_path / "a.png")
+    assert Image.open(tmp_path / "a.png").mode == "I;16"
+    assert near(load_image(tmp_path / "a.png"), GREY)
+    # All of the 16 bits count: the nearest of 256 values, not the high byte.
+    Image.fromarray(np.array([[128, 129, 65407, 65406]], np.uint16)).save(tmp_path / "b.png")
+    assert load_image(tmp_path / "b.png")[0].tolist() == [[0, 1, 255, 254]]
+
+
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (wide(), {}),
+        (wide(), {"photometric": "miniswhite"}),
+        (wide(255, np.uint8), {}),
+        (wide(255, np.uint8), {"photometric": "miniswhite"}),
+        (wide(65535, np.int32), {}),
+        (wide(65535, np.uint32), {}),
+        (SHARES.astype(np.float32), {}),
+        (np.stack([wide()] * 3, -1), {"photometric": "rgb"}),
+        (np.stack([wide()] * 4, -1), {"photometric": "rgb", "extrasamples": ["unassalpha"]}),
+    ],
+)
+def test_tiff(tmp_path, values, options, byteorder, compression):
+    tifffile.imwrite(
+        tmp_path / "a.tif", values, byteorder=byteorder, compression=compression, **options
+    )
+    try:
+        Image.open(tmp_path / "a.tif")
+    except UnidentifiedImageError:
+        pytest.skip("Pillow does not know this one, and says so")
+    if values.dtype.itemsize == 4 and byteorder == ">" and compression is not None:
+        with pytest.raises(ImageError, match="compressed in big-endian order is not read"):
+            load_image(tmp_path / "a.tif")
+        return
+    expected = 255 - GREY if options.get("photometric") == "miniswhite" else GREY
+    # Of colours of 16 bits Pillow gives the high byte.
+    assert near(load_image(tmp_path / "a.tif"), expected, 1 if values.ndim == 3 else 0)
+
+
+def test_tiff_of_12_bits(tmp_path):
+    # Two values in three bytes, rows from a byte's beginning; written by hand, tag by tag.
+    samples = bytes([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x00])
+    tags = [(256, 4, 2), (257, 4, 2), (258, 3, 12), (259, 3, 1), (262, 3, 1), (277, 3, 1)]
+    tags += [(273, 4, 8), (278, 4, 2), (279, 4, len(samples))]
+    entries = b"".join(
+        tag.to_bytes(2, "little")
+        + kind.to_bytes(2, "little")
+        + (1).to_bytes(4, "little")
+        + value.to_bytes(4, "little")
+        for tag, kind, value in sorted(tags)
+    )
+    header = b"II*\0" + (8 + len(samples)).to_bytes(4, "little")
+    content = header + samples + len(tags).to_bytes(2, "little") + entries + bytes(4)
+    (tmp_path / "a.tif").write_bytes(content)
+    assert load_image(tmp_path / "a.tif")[0].tolist() == [[0, 255], [128, 0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (SHARES.astype(np.float32) * 255, r"a\.tif: mode F: .*0\.\.1, got 0 to 255"),
+        (SHARES.astype(np.float32) - 1, r"a\.tif: mode F: .*0\.\.1, got -1 to 0"),
+        (np.full((2, 2), np.nan, np.float32), r"a\.tif: mode F: .*0\.\.1, got nan to nan"),
+        (np.full((2, 2), -1, np.int32), r"a\.tif: mode I: .*0\.\.65535, got -1 to -1"),
+        (np.full((2, 2), 2**32 - 1, np.uint32), r"a\.tif: mode I: .*0\.\.65535, got -1 to -1"),
+        (np.full((2, 2), 65536, np.int32), r"a\.tif: mode I: .*0\.\.65535, got 65536 to 65536"),
+        (np.full((2, 2), -1, np.int8), r"a\.tif: mode L: TIFF of signed bytes is not read"),
+        (np.zeros((2, 2, 3), np.float32), r"a\.tif: not a readable image"),
+        (np.zeros((2, 2), np.float64), r"a\.tif: not a readable image"),
+    ],
+)
+def test_what_has_no_one_meaning_is_refused(tmp_path, values, message):
+    tifffile.imwrite(tmp_path / "a.tif", values)
+    with pytest.raises(ImageError, match=message):
+        load_image(tmp_path / "a.tif")
+    record = {"id": 1, "file_name": "a.tif", "width": values.shape[1], "height": 2}
+    data = {"images": [record], "categories": [], "annotations": []}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=f"image 1: unreadable image: .*{message}"):
+        CocoDetection(tmp_path / "data.json")
+
+
+def test_rounding_of_floats_is_no_reason_to_refuse(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.array([[-0.001, 1.0015]], np.float32))
+    assert load_image(tmp_path / "a.tif")[0].tolist() == [[0, 255]]
+
+
+@pytest.mark.parametrize("mode", ["La", "RGBa", "LAB", "HSV"])
+def test_modes_that_are_not_read(mode):
+    with pytest.raises(ImageError, match=f"image: mode {mode} is not read; expected 1, L, "):
+        load_image(Image.new(mode, (3, 2)))
+
+
+def pictures():
+    """Files of every other mode, and what they show."""
+    generator = np.random.default_rng(0)
+    colours = generator.integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    shown = torch.from_numpy(colours).permute(2, 0, 1)
+    rgb = Image.fromarray(colours)
+    alpha = rgb.copy()
+    alpha.putalpha(Image.fromarray(colours[:, :, 0]))
+    grey = rgb.convert("L")
+    grey_shown = torch.from_numpy(np.array(grey)).expand(3, -1, -1)
+    grey_alpha = grey.copy()
+    grey_alpha.putalpha(Image.fromarray(colours[:, :, 1]))
+    bits = Image.fromarray(colours[:, :, 0] > 127)
+    bits_shown = torch.from_numpy(np.array(bits)).expand(3, -1, -1) * 255
+    few = rgb.quantize(4)
+    few_shown = torch.from_numpy(np.array(few.getpalette()).reshape(-1, 3)[np.array(few)])
+    few_shown = few_shown.permute(2, 0, 1).to(torch.uint8)
+    see_through = few.copy()
+    see_through.info["transparency"] = 1
+    ink = rgb.convert("CMYK")
+    return {
+        "rgb.png": (rgb, shown),
+        "rgba.png": (alpha, shown),
+        "grey.png": (grey, grey_shown),
+        "la.png": (grey_alpha, grey_shown),
+        "bits.png": (bits, bits_shown),
+        "bits.tif": (bits, bits_shown),
+        "palette.png": (few, few_shown),
+        "palette.gif": (few, few_shown),
+        "transparent.png": (see_through, few_shown),
+        "ink.tif": (ink, shown),
+    }
+
+
+@pytest.mark.parametrize("name", pictures())
+def test_modes(tmp_path, name):
+    picture, shown = pictures()[name]
+    picture.save(tmp_path / name)
+    assert torch.equal(load_image(tmp_path / name), shown)
+    assert torch.equal(load_image(picture), shown)
+
+
+def test_jpeg_of_inks(tmp_path):
+    colours = Image.new("RGB", (16, 16), (200, 40, 90))
+    colours.convert("CMYK").save(tmp_path / "a.jpg", quality=100)
+    expected = torch.tensor([200, 40, 90], dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16)
+    assert near(load_image(tmp_path / "a.jpg"), expected, 4)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_upright(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for values in (wide(255, np.uint8), wide()):
+        Image.fromarray(values).save(tmp_path / "a.png", exif=exif)
+        grey = Image.fromarray(GREY[0].numpy().copy())
+        grey.info["exif"] = exif.tobytes()
+        upright = np.array(ImageOps.exif_transpose(grey))
+        assert np.array_equal(load_image(tmp_path / "a.png")[0].numpy(), upright)
+
+
+@pytest.mark.parametrize("order", ["=", "<", ">"])
+def test_arrays_and_tensors_of_16_bits(order):
+    values = wide().astype(np.dtype(np.uint16).newbyteorder(order))
+    assert torch.equal(load_image(values), GREY)
+    assert torch.equal(load_image(np.stack([values] * 4, -1)), GREY)
+    assert torch.equal(load_image(torch.from_numpy(wide())[None]), GREY)
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        assert near(load_image(torch.from_numpy(SHARES).to(dtype)[None]), GREY, 1)
+    with pytest.raises(
+        ImageError, match=r"image: expected floating values in 0\.\.1, got 0 to 255"
+    ):
+        load_image(SHARES * 255)
+    for values in (wide(9, np.int32), wide(9, np.int64), wide(1, bool), SHARES.astype("c8")):
+        with pytest.raises(ImageError, match="expected uint8, uint16 or floating values, got"):
+            load_image(values)
+    for dtype in (torch.float8_e5m2, torch.complex64, torch.int16, torch.bool):
+        with pytest.raises(ImageError, match=f"floating values, got {dtype}"):
+            load_image(torch.zeros(1, 2, 2, dtype=dtype))
+
+
+def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(tmp_path / "a.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_image(tmp_path / "a.png").shape == (3, 30, 40)
+    for limit in (599, 1199):  # Pillow warns of what is over its limit, and refuses twice as much
+        monkeypatch.setattr(image_module, "MAX_PIXELS", limit)
+        with (
+            warnings.catch_warnings(),
+            pytest.raises(ImageError, match=rf"a\.png: more .* {limit:,}"),
+        ):
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            load_image(tmp_path / "a.png")
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+def test_several_threads_leave_pillows_limit_as_it_was(tmp_path):
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    before = Image.MAX_IMAGE_PIXELS
+    threads = [
+        threading.Thread(target=lambda: [load_image(tmp_path / "a.png") for _ in range(50)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert before is not None and Image.MAX_IMAGE_PIXELS == before
+
+
+class Recorder(torch.nn.Module):
+    """Keeps the images it is called with, and finds nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.images = []
+
+    def forward(self, images):
+        self.images += images
+        empty = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0)}
+        return [empty | {"labels": torch.zeros(0, dtype=torch.int64)} for _ in images]
+
+
+@pytest.mark.parametrize("size", [(40, 50), (130, 70)])
+def test_a_tiled_image_becomes_floats_a_tile_at_a_time(size, monkeypatch):
+    image = torch.randint(256, (3, *size), dtype=torch.uint8)
+    seen, to_float = [], torch.Tensor.float
+    monkeypatch.setattr(
+        torch.Tensor, "float", lambda self: (seen.append(self.shape), to_float(self))[1]
+    )
+    recorder = Recorder()
+    Detector(recorder, ["x"], tile_size=64, tile_overlap=0.5, device="cpu").detect(image)
+    assert max(shape.numel() for shape in seen) <= 3 * 64 * 64
+    first = recorder.images[0]
+    assert first.shape == (3, 64, 64) and first.dtype == torch.float32
+    expected = to_float(image)[:, :64, :64] / 255
+    assert torch.equal(first[:, : size[0], : size[1]], expected)
+    if size[0] < 64:
+        filling = expected.mean(dim=(1, 2))
+        assert torch.allclose(first[:, -1, -1], filling)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+"""Training whose losses, data or disk fail."""
+
+import io
+import json
+import os
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+from test_engine import Plain, Squares, Tiny, settings, trainer
+from torch.utils.data import get_worker_info
+
+from detops.data import AnnotationError
+from detops.engine import CheckpointError, OutputError, Trainer, TrainingError, load_checkpoint
+from detops.engine.progress import training_progress
+from detops.engine.train import MOST_SKIPPED
+
+pytestmark = pytest.mark.slow
+
+
+class Poisoned(Tiny):
+    """At some steps the loss is not finite, or it is and its gradient is not."""
+
+    def __init__(self, losses=(), gradients=()):
+        super().__init__()
+        self.losses, self.gradients, self.calls = losses, gradients, 0
+
+    def forward(self, images, targets):
+        self.calls += 1
+        found = super().forward(images, targets)
+        if self.calls in self.losses:
+            # As overflow in a layer makes them: statistics do not survive it either.
+            self.norm(self.conv(torch.stack(images) * torch.inf))
+            found["loss_a"] = found["loss_a"] * torch.nan
+        if self.calls in self.gradients:
+            found["loss_b"] = found["loss_b"] + (self.conv.weight.sum() * 0).sqrt()
+        return found
+
+
+def poisoned(output, losses=(), gradients=(), **changes):
+    torch.manual_seed(0)
+    model = Poisoned(losses, gradients)
+    return Trainer(model, Squares(), settings(**changes), "X: 1\n", ["a"], output)
+
+
+def strict(text):
+    """JSON as others read it, without NaN."""
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def snapshot(run):
+    state = run.optimizer.state_dict()["state"]
+    return [v.clone() for v in run._state()] + [
+        v.clone() for s in state.values() for v in s.values()
+    ]
+
+
+@pytest.mark.parametrize("kind", ["losses", "gradients"])
+def test_a_step_that_is_not_finite_is_not_taken(tmp_path, kind):
+    run = poisoned(tmp_path, **{kind: (3, 6)})
+    states = [snapshot(run)]
+    run.run(lambda record: states.append(snapshot(run)))
+    lines = [strict(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "skipped" in line] == [3, 6] and run.skipped == 2
+    for step, line in enumerate(lines, start=1):
+        same = len(states[step]) == len(states[step - 1]) and all(
+            map(torch.equal, states[step], states[step - 1])
+        )
+        assert same == (step in (3, 6))
+        if same:
+            assert line["grad_norm"] is None and (line["loss_a"] is None) == (kind == "losses")
+    # The step number goes on, so that the data and the rate do.
+    assert run.step == 8 and all(value.isfinite().all() for value in states[-1])
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_is_told(terminal):
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=200, highlight=False)
+    record = {"step": 3, "loss": None, "lr": 0.1, "grad_norm": None, "skipped": True, "seconds": 1}
+    with training_progress(console, 100) as report:
+        report(record)
+        report({"step": 5, "loss": 2.5, "lr": 0.1, "seconds": 1.0})
+    assert "step 3 was not taken: loss, grad_norm not finite" in written.getvalue()
+    assert "loss 2.500" in written.getvalue()
+
+
+def numbered(folder):
+    return sorted(path.name for path in folder.glob("checkpoint_*"))
+
+
+def test_a_checkpoint_due_at_such_a_step_comes_after_it(tmp_path):
+    poisoned(tmp_path, losses=(4, 5), MAX_ITER=7).run()
+    assert numbered(tmp_path) == ["checkpoint_000006.pt", "checkpoint_000007.pt"]
+    # What is not finite at the end costs nothing of what was.
+    poisoned(tmp_path / "end", losses=(8,)).run()
+    assert numbered(tmp_path / "end") == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_a_run_that_goes_on_diverging_ends(tmp_path, decay):
+    changes = {"MAX_ITER": 30, "CHECKPOINT_PERIOD": 2, "EMA_DECAY": decay}
+    run = poisoned(tmp_path, losses=range(7, 30), **changes)
+    with pytest.raises(TrainingError) as caught:
+        run.run()
+    text = str(caught.value)
+    # The weights of step 6 gave the first loss that was not finite.
+    for part in (
+        f"step {6 + MOST_SKIPPED}: training has diverged",
+        f"loss_a, grad_norm not finite at {MOST_SKIPPED} steps in a row",
+        "checkpoint_000006.diverged was of that state",
+        f"go on from {tmp_path / 'checkpoint_000004.pt'} with --resume",
+        "BASE_LR (now 0.01)",
+        "WARMUP_ITERS (now 2)",
+        "CLIP_GRADIENTS (now 1, 0 is none)",
+    ):
+        assert part in text
+    assert numbered(tmp_path) == [
+        *("checkpoint_000002.pt", "checkpoint_000004.pt", "checkpoint_000006.diverged")
+    ]
+    again = trainer(tmp_path, **changes)
+    again.resume()
+    assert again.step == 4
+    again.run()
+    assert load_checkpoint(again.checkpoint_path)["training"]["step"] == 30
+
+
+def test_nothing_is_left_to_go_on_from(tmp_path):
+    with pytest.raises(TrainingError, match="in a row; start anew with a lower SOLVER.BASE_LR"):
+        poisoned(tmp_path, losses=range(1, 30), MAX_ITER=30).run()
+
+
+def plain(output, **changes):
+    torch.manual_seed(0)
+    cfg = settings(**{"OPTIMIZER": "SGD", "SCHEDULE": "MULTISTEP", "STEPS": ()} | changes)
+    return Trainer(Plain(), Squares(), cfg, "X: 1\n", ["a"], output)
+
+
+def test_the_advice_works(tmp_path):
+    """A rate that makes every step overshoot, after a good beginning."""
+    changes = {"MAX_ITER": 60, "CHECKPOINT_PERIOD": 10, "CLIP_GRADIENTS": 0.0, "EMA_DECAY": 0.0}
+    changes |= {"STEPS": (20,), "GAMMA": 1e8}
+    with pytest.raises(TrainingError, match=r"go on from .*checkpoint_000020.pt with --resume"):
+        plain(tmp_path, **changes).run()
+    good = plain(tmp_path, **changes | {"GAMMA": 1.0, "BASE_LR": 0.005})
+    good.resume()
+    assert good.step == 20
+    good.run()
+    losses = [
+        strict(line)["loss"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(losses) == 60 and losses[-1] < losses[19] < losses[0]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    run = trainer(tmp_path)
+    run.run()
+    before = (tmp_path / "checkpoint_000008.pt").read_bytes()
+    with torch.no_grad():
+        run.model.conv.bias[0] = torch.inf
+    run.step = 9
+    with pytest.raises(TrainingError, match="the weights are not finite and are not saved"):
+        run.save()
+    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+    assert (tmp_path / "checkpoint_000008.pt").read_bytes() == before
+
+
+class Fatal(Squares):
+    """An image that kills its data worker, or cannot be read, while there is a certain file."""
+
+    def __init__(self, flag, kill):
+        self.flag, self.kill, self.items = flag, kill, 0
+
+    def __getitem__(self, index):
+        self.items += 1
+        if self.items == 9 and self.flag.exists():
+            if self.kill:
+                assert get_worker_info() is not None
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise AnnotationError("late.jpg: no such image file")
+        return super().__getitem__(index)
+
+
+def fatal(folder, kill, workers):
+    cfg = settings(CHECKPOINT_PERIOD=100)
+    cfg.DATALOADER.NUM_WORKERS = workers
+    torch.manual_seed(0)
+    return Trainer(Tiny(), Fatal(folder / "flag", kill), cfg, "", ["a"], folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("kill", "workers", "message"),
+    [
+        (
+            True,
+            1,
+            r"a data worker died \(.*\): .* out of memory; lower DATALOADER.NUM_WORKERS \(now 1\)",
+        ),
+        (False, 1, r"late.jpg: no such image file"),
+        (False, 0, r"late.jpg: no such image file"),
+    ],
+)
+def test_data_that_fails_costs_no_step(tmp_path, kill, workers, message):
+    (tmp_path / "flag").touch()
+    run = fatal(tmp_path, kill, workers)
+    with pytest.raises(TrainingError, match=rf"^step \d: {message}.* is saved, --resume") as caught:
+        run.run()
+    assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
+    # What a killed worker had ready may go with it.
+    made = run.step
+    assert made in ((1, 2, 3, 4) if kill else (4,))
+    assert f"{tmp_path}/run/checkpoint_{made:06}.pt is saved" in str(caught.value)
+    (tmp_path / "flag").unlink()
+    again = fatal(tmp_path, kill, 0)
+    again.resume()
+    assert again.step == made
+    again.run()
+    whole = trainer(tmp_path / "whole", CHECKPOINT_PERIOD=100)
+    whole.run()
+    ours, theirs = (load_checkpoint(r.checkpoint_path)["model"] for r in (again, whole))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_errors_of_code_are_none_of_the_data(tmp_path):
+    run = trainer(tmp_path)
+    run.dataset = [None] * 3
+    with pytest.raises(TypeError):
+        run.run()
+
+
+@pytest.fixture
+def full(tmp_path):
+    """Makes a file of the folder one that nothing can be written into: the disk is full."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+
+    def fill(name):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.symlink("/dev/full", tmp_path / name)
+
+    return fill
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path, full):
+    run = trainer(tmp_path)
+    with pytest.raises(OutputError) as caught:
+        run.run(lambda record: full("checkpoint.pt.tmp") if record["step"] == 6 else None)
+    assert str(caught.value) == (
+        f"{tmp_path}/checkpoint_000008.pt: cannot be written: No space left on device; what was "
+        "there before is whole"
+    )
+    assert numbered(tmp_path) == ["checkpoint_000004.pt"]
+    assert not (tmp_path / "checkpoint.pt.tmp").is_symlink() and os.path.exists("/dev/full")
+    again = trainer(tmp_path)
+    again.resume()
+    again.run()
+    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
+
+
+def test_a_full_disk_under_the_metrics(tmp_path, full):
+    full("metrics.jsonl")
+    with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
+        trainer(tmp_path).run()
+
+
+def test_resuming_keeps_the_lines_when_the_disk_is_full(tmp_path, full):
+    trainer(tmp_path).run()
+    lines = (tmp_path / "metrics.jsonl").read_text()
+    run = trainer(tmp_path)
+    run.resume(tmp_path / "checkpoint_000004.pt")
+    full("metrics.jsonl.tmp")
+    with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
+        run.run()
+    assert (tmp_path / "metrics.jsonl").read_text() == lines
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    with pytest.raises(CheckpointError, match="no such checkpoint file"):
+        trainer(tmp_path / "missing").resume()

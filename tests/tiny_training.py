@@ -1,0 +1,28 @@
+"""A `detops train` of seconds, on generated shapes."""
+
+from detops import cli
+from detops.cli import PACKAGE
+
+NETWORK = [
+    *("MODEL.RESNETS.STEM_OUT_CHANNELS", "16", "MODEL.RESNETS.RES2_OUT_CHANNELS", "16"),
+    *("MODEL.RESNETS.BACKBONE_OUT_CHANNELS", "16", "MODEL.ROI_BOX_HEAD.MLP_HEAD_DIM", "32"),
+    *("MODEL.ROI_MASK_HEAD.CONV_LAYERS", "[16]", "DTYPE", "float32"),
+    *("INPUT.MIN_SIZE_TRAIN", "[48]", "INPUT.MIN_SIZE_TEST", "48"),
+]
+SHORT = [
+    *("DATASETS.TRAIN", '["shapes:train?length=12&size=48"]', "DATASETS.TEST", "[]"),
+    *("SOLVER.IMS_PER_BATCH", "2", "SOLVER.MAX_ITER", "6", "SOLVER.CHECKPOINT_PERIOD", "2"),
+]
+
+
+def arguments(output, *changes):
+    config = PACKAGE / "configs" / "shapes.yaml"
+    fixed = ["--config", config, "--output", output, "--device", "cpu"]
+    options = [c for c in changes if str(c).startswith("--")]
+    pairs = [c for c in changes if not str(c).startswith("--")]
+    return [str(a) for a in ["train", *fixed, *options, *NETWORK, *SHORT, *pairs]]
+
+
+def train(output, *changes):
+    """The status of the command."""
+    return cli.main(arguments(output, *changes))
