@@ -2,7 +2,7 @@
 """The `detops` command as it is installed: `detops.cli`, without the package around it.
 
 `import detops` registers the ops, and loads PyTorch for that, which takes seconds; help, the
-version and errors of usage need neither. So the command line's module is loaded by itself here.
+version and errors of usage need neither. So the command line is loaded by itself here.
 What its commands import from the package brings in the package as always.
 """
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.cli import PACKAGE
+from detops.cli.options import DEFAULT_CONFIG, PACKAGE
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
@@ -17,9 +17,7 @@ VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 def config(tmp_path):
     """A training of three steps that touches every part."""
     path = tmp_path / "config.yaml"
-    path.write_text(
-        cli.DEFAULT_CONFIG.read_text() if cli.DEFAULT_CONFIG.is_file() else "OUTPUT_DIR: .\n"
-    )
+    path.write_text(DEFAULT_CONFIG.read_text() if DEFAULT_CONFIG.is_file() else "OUTPUT_DIR: .\n")
     return path
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from detops import cli
+from detops.cli.options import DEFAULT_CONFIG
 from detops.distributed import best_indices, gather_objects, mean_count, on_main, processes
 from detops.engine import load_checkpoint
 
@@ -126,7 +127,7 @@ def test_killed_worker_is_restarted_and_nothing_is_lost(folder, tmp_path):
 def test_command_line(tmp_path, capsys):
     run, found = tmp_path / "run", tmp_path / "found.json"
     arguments = [
-        *("-m", "detops", "train", "--config", cli.DEFAULT_CONFIG, "--output", run, "--resume"),
+        *("-m", "detops", "train", "--config", DEFAULT_CONFIG, "--output", run, "--resume"),
         *("SOLVER.MAX_ITER", 3, "SOLVER.IMS_PER_BATCH", 2, "SOLVER.TEST_PERIOD", 3),
         *("INPUT.TILE_SIZE", 0, "DATASETS.TEST", "[tree_crowns/val.json]"),
         *("INPUT.MIN_SIZE_TRAIN", "[96]", "INPUT.MIN_SIZE_TEST", 128),

@@ -9,7 +9,7 @@ import torch
 import torchvision_networks as networks
 from test_modeling_detector import small_detector
 
-from detops import cli
+from detops.cli.options import CONFIGS
 from detops.config import load_config
 from detops.engine import CheckpointError, load_weights_into
 from detops.engine.evaluate import matched_category_ids
@@ -17,7 +17,7 @@ from detops.modeling import build_detection_model
 
 pytestmark = pytest.mark.slow
 
-ROOT = cli.CONFIGS[0].parent
+ROOT = CONFIGS[0].parent
 BOX, MASK = "roi_heads.box.predictor", "roi_heads.mask.predictor.mask_fcn_logits"
 CLASSES = "MODEL.ROI_BOX_HEAD.NUM_CLASSES"
 

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.cli import PACKAGE
+from detops.cli.commands import evaluate_command, train
+from detops.cli.options import PACKAGE
 from detops.config import load_config
 from detops.engine import load_checkpoint
 from detops.modeling import build_detection_model
@@ -90,7 +91,7 @@ def run(words, capsys):
 # One test: the later examples use what the earlier ones make.
 def test_examples(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    for words in examples(cli.train):
+    for words in examples(train):
         if words[0] == "torchrun":
             command = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
             environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -112,8 +113,6 @@ def test_examples(folder, monkeypatch, capsys):
 
     network = load_config(PACKAGE / "configs" / "faster_rcnn_R_50_FPN_1x.yaml")
     torch.save({"model": build_detection_model(network).state_dict()}, "model_final.pth")
-    rated = [
-        run([*words, "--device", "cpu"], capsys).out for words in examples(cli.evaluate_command)
-    ]
+    rated = [run([*words, "--device", "cpu"], capsys).out for words in examples(evaluate_command)]
     assert len(rated) == 4 and all("AP50" in text for text in rated)
     assert json.loads((folder / "results.json").read_text())["images"] == 2

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The `detops` command.
-
-Torch and the rest are imported by the commands that need them, so that help and usage errors are
-quick where `detops_command` has loaded this module without the package.
-"""
+"""The commands of `detops`. What they call stands elsewhere, and is imported when it is called."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,14 +11,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-PACKAGE = Path(__file__).resolve().parent
-TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
-DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
-SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
-# Beside the package in a checkout, inside it in an installation.
-CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
-DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
-USER_ERROR, INTERNAL_ERROR, SOME_FAILED, INTERRUPTED = 2, 1, 1, 130
+from .errors import SOME_FAILED, SomeFailed, UsageError, fail
+from .options import (
+    DEFAULT_CONFIG,
+    DEFAULT_WEIGHTS,
+    PACKAGE,
+    SHAPES_WEIGHTS,
+    TREE_CROWNS,
+    ClassMap,
+    Device,
+    Images,
+    SkipBroken,
+    Weights,
+)
 
 app = typer.Typer(
     help="Train, evaluate and run detectors on the detops operators.",
@@ -36,42 +35,13 @@ app = typer.Typer(
 out = Console(soft_wrap=True, highlight=False, markup=False)
 err = Console(soft_wrap=True, highlight=False, markup=False, stderr=True)
 
-Weights = Annotated[
-    Path, typer.Option(help="Checkpoint to detect with.", show_default="the tree-crown detector")
-]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
-]
-Images = Annotated[
-    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
-]
-SkipBroken = Annotated[
-    bool,
-    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
-]
-ClassMap = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OLD=NEW,...",
-        help="Other names for the data's classes, or a YAML or JSON file of them.",
-    ),
-]
-
-
-class UsageError(ValueError):
-    """A request that cannot be carried out as it stands."""
-
-
-class SomeFailed(Exception):
-    """A part of what was asked for could not be done; what could is done."""
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
         try:
             version = metadata.version("detops")
         except metadata.PackageNotFoundError:  # run from the source tree
-            from . import __version__ as version
+            from .. import __version__ as version
         out.print(f"detops {version}")
         raise typer.Exit
 
@@ -148,7 +118,7 @@ def train(
 
         torchrun --nproc-per-node 2 --max-restarts 3 -m detops train --output runs/trees --resume
     """
-    from .engine.command import train as run_training
+    from ..engine.command import train as run_training
 
     start = [] if weights is None else ["MODEL.WEIGHT", str(weights)]
     cfg = _load_config(config, [*start, *(overrides or [])])
@@ -210,7 +180,7 @@ def evaluate_command(
         detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
             --data coco/instances_val2017.json
     """
-    from .engine.command import rate
+    from ..engine.command import rate
 
     cfg = None if config is None else _load_config(config, [])
     rate(
@@ -260,8 +230,8 @@ def detect(
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
             --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
     """
-    from .engine import Detector
-    from .engine.detect_files import detect_files
+    from ..engine import Detector
+    from ..engine.detect_files import detect_files
 
     def make_detector() -> Detector:
         if config is None:
@@ -269,7 +239,7 @@ def detect(
         return Detector.from_weights(weights, _load_config(config, []), device)
 
     def complain(problem: str) -> None:
-        _fail(problem, SOME_FAILED)
+        fail(problem, SOME_FAILED)
 
     failed, last_error = detect_files(
         make_detector, images, output, json_file, score_threshold, out, err, complain
@@ -299,7 +269,7 @@ def demo_command(
 
         detops demo --masks --output shapes.png
     """
-    from . import demo, demo_masks
+    from .. import demo, demo_masks
 
     if masks:
         demo_masks.run(output, weights or SHAPES_WEIGHTS, out)
@@ -342,7 +312,7 @@ def bench(
 
         detops bench corners --only roi_align
     """
-    from .bench.command import run as run_benchmarks
+    from ..bench.command import run as run_benchmarks
 
     run_benchmarks(ops or [], output, readme, threads, quick, device, only or [], out, err)
 
@@ -355,7 +325,7 @@ def info() -> None:
 
         detops info
     """
-    from .info import collect
+    from ..info import collect
 
     facts = collect()
     width = max(map(len, facts))
@@ -363,72 +333,8 @@ def info() -> None:
         out.print(f"{title:<{width}}  {value}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-        arguments: those after the program's name; the process's own by default.
-
-    Returns:
-        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise,
-        and where a part of the work failed.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in arguments
-    if debug:
-        # Taken wherever it stands, since one adds it to a command that just failed.
-        arguments = [argument for argument in arguments if argument != "--debug"]
-    try:
-        return int(app(arguments, prog_name="detops", standalone_mode=False) or 0)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("stopped", INTERRUPTED)
-    except SystemExit as stop:
-        # A signal, which several processes get together.
-        if _rank() == "0" and hasattr(stop, "message"):
-            print(f"detops: {stop.message}", file=sys.stderr)
-        return int(stop.code or 0)
-    except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            return USER_ERROR  # the help it stands for has been printed
-        if debug:
-            err.print_exception()
-        if isinstance(error, SomeFailed):
-            return _fail(str(error), SOME_FAILED)
-        usage_message = getattr(error, "format_message", None)
-        if usage_message is not None:
-            return _fail(usage_message(), USER_ERROR)
-        if isinstance(error, _user_errors()):
-            # A remedy in Python's terms is of no use here.
-            advising = getattr(error, "advising", None)
-            return _fail(str(advising("--skip-broken") if advising else error), USER_ERROR)
-        hint = "" if debug else " (--debug shows where)"
-        return _fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)
-
-
-def _user_errors() -> tuple[type[Exception], ...]:
-    kinds: tuple[type[Exception], ...] = (ValueError, OSError, ImportError)
-    # A module that was never imported cannot have raised its error.
-    for module, name in (("config", "ConfigError"), ("engine.train", "TrainingError")):
-        loaded = sys.modules.get(f"{__package__}.{module}")
-        if loaded is not None:
-            kinds += (getattr(loaded, name),)
-    return kinds
-
-
-def _fail(message: str, status: int) -> int:
-    # Every process tells its error, since that may be its alone, but the main one's looks plain.
-    number = _rank()
-    who = "detops" if number == "0" else f"detops (process {number})"
-    print(f"{who}: error: {' '.join(message.split())}", file=sys.stderr)
-    return status
-
-
-def _rank() -> str:
-    return os.environ.get("RANK", "0")
-
-
 def _load_config(path: Path, overrides: Sequence[str]) -> Any:
-    from .config import load_config
+    from ..config import load_config
 
     # `configs/...` as in the examples, wherever the package is.
     path = next(filter(Path.is_file, (path, PACKAGE / path)), path)
@@ -438,7 +344,7 @@ def _load_config(path: Path, overrides: Sequence[str]) -> Any:
 
 
 def _class_map(text: str | None) -> dict[str, str] | None:
-    from .data import read_class_map
+    from ..data import read_class_map
 
     return None if text is None else read_class_map(text)
 

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""The `detops` command.
+
+Torch and the rest are imported by the commands that need them, so that help and usage errors are
+quick where `detops_command` has loaded this package without the one around it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from .commands import app, err
+from .errors import (
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    SOME_FAILED,
+    USER_ERROR,
+    SomeFailed,
+    fail,
+    rank,
+    user_errors,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: those after the program's name; the process's own by default.
+
+    Returns:
+        The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise,
+        and where a part of the work failed.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    if debug:
+        # Taken wherever it stands, since one adds it to a command that just failed.
+        arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return int(app(arguments, prog_name="detops", standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        return fail("stopped", INTERRUPTED)
+    except SystemExit as stop:
+        # A signal, which several processes get together.
+        if rank() == "0" and hasattr(stop, "message"):
+            print(f"detops: {stop.message}", file=sys.stderr)
+        return int(stop.code or 0)
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return USER_ERROR  # the help it stands for has been printed
+        if debug:
+            err.print_exception()
+        if isinstance(error, SomeFailed):
+            return fail(str(error), SOME_FAILED)
+        usage_message = getattr(error, "format_message", None)
+        if usage_message is not None:
+            return fail(usage_message(), USER_ERROR)
+        if isinstance(error, user_errors()):
+            # A remedy in Python's terms is of no use here.
+            advising = getattr(error, "advising", None)
+            return fail(str(advising("--skip-broken") if advising else error), USER_ERROR)
+        hint = "" if debug else " (--debug shows where)"
+        return fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""Options that several commands take, and the files that they name by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PACKAGE = Path(__file__).resolve().parents[1]
+TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
+DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
+SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
+# Beside the package in a checkout, inside it in an installation.
+CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
+DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"
+
+Weights = Annotated[
+    Path, typer.Option(help="Checkpoint to detect with.", show_default="the tree-crown detector")
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
+]
+Images = Annotated[
+    Path | None, typer.Option(help="Folder of the images, if they are not beside the JSON file.")
+]
+SkipBroken = Annotated[
+    bool,
+    typer.Option("--skip-broken", help="Leave broken data out instead of stopping."),
+]
+ClassMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OLD=NEW,...",
+        help="Other names for the data's classes, or a YAML or JSON file of them.",
+    ),
+]
