@@ -138,3 +138,22 @@ def test_raw_ops_say_that_they_have_no_derivative():
     out = torch.ops.detops.roi_align_forward(x, torch.zeros(1, 5), 1.0, 1, 1, 1)
     with pytest.raises(RuntimeError, match="derivative for detops::roi_align_forward is not"):
         out.sum().backward()
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_editable_install(tmp_path):
+    """Types are found by files alone: a checker runs no import hook."""
+    code = "import importlib.util as u; s = u.find_spec('detops'); print(s.origin if s else '')"
+    outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
+    where = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=outside
+    )
+    if where.stdout.strip() != str(PACKAGE / "__init__.py"):
+        pytest.skip("this source tree is not installed")
+    (tmp_path / "user.py").write_text("import detops\n\nreveal_type(detops.nms)\n")
+    command = ("-m", "mypy", "--follow-imports", "silent", "user.py")
+    seen = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=outside
+    )
+    assert seen.returncode == 0, seen.stdout
+    assert "iou_threshold: float" in seen.stdout
