@@ -132,6 +132,9 @@ class Encoder {
   // Neighbours in a column are in neighbouring rows.
   void along_rows(const Mask& m, RunLengths& runs) {
     changes_.row_end.assign(m.height, 0);
+    if (m.width < kShortRow && m.down == m.width && m.height < kFewRows) {
+      return along_short_rows(m, runs);
+    }
     int64_t count = 0;
     for (int64_t y = 1; y < m.height; ++y) {
       auto& columns = changes_.columns;
@@ -143,6 +146,23 @@ class Encoder {
     }
     write(m, changes_, runs);
   }
+
+  // One comparison of the mask with itself, a row on: rows are shorter than a few vectors.
+  void along_short_rows(const Mask& m, RunLengths& runs) {
+    auto& columns = changes_.columns;
+    const int64_t pairs = (m.height - 1) * m.width;
+    if (columns.size() < size_t(pairs)) columns.resize(pairs);
+    const int64_t count = differences_(m.data, m.data + m.width, pairs, columns.data());
+    for (int64_t k = 0, y = 1, begin = 0; y < m.height; ++y, begin += m.width) {
+      for (; k < count && columns[k] < begin + m.width; ++k) {
+        columns[k] -= static_cast<uint32_t>(begin);
+      }
+      changes_.row_end[y] = k;
+    }
+    write(m, changes_, runs);
+  }
+
+  static constexpr int64_t kShortRow = 128, kFewRows = 512;
 
   cpu::Differences* differences_ = cpu::differences_in_use();
   Changes changes_;
