@@ -66,10 +66,10 @@ Share whole(const Tensor& pooled) {
 }
 
 // Whether samples are taken straight from the map: a table of what each bin reads pays only where
-// several channels read it.
-template <typename A>
+// several channels read it, or where they are float16, which a plain number is widened from slowly.
+template <typename T, typename A>
 bool from_samples(const RotatedSampling<A>& sampling, int64_t channels) {
-  constexpr int64_t kExactInFloat = 1 << 24, kMost = 4;
+  constexpr int64_t kExactInFloat = 1 << 24, kMost = std::is_same_v<T, Half> ? 2 : 8;
   const int64_t ratio = sampling.sampling_ratio;
   return channels <= kMost && ratio > 0 && ratio * ratio <= kMostSamples &&
          std::min(sampling.height, sampling.width) >= 2 &&
@@ -173,7 +173,7 @@ Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double
     const auto sampling =
         make_sampling<accumulate_t<T>>(wide_rois, spatial_scale, output, maps, sampling_ratio);
     const Plan plan = plan_of(op, sampling, rois, maps.size(0));
-    if (from_samples(sampling, maps.size(1))) {
+    if (from_samples<T>(sampling, maps.size(1))) {
       return forward_samples<T>(sampling, plan, maps, output, channels_last);
     }
     sparse_forward<T>(
@@ -196,14 +196,14 @@ Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double
   check_positions(op, height, width);
   expect_writes(maps);
   const bool channels_last = is_channels_last(maps);
-  const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
+  const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   with_element_type(grad.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const auto sampling =
         make_sampling<accumulate_t<T>>(wide_rois, spatial_scale, pooled, maps, sampling_ratio);
     const Plan plan = plan_of(op, sampling, rois, batch_size);
-    if (from_samples(sampling, channels)) {
+    if (from_samples<T>(sampling, channels)) {
       return backward_samples<T>(sampling, plan, maps, pooled, channels_last);
     }
     sparse_backward<T>(
