@@ -3,6 +3,7 @@
 import pytest
 import torch
 from calls import CALLS
+from torch._prims_common import suggest_memory_format
 
 import detops
 from detops.ops._shared import Function
@@ -112,3 +113,26 @@ def test_a_list_of_boxes_is_the_tensor_of_them(count, dtype):
     maps = X.detach().expand(count, 1, 8, 8)
     found = detops.roi_align(maps, lists, 2, 1.0, 2)
     assert torch.equal(found, detops.roi_align(maps, torch.cat(rows).to(wide), 2, 1.0, 2))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5), (2, 1, 6, 5), (2, 4, 1, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_gradient_of_a_sum_is_that_of_ones(layout, shape, dtype):
+    """It comes as one number, expanded, and the map's gradient has the layout of the map."""
+    x = torch.randn(shape).to(dtype).contiguous(memory_format=layout).requires_grad_()
+    boxes = torch.tensor([[0.0, 0, 0, 4, 4], [0, -1, 0, 3, 5]])
+    rotated = torch.cat([boxes, torch.full((2, 1), 30.0)], 1)
+    for pooled in (
+        detops.roi_align(x, boxes, 2),
+        detops.roi_pool(x, boxes, 2),
+        detops.roi_align_rotated(x, rotated, 2),
+        detops.ps_roi_align(x, boxes, 1),
+        detops.ps_roi_pool(x, boxes, 1),
+        detops.multiscale_roi_align([x], boxes, 2, [1.0]),
+    ):
+        (of_sum,) = torch.autograd.grad(3 * pooled.sum(), x, retain_graph=True)
+        ones = torch.full_like(pooled, 3)
+        (of_ones,) = torch.autograd.grad(pooled, x, ones, retain_graph=True)
+        assert torch.equal(of_sum, of_ones)
+        assert suggest_memory_format(of_sum) == suggest_memory_format(x)

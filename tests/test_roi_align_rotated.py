@@ -124,6 +124,47 @@ def test_every_way_equals_float64(device, layout, way, sampling_ratio, two_threa
     assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ratio", [1, 2, 5, 16, 17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_few_channels_equal_some_of_many(isa, layout, ratio, dtype, two_threads):
+    """Few channels are sampled from the map itself, many by a table."""
+    shape = (2, 2, 33, 70)
+    x = feature_map(*shape, layout=layout).detach().to(dtype).requires_grad_()
+    many = x.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
+    rois = rois_for(2, 40, 60.0)
+    one, two = two_threads(lambda: with_gradient(x, rois, (3, 40), 1.0, ratio))
+    pooled, of_map, grad = one
+    assert torch.equal(pooled, two[0]) and torch.equal(of_map, two[1])
+    expected = detops.roi_align_rotated(many, rois, (3, 40), 1.0, ratio)
+    (expected_grad,) = torch.autograd.grad(expected, many, grad.repeat(1, 6, 1, 1))
+    tolerance = {"atol": 2e-5, "rtol": 1e-5 if x.itemsize > 2 else torch.finfo(dtype).eps}
+    torch.testing.assert_close(pooled, expected[:, 4:6], **tolerance)
+    torch.testing.assert_close(of_map, expected_grad[:, 4:6], **tolerance)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("channels", [1, 40])
+def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, channels):
+    # At whole coordinates each sample is one pixel, and the last row and column have no second one.
+    x = torch.arange(35.0).view(1, 1, 5, 7).repeat(1, channels, 1, 1)
+    x[..., 2, 3] = x[..., 4, 6] = value
+    x = x.contiguous(memory_format=layout).to(device)
+    rois = torch.tensor([[0.0, 4.5, 3.5, 7, 5, 0]], device=device)
+    pooled = detops.roi_align_rotated(x, rois, (5, 7), 1.0, 1)
+    expected = torch.zeros_like(x)
+    expected[..., :4, :6] = x[..., 1:, 1:]
+    inner = pooled[..., :4, :6]
+    torch.testing.assert_close(inner, expected[..., :4, :6], rtol=0, atol=0, equal_nan=True)
+    grad = torch.zeros(1, channels, 5, 7, device=device)
+    grad[..., 1, 2] = value
+    grad = grad.contiguous(memory_format=layout)
+    spread = roi_align_rotated_backward(grad, rois, 1.0, 5, 7, *x.shape, 1)
+    assert spread.isfinite().logical_not().sum() == channels
+    assert not spread[..., 2, 3].isfinite().any()
+
+
 def test_the_batches_of_a_run_add_up(isa):
     # Adaptive RoIs of the whole map have so many taps that they go a few at a time.
     x = feature_map(1, 2, 200, 220)

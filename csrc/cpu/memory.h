@@ -2,6 +2,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "element_type.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -24,6 +29,22 @@ inline void expect_writes(const at::Tensor& fresh) {
 #else
   (void)fresh;
 #endif
+}
+
+// x.contiguous(format). The gradient of a sum is one number, expanded: to write it down takes less
+// than a general copy, which takes longer than a small op.
+inline at::Tensor in_layout(const at::Tensor& x, at::MemoryFormat format) {
+  const auto strides = x.strides();
+  const bool one = x.numel() > 1 &&
+                   std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; });
+  if (!one) return x.contiguous(format);
+  at::Tensor copy = at::empty(x.sizes(), x.options(), format);
+  with_element_type(x.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const T value = *static_cast<const T*>(x.const_data_ptr());
+    std::fill_n(static_cast<T*>(copy.mutable_data_ptr()), copy.numel(), value);
+  });
+  return copy;
 }
 
 }  // namespace detops::cpu

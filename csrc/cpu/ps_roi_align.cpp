@@ -264,7 +264,7 @@ Tensor run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& 
   if (maps.numel() == 0) return maps;
   expect_writes(maps);
   const at::ScalarType type = grad.scalar_type();
-  const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
+  const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, type);
   with_element_type(type, [&](auto element) {
     const auto run = is_channels_last(maps) ? backward_rows<decltype(element)>

@@ -126,7 +126,7 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
 std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
                                  std::vector<Tensor> maps) {
   const at::ScalarType type = grad.scalar_type();
-  const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
+  const Tensor pooled = in_layout(grad, maps[0].suggest_memory_format());
   const Tensor wide_rois = wide(rois, type);
   for (const Tensor& map : maps) expect_writes(map);
   if (grad.size(1) > 0) {

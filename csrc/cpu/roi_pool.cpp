@@ -265,7 +265,7 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   if (maps.numel() == 0) return maps;
   expect_writes(maps);
   const auto format = maps.suggest_memory_format();
-  const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
+  const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   with_element_type(grad.scalar_type(), [&](auto element) {
     backward<decltype(element)>(pooled, wide_rois, index, maps);

@@ -124,8 +124,24 @@ def feasible(corner: Corner) -> bool:
     return seconds <= LIMIT_SECONDS and size <= LIMIT_BYTES
 
 
+# Values of a factor that an op is without by design.
+WITHOUT = {
+    ("roi_align_rotated", "dtype bfloat16"): "compared in float32 alone",
+    ("roi_align_rotated", "sampling 0"): "compared with a fixed number of samples alone",
+    ("roi_pool", "sampling 0"): "no sampling ratio",
+    ("ps_roi_pool", "sampling 0"): "no sampling ratio",
+    ("ps_roi_align", "size 512"): "no 512x512 bins, which would take a map of 262,144 channels",
+    ("ps_roi_pool", "size 512"): "no 512x512 bins, which would take a map of 262,144 channels",
+}
+
+
+def gaps(op: str) -> list[str]:
+    """A line for each value, and each pair of values, that no row of an op has."""
+    return [f"`{op}`: {WITHOUT.get((op, gap), f'no row has {gap}')}" for gap in covering(op)[1]]
+
+
 def covering(op: str) -> tuple[list[Corner], list[str]]:
-    """The rows of one op, and the pairs of values that no feasible row has.
+    """The rows of one op, and what no feasible row has: values, and pairs of those that are left.
 
     Greedy: the next row is the first of those that meet most pairs that were not met yet.
     """
@@ -149,12 +165,19 @@ def covering(op: str) -> tuple[list[Corner], list[str]]:
         chosen.append(rows[best])
         met[ids[best]] = True
     reached = set(ids.flatten().tolist())
+    present = [{getattr(corner, name) for corner in rows} for name in names]
     missing = [
+        f"{name} {x}"
+        for name, some, every_value in zip(names, present, values, strict=True)
+        for x in every_value
+        if x not in some
+    ]
+    missing += [
         f"{names[a]} {x} with {names[b]} {y}"
         for i, (a, b) in enumerate(pairs)
         for k, x in enumerate(values[a])
         for m, y in enumerate(values[b])
-        if (i * most + k) * most + m not in reached
+        if x in present[a] and y in present[b] and (i * most + k) * most + m not in reached
     ]
     return chosen, missing
 

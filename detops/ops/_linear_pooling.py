@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ._shared import Function, fold, fold_boxes, memory_format, unfold
+from ._shared import Function, fold, fold_boxes, in_format, memory_format, unfold
 
 Ops = tuple[OpOverload, OpOverload]
 
@@ -35,7 +35,7 @@ class LinearPoolingFunction(Function):
         """The transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
         ops, pooling, size, layout = ctx.kept
-        grad = grad.contiguous(memory_format=layout)
+        grad = in_format(grad, layout)
         return LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), None, None, None
 
     @staticmethod

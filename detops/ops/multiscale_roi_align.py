@@ -8,7 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
-from ._shared import Function, as_pair, as_rois, fold, fold_boxes, memory_format, unfold
+from ._shared import Function, as_pair, as_rois, fold, fold_boxes, in_format, memory_format, unfold
 
 
 class Pooling(NamedTuple):
@@ -44,7 +44,7 @@ class MultiScaleRoIAlignFunction(Function):
         """The transpose of the forward pass."""
         (boxes,) = ctx.saved_tensors
         grads = MultiScaleRoIAlignBackwardFunction.run(
-            grad.contiguous(memory_format=ctx.format), boxes, ctx.pooling, ctx.sizes
+            in_format(grad, ctx.format), boxes, ctx.pooling, ctx.sizes
         )
         return None, None, *grads
 

@@ -6,7 +6,6 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from .. import _C
 from ._shared import (
     Function,
     PoolingModule,
@@ -14,9 +13,13 @@ from ._shared import (
     as_rois,
     fold,
     fold_boxes,
+    in_format,
     memory_format,
     unfold,
 )
+
+_FORWARD = torch.ops.detops.roi_pool_forward.default
+_BACKWARD = torch.ops.detops.roi_pool_backward.default
 
 
 class RoIPoolFunction(Function):
@@ -27,26 +30,28 @@ class RoIPoolFunction(Function):
         input: Tensor, boxes: Tensor, pooling: tuple[float, int, int]
     ) -> tuple[Tensor, Tensor]:
         """See :func:`roi_pool`."""
-        output, argmax = _C.roi_pool_forward(input, boxes, *pooling)
+        output, argmax = _FORWARD(input, boxes, *pooling)
         return output, argmax
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
-        input, boxes, ctx.pooling = inputs
+        input, boxes, pooling = inputs
         argmax = output[1]
         ctx.mark_non_differentiable(argmax)
+        ctx.set_materialize_grads(False)  # no zeros for the places
         ctx.save_for_backward(boxes, argmax)
-        ctx.size = tuple(input.shape)
-        ctx.format = memory_format(input)
+        ctx.kept = pooling, input.shape, memory_format(input)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None, None]:
         """Each bin's gradient goes to the pixel that it was taken from."""
+        if grad is None:
+            return None, None, None
         boxes, argmax = ctx.saved_tensors
-        grad = grad.contiguous(memory_format=ctx.format)
-        grad = RoIPoolBackwardFunction.run(grad, boxes, argmax, ctx.pooling, ctx.size)
-        return grad, None, None
+        pooling, size, layout = ctx.kept
+        grad = in_format(grad, layout)
+        return RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size), None, None
 
     @staticmethod
     def vmap(
@@ -73,7 +78,8 @@ class RoIPoolBackwardFunction(Function):
     ) -> Tensor:
         """Spreads ``grad`` over a map of the given size."""
         # The input would give its dtype and layout, which are those of the gradient here.
-        return _C.roi_pool_backward(grad, grad, boxes, argmax, *pooling, *size)
+        spread: Tensor = _BACKWARD(grad, grad, boxes, argmax, *pooling, *size)
+        return spread
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one RoI, whose samples are
+// taken from the map one by one, or added to it. Maps have at least two rows and two columns.
+
+// Room for the samples of some bins, and for the rest of the last vector.
+template <typename A>
+constexpr int64_t kSampleRoom = kMostSamples + kLanes<A>;
+
+// Where to find the first of the four neighbours of each sample, and what they count for.
+template <typename A>
+struct BinSamples {
+  int32_t position[kSampleRoom<A>];
+  A weight[4][kSampleRoom<A>];
+};
+
+template <typename A>
+using Int32Lanes [[gnu::vector_size(4 * kLanes<A>)]] = int32_t;
+
+// One axis of a vector of samples that lie on the map: as math::bilinear_taps, but the last pixel
+// is the second neighbour of the one before.
+template <typename A>
+DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
+  at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
+  at = at == at ? at : Vector<A>{};
+  const Int32Lanes<A> whole = __builtin_convertvector(at, Int32Lanes<A>);
+  const Vector<A> low = vector_min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
+  fraction = at - low;
+  return __builtin_convertvector(low, Int32Lanes<A>);
+}
+
+// The samples of bins [pw, pw + bins) of row ph: row i of the samples of all these bins begins at
+// i * bins * (samples of a row of a bin).
+template <typename M, typename P, typename A>
+DETOPS_INLINE void find_samples(const RotatedPlanes<M, P>& t, int64_t ph, int64_t pw, int64_t bins,
+                                BinSamples<A>& samples) {
+  const auto &rows = t.roi.rows, &cols = t.roi.cols;
+  const int64_t down_count = static_cast<int64_t>(rows.count);
+  const int64_t across_count = static_cast<int64_t>(cols.count), n = bins * across_count;
+  A across[kSampleRoom<A>];
+  for (int64_t b = 0; b < bins; ++b) {
+    const A left = cols.start + A(pw + b) * cols.bin;
+    for (int64_t j = 0; j < across_count; ++j) {
+      across[b * across_count + j] = left + (A(j) + A(0.5)) * cols.bin / cols.count;
+    }
+  }
+  for (int64_t k = n; k < n + kLanes<A>; ++k) across[k] = 0;
+  const A top = rows.start + A(ph) * rows.bin;
+  const Vector<A> sine = splat(t.roi.sin), cosine = splat(t.roi.cos), one = splat(A(1));
+  const Vector<A> least = -one, highest = splat(A(t.height)), widest = splat(A(t.width));
+  for (int64_t i = 0; i < down_count; ++i) {
+    const A down = top + (A(i) + A(0.5)) * rows.bin / rows.count;
+    const Vector<A> x0 = splat(down * t.roi.sin + t.roi.x);
+    const Vector<A> y0 = splat(down * t.roi.cos + t.roi.y);
+    for (int64_t k = 0; k < n; k += kLanes<A>) {
+      const Vector<A> along = load(across + k);
+      const Vector<A> y = y0 - along * sine, x = x0 + along * cosine;
+      const auto inside = (y >= least) & (y <= highest) & (x >= least) & (x <= widest);
+      Vector<A> lower, right;
+      const Int32Lanes<A> row = low_neighbours<A>(y, t.height, lower);
+      const Int32Lanes<A> col = low_neighbours<A>(x, t.width, right);
+      const Int32Lanes<A> position = row * static_cast<int32_t>(t.width) + col;
+      const int64_t at = i * n + k;
+      __builtin_memcpy(samples.position + at, &position, sizeof position);
+      const Vector<A> upper = inside ? one - lower : Vector<A>{}, left = one - right;
+      lower = inside ? lower : Vector<A>{};
+      store(samples.weight[0] + at, upper * left);
+      store(samples.weight[1] + at, upper * right);
+      store(samples.weight[2] + at, lower * left);
+      store(samples.weight[3] + at, lower * right);
+    }
+  }
+}
+
+// Calls visit(position, weight) for what a bin reads, and for nothing else: what is not finite must
+// not meet a weight of zero.
+template <typename M, typename P, typename Visit>
+void visit_exactly(const RotatedPlanes<M, P>& t, int64_t bin, const Visit& visit) {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  const A factor = 1 / (t.roi.rows.count * t.roi.cols.count);
+  math::visit_samples(
+      t.roi, bin / t.pooled_width, bin % t.pooled_width, math::reach_of_map(t.height, t.width),
+      [&](A y, A x) {
+        math::Taps<A> rows, cols;
+        if (!math::bilinear_taps(y, t.height, rows) || !math::bilinear_taps(x, t.width, cols)) {
+          return;
+        }
+        math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+          visit(row * t.width + col, weight * factor);
+        });
+      });
+}
+
+// Calls run(samples, first sample, samples from one row of the bin to the next, channel, bin).
+template <typename M, typename P, typename Run>
+DETOPS_INLINE void for_each_bin_of_samples(const RotatedPlanes<M, P>& t, const Run& run) {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  const int64_t cols = static_cast<int64_t>(t.roi.cols.count);
+  const int64_t most = kMostSamples / (static_cast<int64_t>(t.roi.rows.count) * cols);
+  BinSamples<A> samples;
+  for (int64_t ph = 0; ph < t.pooled_height; ++ph) {
+    for (int64_t pw = 0; pw < t.pooled_width; pw += most) {
+      const int64_t rest = t.pooled_width - pw, bins = rest < most ? rest : most;
+      find_samples(t, ph, pw, bins, samples);
+      for (int64_t c = 0; c < t.channels; ++c) {
+        for (int64_t b = 0; b < bins; ++b) {
+          run(samples, b * cols, bins * cols, c, ph * t.pooled_width + pw + b);
+        }
+      }
+    }
+  }
+}
+
+// Channels in the same order as the samples' number: kPairs is whether a bin has 2 x 2 of them.
+template <bool kPairs, typename T>
+DETOPS_INLINE void pool_samples(const RotatedPlanes<const T, T>& t) {
+  using A = accumulate_t<T>;
+  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.roi.rows.count);
+  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.roi.cols.count);
+  const int64_t apart = t.position_stride, down = t.width * apart;
+  const A factor = A(1) / A(rows * cols);
+  for_each_bin_of_samples(
+      t, [&](const BinSamples<A>& s, int64_t first, int64_t stride, int64_t c, int64_t bin) {
+        const T* map = t.map + c * t.channel_stride;
+        A sum = 0;
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t k = first + i * stride; k < first + i * stride + cols; ++k) {
+            const T* p = map + s.position[k] * apart;
+            sum += (s.weight[0][k] * A(math::to_float(p[0])) +
+                    s.weight[1][k] * A(math::to_float(p[apart]))) +
+                   (s.weight[2][k] * A(math::to_float(p[down])) +
+                    s.weight[3][k] * A(math::to_float(p[down + apart])));
+          }
+        }
+        sum *= factor;
+        if (!(sum - sum == 0)) {
+          sum = 0;
+          visit_exactly(t, bin, [&](int64_t at, A weight) {
+            sum += weight * A(math::to_float(map[at * apart]));
+          });
+        }
+        math::from_float(sum, t.pooled[c * t.pooled_channel_stride + bin * t.bin_stride]);
+      });
+}
+
+template <typename T>
+void rotated_samples_forward(const RotatedPlanes<const T, T>& planes) {
+  const RotatedPlanes<const T, T> t = planes;  // see spread_planes in ps_roi_align.inl
+  if (t.roi.rows.count == 2 && t.roi.cols.count == 2) return pool_samples<true>(t);
+  pool_samples<false>(t);
+}
+
+template <bool kPairs, typename T, typename A>
+DETOPS_INLINE void spread_samples(const RotatedPlanes<A, const T>& t) {
+  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.roi.rows.count);
+  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.roi.cols.count);
+  const int64_t apart = t.position_stride;
+  const A factor = A(1) / A(rows * cols);
+  for_each_bin_of_samples(
+      t, [&](const BinSamples<A>& s, int64_t first, int64_t stride, int64_t c, int64_t bin) {
+        A* map = t.map + c * t.channel_stride;
+        const A grad = math::to_float(t.pooled[c * t.pooled_channel_stride + bin * t.bin_stride]);
+        if (!(grad - grad == 0)) {
+          visit_exactly(t, bin, [&](int64_t at, A weight) {
+            at -= t.first_position;
+            if (at >= 0 && at < t.positions) map[at * apart] += weight * grad;
+          });
+          return;
+        }
+        const A share = grad * factor;
+        const auto add = [&](int64_t at, A left, A right) {
+          if (at < 0 || at >= t.positions) return;
+          map[at * apart] += left * share;
+          map[(at + 1) * apart] += right * share;
+        };
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t k = first + i * stride; k < first + i * stride + cols; ++k) {
+            const int64_t at = s.position[k] - t.first_position;
+            add(at, s.weight[0][k], s.weight[1][k]);
+            add(at + t.width, s.weight[2][k], s.weight[3][k]);
+          }
+        }
+      });
+}
+
+template <typename T, typename A>
+void rotated_samples_backward(const RotatedPlanes<A, const T>& planes) {
+  const RotatedPlanes<A, const T> t = planes;  // see spread_planes in ps_roi_align.inl
+  if (t.roi.rows.count == 2 && t.roi.cols.count == 2) return spread_samples<true>(t);
+  spread_samples<false>(t);
+}
+
+template <typename T>
+constexpr RotatedSampleKernels<T> kRotatedSampleKernels{
+    rotated_samples_forward<T>, rotated_samples_backward<T, accumulate_t<T>>};
