@@ -174,12 +174,11 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
 // short to be summed in place, as many planes at a time as stay near are summed elsewhere.
 template <typename T>
 void add_bin(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& pooling, int64_t bin,
-             const uint32_t* order, int64_t count, const Planes<T>& maps, const Task& task,
-             const T* pooled, GradientBand<T>& band) {
+             PixelRange reach, const uint32_t* order, int64_t count, const Planes<T>& maps,
+             const Task& task, const T* pooled, GradientBand<T>& band) {
   using A = accumulate_t<T>;
   const int64_t bins = pooling.bins(), width = maps.width, pixels = maps.height * width;
   const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
-  const PixelRange reach = rules.reach(bin / pooling.pooled_width, maps.height);
   const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
   const int64_t most = std::is_same_v<T, A> ? kPSPlanes : kNearCache / bytes;
   const int64_t step = std::clamp<int64_t>(most, 1, task.groups), end = task.group + task.groups;
@@ -214,6 +213,10 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
     const uint32_t* order = plan.order.data() + run.begin;
     const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width,
                                 ps_roi_align_kernels<T>().columns);
+    std::vector<PixelRange> reaches;
+    for (int64_t ph = 0; ph < pooling.pooled_height; ++ph) {
+      reaches.push_back(rules.reach(ph, map.height));
+    }
     const int64_t work = groups * bins * (count + map.height * map.width);
     const int64_t grain = tasks_per_thread(tasks.size(), work);
     at::parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
@@ -221,7 +224,8 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
       for (; i < end; ++i) {
         const Task task = tasks[i];
         for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
-          add_bin(rules, pooling, bin, order, count, map, task, pooled, band);
+          add_bin(rules, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
+                  pooled, band);
         }
       }
     });

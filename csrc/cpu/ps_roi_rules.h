@@ -61,12 +61,11 @@ class TapStorage {
   explicit TapStorage(int64_t lanes = 1) : lanes_(lanes), begin_{0} {}
 
   PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
-  int64_t size() const { return static_cast<int64_t>(index_.size()); }
+  int64_t size() const { return size_; }
   // For two taps a bin and more.
   void reserve(int64_t bins) {
     begin_.reserve(bins + 1);
-    index_.reserve(2 * bins);
-    weight_.reserve(2 * bins * lanes_);
+    grow(2 * bins);
   }
 
   // What bin p of an axis reads of a map `size` long.
@@ -88,12 +87,19 @@ class TapStorage {
       }
     }
     const int64_t first = std::min(index, std::max<int64_t>(0, map_size - lanes_));
-    index_.push_back(static_cast<int32_t>(first));
-    weight_.resize(weight_.size() + lanes_, A(0));
+    if (end == static_cast<int64_t>(index_.size())) grow(2 * end + 16);
+    index_[end] = static_cast<int32_t>(first);
     weight_[end * lanes_ + index - first] = weight;
+    ++size_;
   }
 
-  int64_t lanes_;
+  // What is beyond size() is 0.
+  void grow(int64_t taps) {
+    index_.resize(taps);
+    weight_.resize(taps * lanes_);
+  }
+
+  int64_t lanes_, size_ = 0;
   std::vector<int64_t> begin_;
   std::vector<int32_t> index_;
   std::vector<A> weight_;
