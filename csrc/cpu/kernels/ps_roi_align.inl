@@ -41,12 +41,12 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
     const int64_t row = t.rows.begin[i], last_row = t.rows.begin[i + 1];
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
-      A* plane = t.planes + t.cols.index[k];
+      A* plane = t.planes + t.cols.index[k] - t.first_row * t.width;
       for (int64_t j = 0; j < t.n; ++j, plane += t.plane_stride) {
         const A g = math::to_float(grad[j * t.channel_stride]);
         const Vector<A> spread = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
         for (int64_t r = row; r < last_row; ++r) {
-          A* p = plane + (t.rows.index[r] - t.first_row) * t.width;
+          A* p = plane + t.rows.index[r] * t.width;
           const Vector<A> sum =
               fused(splat<A>(t.rows.weight[r]), spread, load_columns<kNarrow>(p, t.width));
           if constexpr (kNarrow) {
