@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import reference
+import reference_roi_pool
 import reference_sparse_pool
 import torch
 import torchvision
@@ -247,6 +248,39 @@ def test_position_sensitive(isa, channels, layout, rectangle, op, poison):
     torch.testing.assert_close(one.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("op", ["ps_roi_align", "ps_roi_pool"])
+@pytest.mark.parametrize("rectangle", ["whole map", "two pixels", "half the map", "none"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("channels", [1, 9, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
+def test_position_sensitive_of_either_layout(isa, dtype, channels, size, rectangle, op, poison):
+    """A channels_last map is read as it is or in copies of planes: the bits are the same."""
+    x, rois = inputs(rectangle, size[0] * size[1] * channels, torch.contiguous_format, dtype, 1)
+    rois = rois.to(torch.promote_types(dtype, torch.float32))
+    rois[:, 0] = 0
+    last = x.contiguous(memory_format=torch.channels_last)
+    extra = (-1,) if op == "ps_roi_align" else ()
+    call, raw = getattr(detops, op), getattr(detops._C, f"{op}_backward")
+    pooled = call(x, rois, size, 1.0, *extra)
+    assert torch.equal(call(last, rois, size, 1.0, *extra), pooled)
+    many = rois.repeat(40, 1)  # enough for copies
+    assert torch.equal(call(last, many, size, 1.0, *extra), pooled.repeat(40, 1, 1, 1))
+    tolerance = {torch.half: 2e-3, torch.bfloat16: 1e-2}.get(dtype, 1e-5)
+    if channels == 1:
+        expected = getattr(reference_roi_pool, op)(x, rois, size, 1.0, *extra)
+        torch.testing.assert_close(pooled.double(), expected, atol=tolerance, rtol=tolerance)
+    grad = torch.randn(pooled.shape).to(dtype)
+    wide = x.double().requires_grad_()
+    linear = call(wide, rois.double(), size, 1.0, *extra)
+    (expected,) = torch.autograd.grad(linear, wide, grad.double())
+    for layout in LAYOUTS:
+        spread = raw(grad.contiguous(memory_format=layout), rois, 1.0, *size, *x.shape, *extra)
+        torch.testing.assert_close(spread.double(), expected, atol=tolerance, rtol=tolerance)
+    if dtype in (torch.half, torch.bfloat16):  # rounded once
+        sums = raw(grad.float(), rois, 1.0, *size, *x.shape, *extra)
+        assert torch.equal(raw(grad, rois, 1.0, *size, *x.shape, *extra), sums.to(dtype))
+
+
 PEAK = """
 import torch
 torch.set_num_threads(1)
@@ -268,6 +302,8 @@ print(peak_of(ours), peak_of(theirs))
         "'roi_align', 'backward', 'channels_last', channels=3, rois=4, size=512",
         "'roi_pool', channels=3, rois=4, size=512, side=64",
         "'roi_pool', 'backward', dtype='bfloat16', channels=3, rois=4, side=1024",
+        "'ps_roi_align', layout='channels_last', channels=16, rois=20, size=1",
+        "'ps_roi_pool', 'backward', dtype='bfloat16', extent='whole'",
     ],
 )
 def test_peak_of_memory(arguments):

@@ -29,8 +29,7 @@ struct Tasks {
   }
 };
 
-// Copies of a task's planes, [bins, groups, H * W]: of a channels_last map, or of one
-// whose numbers are too short to be summed in place.
+// Copies of a task's planes of a channels_last map, [bins, groups, H * W].
 template <typename T>
 class PlaneCopies {
  public:
@@ -59,16 +58,6 @@ class PlaneCopies {
     }
   }
 
-  void store(const Planes<T>& map, const Task& task, int64_t bins) {
-    for (int64_t g = 0; g < task.groups; ++g) {
-      for_each_part([&](int64_t first, int64_t count, A* lanes) {
-        roi_align_kernels<A>().planes_to_lanes(plane(0, g) + first, groups_ * pixels_, task.bins,
-                                               count, lanes);
-        store_lanes(lanes, map, (task.group + g) * bins + task.bin, task.bins, 0, first, count);
-      });
-    }
-  }
-
  private:
   // Lanes pass through a buffer that stays in the nearest cache.
   template <typename Part>
@@ -84,13 +73,60 @@ class PlaneCopies {
   int64_t groups_ = 0, pixels_ = 0;
 };
 
+// Planes of so few pixels are near in any order of the RoIs.
+constexpr int64_t kNearPixels = 4096;
+
+template <typename A>
+Plan plan_of(const PSPooling& pooling, const A* rois, int64_t count, const Tensor& maps) {
+  const int64_t images = maps.size(0);
+  if (images != 1 || maps.size(2) * maps.size(3) > kNearPixels) {
+    return make_plan(pooling.op, rois, count, images);
+  }
+  check_batch_indices(pooling.op, rois, 5, count, images);
+  Plan plan{Buffer<uint32_t>(count), {{0, 0, 0, count}}};
+  for (int64_t i = 0; i < count; ++i) plan.order[i] = static_cast<uint32_t>(i);
+  return plan;
+}
+
+// Whether RoIs read a channels_last map as it is, for so few positions that it costs less than
+// copies of the planes. In cycles, rounded from measurements.
+template <typename A>
+bool reads_positions(const PSPlaneRules<A>& rules, int64_t groups, int64_t bins, int64_t pixels) {
+  const double positions = rules.positions(), n = double(groups);
+  const double direct = positions * (bins == 1 ? 4 + n / 2 : 8 * n);
+  const double copy = 16 * double(pixels) * n * double(blocks_of(bins));
+  return direct < copy + positions * n / 4;
+}
+
+// RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
+template <typename T>
+void forward_positions(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& pooling,
+                       const uint32_t* order, int64_t count, const Planes<const T>& map,
+                       int64_t groups, T* out) {
+  constexpr int64_t kBlock = 4;
+  const auto& kernel = ps_roi_align_kernels<T>();
+  const int64_t bins = pooling.bins(), blocks = (count + kBlock - 1) / kBlock;
+  const int64_t grain = tasks_per_thread(blocks, groups * bins * count);
+  at::parallel_for(0, blocks, grain, [&](int64_t block, int64_t end) {
+    for (; block < end; ++block) {
+      const int64_t first = block * kBlock, n = std::min(kBlock, count - first);
+      for (int64_t bin = 0; bin < bins; ++bin) {
+        kernel.forward_positions({rules.rows(bin / pooling.pooled_width).from(first),
+                                  rules.cols(bin % pooling.pooled_width).from(first), order + first,
+                                  n, map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups,
+                                  groups * bins, 1, 0, map.channels});
+      }
+    }
+  });
+}
+
 template <typename T>
 void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
   using A = accumulate_t<T>;
   const auto& kernel = ps_roi_align_kernels<T>();
   const bool channels_last = is_channels_last(input);
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling.op, roi, rois.size(0), input.size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), input);
   const int64_t groups = output.size(1), bins = pooling.bins();
   const Tasks tasks{groups, bins};
   T* out = static_cast<T*>(output.mutable_data_ptr());
@@ -101,6 +137,10 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
     const int64_t pixels = map.height * map.width;
     const uint32_t* order = plan.order.data() + run.begin;
     const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
+    if (channels_last && reads_positions(rules, groups, bins, pixels)) {
+      forward_positions(rules, pooling, order, count, map, groups, out);
+      continue;
+    }
     const int64_t work = groups * bins * (count + (channels_last ? pixels : 0));
     at::parallel_for(
         0, tasks.size(), tasks_per_thread(tasks.size(), work), [&](int64_t i, int64_t end) {
@@ -130,50 +170,65 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
   }
 }
 
+// Planes that one bin adds to: rows that no RoI reaches become zero, and where numbers are too
+// short to be summed in place, as many planes at a time as stay near are summed elsewhere.
+template <typename T>
+void add_bin(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& pooling, int64_t bin,
+             PixelRange reach, const uint32_t* order, int64_t count, const Planes<T>& maps,
+             const Task& task, const T* pooled, GradientBand<T>& band) {
+  using A = accumulate_t<T>;
+  const int64_t bins = pooling.bins(), width = maps.width, pixels = maps.height * width;
+  const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
+  const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
+  const int64_t most = std::is_same_v<T, A> ? kPSPlanes : kNearCache / bytes;
+  const int64_t step = std::clamp<int64_t>(most, 1, task.groups), end = task.group + task.groups;
+  for (int64_t group = task.group; group < end; group += step) {
+    const int64_t n = std::min(step, end - group);
+    clear_positions(map, group, n, 0, reach.begin * width);
+    clear_positions(map, group, n, reach.end * width, pixels);
+    if (reach.begin == reach.end) continue;
+    A* sums = band.open(map, group, n, reach.begin, reach.end, true);
+    ps_roi_align_kernels<T>().backward({rules.rows(bin / pooling.pooled_width),
+                                        rules.cols(bin % pooling.pooled_width), order, count, sums,
+                                        n, band.plane_stride(), width, pooled + group * bins + bin,
+                                        maps.channels, bins, reach.begin});
+    band.close();
+  }
+}
+
 // Threads own planes, or rows: no two write the same element, and each element adds its RoIs in the
 // order of the plan, so the bits do not depend on the number of threads.
 template <typename T>
 void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor& rois,
                      Tensor& maps) {
   using A = accumulate_t<T>;
-  constexpr bool kInPlace = std::is_same_v<T, A>;
-  const auto& kernel = ps_roi_align_kernels<T>();
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling.op, roi, rois.size(0), maps.size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), maps);
   const int64_t groups = grad.size(1), bins = pooling.bins();
   const Tasks tasks{groups, bins};
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   for (const Run& run : plan.runs) {
     const int64_t count = run.end - run.begin;
     const auto map = planes_of<T>(maps, run.image, false);
-    const int64_t pixels = map.height * map.width;
     const uint32_t* order = plan.order.data() + run.begin;
-    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
-    const int64_t work = groups * bins * (count + pixels);
-    at::parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), work),
-                     [&](int64_t i, int64_t end) {
-                       PlaneCopies<T> copies;
-                       for (; i < end; ++i) {
-                         const Task task = tasks[i];
-                         if (!kInPlace) copies.reserve(task, pixels);
-                         for (int64_t b = 0; b < task.bins; ++b) {
-                           const int64_t bin = task.bin + b;
-                           A* planes = copies.plane(b, 0);
-                           int64_t stride = pixels;
-                           if constexpr (kInPlace) {
-                             planes = map.at(task.group * bins + bin, 0, 0), stride = bins * pixels;
-                           }
-                           for (int64_t g = 0; g < task.groups; ++g) {
-                             std::fill_n(planes + g * stride, pixels, A(0));
-                           }
-                           kernel.backward({rules.rows(bin / pooling.pooled_width),
-                                            rules.cols(bin % pooling.pooled_width), order, count,
-                                            planes, task.groups, stride, map.width,
-                                            pooled + task.group * bins + bin, groups * bins, bins});
-                         }
-                         if (!kInPlace) copies.store(map, task, bins);
-                       }
-                     });
+    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width,
+                                ps_roi_align_kernels<T>().columns);
+    std::vector<PixelRange> reaches;
+    for (int64_t ph = 0; ph < pooling.pooled_height; ++ph) {
+      reaches.push_back(rules.reach(ph, map.height));
+    }
+    const int64_t work = groups * bins * (count + map.height * map.width);
+    const int64_t grain = tasks_per_thread(tasks.size(), work);
+    at::parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
+      GradientBand<T> band;
+      for (; i < end; ++i) {
+        const Task task = tasks[i];
+        for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
+          add_bin(rules, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
+                  pooled, band);
+        }
+      }
+    });
   }
 }
 
@@ -205,7 +260,7 @@ void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& r
   using A = accumulate_t<T>;
   const auto& kernel = ps_roi_rows_kernels<T>();
   const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = make_plan(pooling.op, roi, rois.size(0), maps.size(0));
+  const Plan plan = plan_of(pooling, roi, rois.size(0), maps);
   const int64_t groups = grad.size(1), bins = pooling.bins();
   const int64_t blocks = (groups + kPSLanes - 1) / kPSLanes;
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());

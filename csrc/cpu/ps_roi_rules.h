@@ -15,6 +15,8 @@
 // their rules of an axis only.
 namespace detops::cpu {
 
+using math::PixelRange;
+
 struct PSPooling {
   const char* op;
   double scale;
@@ -59,12 +61,11 @@ class TapStorage {
   explicit TapStorage(int64_t lanes = 1) : lanes_(lanes), begin_{0} {}
 
   PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
-  int64_t size() const { return static_cast<int64_t>(index_.size()); }
+  int64_t size() const { return size_; }
   // For two taps a bin and more.
   void reserve(int64_t bins) {
     begin_.reserve(bins + 1);
-    index_.reserve(2 * bins);
-    weight_.reserve(2 * bins * lanes_);
+    grow(2 * bins);
   }
 
   // What bin p of an axis reads of a map `size` long.
@@ -86,15 +87,55 @@ class TapStorage {
       }
     }
     const int64_t first = std::min(index, std::max<int64_t>(0, map_size - lanes_));
-    index_.push_back(static_cast<int32_t>(first));
-    weight_.resize(weight_.size() + lanes_, A(0));
+    if (end == static_cast<int64_t>(index_.size())) grow(2 * end + 16);
+    index_[end] = static_cast<int32_t>(first);
     weight_[end * lanes_ + index - first] = weight;
+    ++size_;
   }
 
-  int64_t lanes_;
+  // What is beyond size() is 0.
+  void grow(int64_t taps) {
+    index_.resize(taps);
+    weight_.resize(taps * lanes_);
+  }
+
+  int64_t lanes_, size_ = 0;
   std::vector<int64_t> begin_;
   std::vector<int32_t> index_;
   std::vector<A> weight_;
+};
+
+// The rules of one axis of all RoIs of a run, bin by bin: as many bins in one storage as make some
+// thousand rules, since each allocates.
+template <typename A>
+class AxisTapStorage {
+ public:
+  AxisTapStorage(int64_t pooled, int64_t count, int64_t lanes)
+      : pooled_(pooled),
+        count_(count),
+        together_(std::clamp<int64_t>(kTogether / std::max<int64_t>(1, count), 1, pooled)),
+        parts_((pooled + together_ - 1) / together_, TapStorage<A>(lanes)) {}
+
+  int64_t parts() const { return parts_.size(); }
+
+  template <typename Axes>
+  void build(int64_t part, const Axes& axes, int64_t size) {
+    const int64_t first = part * together_, last = std::min(pooled_, first + together_);
+    parts_[part].reserve((last - first) * count_);
+    for (int64_t p = first; p < last; ++p) {
+      for (const auto& axis : axes) parts_[part].add_bin(axis, p, size);
+    }
+  }
+
+  PSTaps<A> bin(int64_t p) const {
+    return parts_[p / together_].view().from(p % together_ * count_);
+  }
+
+ private:
+  static constexpr int64_t kTogether = 2048;
+
+  int64_t pooled_, count_, together_;
+  std::vector<TapStorage<A>> parts_;
 };
 
 // The rules of all RoIs of a run, bin by bin.
@@ -103,25 +144,58 @@ class PSPlaneRules {
  public:
   PSPlaneRules(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
                int64_t height, int64_t width, int64_t lanes)
-      : rows_(pooling.pooled_height), cols_(pooling.pooled_width, TapStorage<A>(lanes)) {
+      : pooled_height_(pooling.pooled_height),
+        pooled_width_(pooling.pooled_width),
+        count_(count),
+        lanes_(lanes),
+        rows_(pooled_height_, count, 1),
+        cols_(pooled_width_, count, lanes) {
     with_axes(pooling, rois, order, count, [&](const auto& rows, const auto& cols) {
-      const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
-      const auto build = [&](TapStorage<A>& taps, const auto& axes, int64_t p, int64_t size) {
-        taps.reserve(count);
-        for (const auto& axis : axes) taps.add_bin(axis, p, size);
-      };
-      at::parallel_for(0, ph + pw, 1, [&](int64_t p, int64_t end) {
-        for (; p < std::min(end, ph); ++p) build(rows_[p], rows, p, height);
-        for (; p < end; ++p) build(cols_[p - ph], cols, p - ph, width);
+      const int64_t high = rows_.parts();
+      at::parallel_for(0, high + cols_.parts(), 1, [&](int64_t i, int64_t end) {
+        for (; i < std::min(end, high); ++i) rows_.build(i, rows, height);
+        for (; i < end; ++i) cols_.build(i - high, cols, width);
       });
     });
   }
 
-  PSTaps<A> rows(int64_t ph) const { return rows_[ph].view(); }
-  PSTaps<A> cols(int64_t pw) const { return cols_[pw].view(); }
+  PSTaps<A> rows(int64_t ph) const { return rows_.bin(ph); }
+  PSTaps<A> cols(int64_t pw) const { return cols_.bin(pw); }
+
+  // Rows [begin, end) of the map that bins of row `ph` read.
+  PixelRange reach(int64_t ph, int64_t height) const {
+    const PSTaps<A> taps = rows(ph);
+    int64_t begin = height, end = 0;
+    for (int64_t k = taps.begin[0]; k < taps.begin[count_]; ++k) {
+      begin = std::min<int64_t>(begin, taps.index[k]);
+      end = std::max<int64_t>(end, taps.index[k] + 1);
+    }
+    return {std::min(begin, end), end};
+  }
+
+  // Positions that all bins of one channel read, RoI by RoI.
+  double positions() const {
+    double sum = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      double down = 0, across = 0;
+      for (int64_t p = 0; p < pooled_height_; ++p) {
+        const PSTaps<A> taps = rows(p).from(i);
+        down += double(taps.begin[1] - taps.begin[0]);
+      }
+      for (int64_t p = 0; p < pooled_width_; ++p) {
+        const PSTaps<A> taps = cols(p).from(i);
+        for (int64_t k = lanes_ * taps.begin[0]; k < lanes_ * taps.begin[1]; ++k) {
+          across += taps.weight[k] != 0;
+        }
+      }
+      sum += down * across;
+    }
+    return sum;
+  }
 
  private:
-  std::vector<TapStorage<A>> rows_, cols_;
+  int64_t pooled_height_, pooled_width_, count_, lanes_;
+  AxisTapStorage<A> rows_, cols_;
 };
 
 // The same row of the map by row: which rows of bins read it.

@@ -24,18 +24,27 @@ struct Plan {
   std::vector<Run> runs;   // one for each level of each image
 };
 
+template <typename A>
+void check_batch_indices(const char* op, const A* rois, int64_t columns, int64_t count,
+                         int64_t images) {
+  TORCH_CHECK(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
+  for (int64_t k = 0; k < count; ++k) {
+    const A image = rois[columns * k];
+    TORCH_CHECK(image >= 0 && image < A(images), "detops.", op, ": boxes[", k,
+                ", 0] is a batch index and must be in [0, ", images, "), got ", image);
+  }
+}
+
 // `rois` are rows of `columns` numbers, the batch index first; level(roi) is asked for where there
 // are several, top(roi) is where a RoI begins.
 template <typename A, typename Level, typename Top>
 Plan make_plan(const char* op, const A* rois, int64_t columns, int64_t count, int64_t images,
                int64_t levels, const Level& level, const Top& top) {
-  TORCH_CHECK(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
+  check_batch_indices(op, rois, columns, count, images);
   Buffer<uint64_t> keys(count);
   std::vector<int64_t> sizes(images * levels, 0);
   for (int64_t k = 0; k < count; ++k) {
     const A* roi = rois + columns * k;
-    TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", op, ": boxes[", k,
-                ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
     const int64_t run = static_cast<int64_t>(roi[0]) * levels + (levels == 1 ? 0 : level(roi));
     keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(top(roi))));
     ++sizes[run];

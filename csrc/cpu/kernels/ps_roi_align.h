@@ -16,6 +16,8 @@ struct PSTaps {
   const int64_t* begin;
   const int32_t* index;
   const A* weight;
+
+  PSTaps from(int64_t i) const { return {begin + i, index, weight}; }
 };
 
 // Planes are taken up to this many at a time: the rules are read once for all of them.
@@ -27,10 +29,12 @@ struct PSTile {
   PSTaps<accumulate_t<std::remove_const_t<T>>> rows, cols;
   const uint32_t* order;  // [rois] numbers of the RoIs
   int64_t rois;
-  P* planes;  // n <= kPSPlanes times [height, width]
+  P* planes;  // n <= kPSPlanes times [height, width]; any n for forward_positions
   int64_t n, plane_stride, width;
   T* pooled;  // the bin of the first channel of RoI 0
   int64_t roi_stride, channel_stride;
+  int64_t first_row = 0;  // of the map, that the planes begin with
+  int64_t apart = 1;      // numbers from one position to the next, for forward_positions
 };
 
 // See ps_roi_align.inl. The planes are the map's own, or copies that the numbers are summed in.
@@ -40,6 +44,7 @@ struct PSRoIAlignKernels {
   int64_t columns;  // of a tap
   void (*forward)(const PSTile<const T, T>&);
   void (*forward_copy)(const PSTile<const A, T>&);
+  void (*forward_positions)(const PSTile<const T, T>&);
   void (*backward)(const PSTile<A, const T>&);
 };
 

@@ -41,7 +41,7 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
     const int64_t row = t.rows.begin[i], last_row = t.rows.begin[i + 1];
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
-      A* plane = t.planes + t.cols.index[k];
+      A* plane = t.planes + t.cols.index[k] - t.first_row * t.width;
       for (int64_t j = 0; j < t.n; ++j, plane += t.plane_stride) {
         const A g = math::to_float(grad[j * t.channel_stride]);
         const Vector<A> spread = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
@@ -86,7 +86,70 @@ void ps_roi_align_backward(const PSTile<A, const T>& t) {
   spread_planes<false>(t);
 }
 
+// As fused, of single numbers.
+template <typename A>
+DETOPS_INLINE A fused_number(A a, A b, A c) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  if constexpr (sizeof(A) == 4) return __builtin_fmaf(a, b, c);
+  if constexpr (sizeof(A) == 8) return __builtin_fma(a, b, c);
+#endif
+  return a * b + c;
+}
+
+// RoI i on neighbouring channels of a channels_last map, a vector or a number V of them. Operation
+// by operation the lanes of pool_planes, so that the bits do not depend on the way that is taken.
+template <typename V, typename T>
+DETOPS_INLINE V pool_positions(const PSTile<const T, T>& t, int64_t i, const T* map) {
+  using A = accumulate_t<T>;
+  constexpr int kWidth = kLanes<A>;
+  const int64_t row_stride = t.width * t.apart;
+  V total[kWidth] = {};
+  for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
+    const A* weight = t.cols.weight + k * kWidth;
+    const T* first = map + t.cols.index[k] * t.apart;
+    V sum[kWidth] = {};
+    for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
+      const T* p = first + t.rows.index[r] * row_stride;
+      const A w = t.rows.weight[r];
+      DETOPS_UNROLL for (int lane = 0; lane < kWidth; ++lane) {
+        if (weight[lane] == 0) continue;
+        if constexpr (std::is_same_v<V, A>) {
+          sum[lane] = fused_number(w, A(math::to_float(p[lane * t.apart])), sum[lane]);
+        } else {
+          sum[lane] = fused(splat<A>(w), load(p + lane * t.apart), sum[lane]);
+        }
+      }
+    }
+    DETOPS_UNROLL for (int lane = 0; lane < kWidth; ++lane) {
+      if (weight[lane] != 0) total[lane] += weight[lane] * sum[lane];
+    }
+  }
+  for (int step = 1; step < kWidth; step *= 2) {
+    for (int lane = 0; lane < kWidth; lane += 2 * step) total[lane] += total[lane + step];
+  }
+  return total[0];
+}
+
+template <typename T>
+void ps_roi_align_forward_positions(const PSTile<const T, T>& t) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t i = 0; i < t.rois; ++i) {
+    T* out = t.pooled + t.order[i] * t.roi_stride;
+    int64_t c = 0;
+    if (t.plane_stride == 1) {
+      for (; c + kWidth <= t.n; c += kWidth) {
+        store(out + c, pool_positions<Vector<A>>(t, i, t.planes + c));
+      }
+    }
+    for (; c < t.n; ++c) {
+      const A sum = pool_positions<A>(t, i, t.planes + c * t.plane_stride);
+      math::from_float(sum, out[c]);
+    }
+  }
+}
+
 template <typename T>
 constexpr PSRoIAlignKernels<T> kPSRoIAlignKernels{
     kLanes<accumulate_t<T>>, ps_roi_align_forward<T, T>, ps_roi_align_forward<accumulate_t<T>, T>,
-    ps_roi_align_backward<accumulate_t<T>, T>};
+    ps_roi_align_forward_positions<T>, ps_roi_align_backward<accumulate_t<T>, T>};
