@@ -68,7 +68,9 @@ int64_t taps_of(const Pooling& pooling) {
 bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t rois) {
   const int64_t channels = inputs[0].size(1), pixels = inputs[0][0][0].numel() * inputs[0].size(0);
   if (is_channels_last(inputs[0]) && channels > 1) return false;
-  return taps_of(pooling) <= SmallRule<float>::kMost && (channels <= 16 || 4 * rois <= pixels);
+  const int64_t taps = taps_of(pooling);
+  return taps <= SmallRule<float>::kMost &&
+         (taps * rois <= 4 * pixels || (taps <= 16 && channels <= 16));
 }
 
 // RoI by RoI as they come.
@@ -155,7 +157,7 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
     // One path for all batches of a map: what they leave behind differs.
     const int64_t most = scratch_for(int64_t(maps[run.level].nbytes()));
     // Rules, of 8 bytes a tap and with copies, are to take little beside the map.
-    const int64_t taps = std::clamp(int64_t(maps[run.level].nbytes()) / 64, RoIRules<A>::kLeastTaps,
+    const int64_t taps = std::clamp(int64_t(maps[run.level].nbytes()) / 32, RoIRules<A>::kLeastTaps,
                                     RoIRules<A>::kMostTaps);
     RoIPath path = RoIPath::kPlanes;
     int64_t begin = run.begin, written = 0;

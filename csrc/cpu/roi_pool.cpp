@@ -147,7 +147,7 @@ void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input
 // pixel that it was taken from.
 template <typename T, typename Add>
 void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int64_t n,
-             int64_t pixels, const Add& add) {
+             int64_t pixels, Add add) {
   const int64_t bins = grad.height * grad.width;
   const auto add_one = [&](int64_t channel, int64_t from) {
     // The indices are an argument, which may hold anything; a negative one is a large unsigned one.

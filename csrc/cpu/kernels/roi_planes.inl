@@ -186,9 +186,10 @@ DETOPS_INLINE bool lists_first(const RoIPlanes<const T, T>& t) {
   return rows.taps() * cols.taps() < 2 * by_rows;
 }
 
-// Whether all rows of bins go through lists of pixels.
+// Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
+// of calls without one.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE bool forward_by_lists(const RoIPlanes<const T, T>& t) {
+__attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& t) {
   const int64_t bins = t.rows.pooled * t.cols.pooled;
   PixelTaps<A> list;
   for (int64_t begin = 0; begin < t.rows.pooled;) {
