@@ -189,7 +189,8 @@ DETOPS_INLINE bool lists_first(const RoIPlanes<const T, T>& t) {
 // Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
 // of calls without one.
 template <typename T, typename A = accumulate_t<T>>
-__attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& t) {
+__attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& planes) {
+  const RoIPlanes<const T, T> t = planes;
   const int64_t bins = t.rows.pooled * t.cols.pooled;
   PixelTaps<A> list;
   for (int64_t begin = 0; begin < t.rows.pooled;) {
@@ -198,8 +199,8 @@ __attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& t) 
     const T* map = t.map;
     T* out = t.pooled + begin * t.cols.pooled;
     int64_t n = t.planes;
-    const auto next = [&](int64_t planes) {
-      map += planes * t.plane_stride, out += planes * bins, n -= planes;
+    const auto next = [&](int64_t some) {
+      map += some * t.plane_stride, out += some * bins, n -= some;
     };
     for (; n >= 8; next(8)) sum_taps<8>(list, map, t.plane_stride, out, bins);
     for (; n >= 4; next(4)) sum_taps<4>(list, map, t.plane_stride, out, bins);
@@ -216,7 +217,7 @@ void roi_align_forward_planes(const RoIPlanes<const T, T>& planes) {
   const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
   if (lists_first(t)) {
     if (t.planes < 4 && t.rows.pooled * t.cols.pooled == 1) return gather_one(t);
-    if (t.planes > 1 && forward_by_lists(t)) return;
+    if (t.planes > 1 && forward_by_lists(planes)) return;
   }
   const bool by_rows = rows_first(t.rows, t.cols);
   for (int64_t plane = 0; plane < t.planes; ++plane) {
