@@ -281,6 +281,67 @@ def test_position_sensitive_of_either_layout(isa, dtype, channels, size, rectang
         assert torch.equal(raw(grad, rois, 1.0, *size, *x.shape, *extra), sums.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.double, torch.half, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3, 4, 9, 15, 40])
+def test_roi_align_of_few_samples(isa, dtype, channels, poison):
+    # So few bins and samples go RoI by RoI; larger ones by lists of pixels, of many planes at once.
+    tolerance = {torch.double: 1e-12, torch.half: 2e-3, torch.bfloat16: 1e-2}.get(dtype, 2e-5)
+    for rectangle in ("two pixels", "half the map", "all sizes"):
+        x, rois = inputs(rectangle, channels, torch.contiguous_format, dtype)
+        rois = rois.double() if dtype == torch.double else rois
+        for size, sampling in (((1, 1), 1), ((1, 1), 4), ((2, 2), 2), ((16, 1), 1), ((30, 7), 2)):
+            check(
+                lambda x: detops.roi_align(x, rois, size, 1.0, sampling),  # noqa: B023
+                lambda x: torchvision.ops.roi_align(x, rois.double(), size, 1.0, sampling),  # noqa: B023
+                x,
+                tolerance,
+            )
+    expected = reference.roi_align(x, rois, (1, 1), 1.0, 2, False)
+    pooled = detops.roi_align(x, rois, (1, 1), 1.0, 2)
+    torch.testing.assert_close(pooled.double(), expected.double(), atol=tolerance, rtol=tolerance)
+
+
+def test_a_batch_index_out_of_range_with_few_samples():
+    x = torch.randn(2, 3, 9, 9)
+    for image in (-1.0, 2.0, torch.nan):
+        with pytest.raises(RuntimeError, match="boxes\\[1, 0\\] is a batch index"):
+            detops.roi_align(x, torch.tensor([[0.0, 1, 1, 5, 5], [image, 1, 1, 5, 5]]), 1, 1.0, 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [1, 3, 33])
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_roi_pool_gradient_of_few_bins(isa, dtype, channels, layout, poison):
+    # So few that each sum has a place of its own, instead of a copy of the map.
+    x = torch.randn(2, channels, 90, 100).to(dtype).contiguous(memory_format=layout)
+    box = [20.0, 30, 60, 70]
+    rois = torch.tensor([[1, *box], [0, *box], [1, *box], [1, 0, 0, 9, 9]])  # several a pixel
+    pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, 3, 2)
+    argmax[3, 0, 0, 0], argmax[3, 0, 0, 1] = -1, 90 * 100  # nowhere
+    grad = torch.randn(pooled.shape).to(dtype).contiguous(memory_format=layout)
+    got = detops._C.roi_pool_backward(grad, x, rois, argmax, 1.0, 3, 2, *x.shape)
+    sums = torch.zeros(2, channels, 90 * 100)
+    for k, roi in enumerate(rois):
+        for c in range(channels):
+            for place, g in zip(argmax[k, c].flatten().tolist(), grad[k, c].flatten(), strict=True):
+                if 0 <= place < 90 * 100:
+                    sums[int(roi[0]), c, place] += g.float()
+    tolerance = {torch.half: 2e-3, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(
+        got.float().flatten(2), sums, atol=tolerance, rtol=tolerance, check_stride=False
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 4, 6])
+def test_roi_pool_of_bins_smaller_than_a_pixel(isa, channels, poison):
+    # Neighbouring bins have the same pixels.
+    x, rois = inputs("all sizes", channels, torch.contiguous_format)
+    for size in ((28, 28), (90, 3), (2, 130)):
+        pooled, argmax = detops._C.roi_pool_forward(x, rois, 1.0, *size)
+        expected, places = torch.ops.torchvision.roi_pool(x, rois, 1.0, *size)
+        assert torch.equal(pooled, expected) and torch.equal(argmax, places)
+
+
 PEAK = """
 import torch
 torch.set_num_threads(1)
@@ -304,6 +365,9 @@ print(peak_of(ours), peak_of(theirs))
         "'roi_pool', 'backward', dtype='bfloat16', channels=3, rois=4, side=1024",
         "'ps_roi_align', layout='channels_last', channels=16, rois=20, size=1",
         "'ps_roi_pool', 'backward', dtype='bfloat16', extent='whole'",
+        "'roi_pool', 'backward', 'channels_last', 'bfloat16', channels=3, rois=4",
+        "'roi_pool', 'backward', 'channels_last', 'bfloat16', channels=3, rois=1000",
+        "'roi_align', 'backward', channels=64, rois=1000, side=64",
     ],
 )
 def test_peak_of_memory(arguments):

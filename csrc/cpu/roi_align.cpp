@@ -20,38 +20,100 @@ struct Pooling {
   int64_t canonical_level;
 };
 
-// The plan for a batch of boxes; their level is that of their size.
+// The level of a box is that of its size.
+template <typename A>
+int64_t level_of(const Pooling& pooling, const A* roi) {
+  const int64_t levels = static_cast<int64_t>(pooling.scales.size());
+  if (levels == 1) return 0;
+  const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
+  return math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
+                         pooling.canonical_level, first_level, levels);
+}
+
 template <typename A>
 Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
-  const int64_t levels = static_cast<int64_t>(pooling.scales.size());
-  const int64_t first_level = std::llround(-std::log2(pooling.scales.front()));
   return make_plan(
-      pooling.op, rois, 5, count, images, levels,
-      [&](const A* roi) {
-        return math::roi_level(roi[1], roi[2], roi[3], roi[4], pooling.canonical_scale,
-                               pooling.canonical_level, first_level, levels);
-      },
-      [](const A* roi) { return roi[2]; });
+      pooling.op, rois, 5, count, images, static_cast<int64_t>(pooling.scales.size()),
+      [&](const A* roi) { return level_of(pooling, roi); }, [](const A* roi) { return roi[2]; });
+}
+
+template <typename A>
+void axes_of(const Pooling& pooling, const A* roi, int64_t level, math::RoIAxis<A>& rows,
+             math::RoIAxis<A>& cols) {
+  const A scale = static_cast<A>(pooling.scales[level]);
+  rows = math::roi_axis(roi[2], roi[4], scale, pooling.aligned, pooling.pooled_height,
+                        pooling.sampling_ratio);
+  cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned, pooling.pooled_width,
+                        pooling.sampling_ratio);
 }
 
 template <typename A>
 void prepare(RoIBatch<A>& batch, const Pooling& pooling, const A* rois, const uint32_t* order,
-             const Run& run, int64_t begin, int64_t height, int64_t width) {
-  const A scale = static_cast<A>(pooling.scales[run.level]);
-  batch.build(begin, run.end - begin, height, width, pooling.pooled_height, pooling.pooled_width,
-              [&](int64_t i, math::RoIAxis<A>& rows, math::RoIAxis<A>& cols) {
-                const A* roi = rois + 5 * int64_t(order[begin + i]);
-                rows = math::roi_axis(roi[2], roi[4], scale, pooling.aligned, pooling.pooled_height,
-                                      pooling.sampling_ratio);
-                cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned, pooling.pooled_width,
-                                      pooling.sampling_ratio);
+             const Run& run, int64_t begin, int64_t taps, int64_t height, int64_t width) {
+  batch.build(begin, run.end - begin, taps, height, width, pooling.pooled_height,
+              pooling.pooled_width, [&](int64_t i, math::RoIAxis<A>& rows, math::RoIAxis<A>& cols) {
+                axes_of(pooling, rois + 5 * int64_t(order[begin + i]), run.level, rows, cols);
               });
+}
+
+// Most pixels of the map that all bins of a RoI read, where that is fixed.
+int64_t taps_of(const Pooling& pooling) {
+  const int64_t of_bin = 4 * pooling.sampling_ratio * pooling.sampling_ratio;
+  return pooling.sampling_ratio > 0 && pooling.sampling_ratio <= 4
+             ? of_bin * pooling.pooled_height * pooling.pooled_width
+             : INT64_MAX;
+}
+
+// Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
+bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t rois) {
+  const int64_t channels = inputs[0].size(1), pixels = inputs[0][0][0].numel() * inputs[0].size(0);
+  if (is_channels_last(inputs[0]) && channels > 1) return false;
+  const int64_t taps = taps_of(pooling);
+  return taps <= SmallRule<float>::kMost &&
+         (taps * rois <= 4 * pixels || (taps <= 16 && channels <= 16));
+}
+
+// RoI by RoI as they come.
+template <typename T>
+void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
+                    Tensor& output) {
+  using A = accumulate_t<T>;
+  const auto& kernel = roi_align_kernels<T>();
+  const int64_t count = rois.size(0), images = inputs[0].size(0);
+  const int64_t outputs = output.numel(), each = outputs / count;
+  int64_t widest = taps_of(pooling);
+  std::vector<Planes<const T>> maps;  // of the first image
+  for (const Tensor& input : inputs) {
+    maps.push_back(planes_of<const T>(input, 0, false));
+    widest = std::max(widest, maps.back().width);
+  }
+  const A* boxes = rois.const_data_ptr<A>();
+  T* pooled = static_cast<T*>(output.mutable_data_ptr());
+  at::parallel_for(0, count, tasks_per_thread(count, outputs), [&](int64_t k, int64_t end) {
+    SmallRule<A> rows, cols;
+    Buffer<A> scratch(widest);
+    for (; k < end; ++k) {
+      const A* roi = boxes + 5 * k;
+      const int64_t image = image_of(pooling.op, roi, k, images), level = level_of(pooling, roi);
+      const Planes<const T>& map = maps[level];
+      const int64_t pixels = map.height * map.width;
+      math::RoIAxis<A> down, across;
+      axes_of(pooling, roi, level, down, across);
+      kernel.forward_planes({rows.fill(down, pooling.pooled_height, map.height),
+                             cols.fill(across, pooling.pooled_width, map.width),
+                             map.data + image * map.channels * pixels, map.width, pixels,
+                             map.channels, 1, pooled + k * each, 0, 0, scratch.data()});
+    }
+  });
 }
 
 template <typename T>
 void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
              Tensor& output) {
   using A = accumulate_t<T>;
+  if (direct(pooling, inputs, rois.size(0))) {
+    return forward_direct<T>(pooling, inputs, rois, output);
+  }
   const bool channels_last = is_channels_last(inputs[0]);
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = plan_of(pooling, roi, rois.size(0), inputs[0].size(0));
@@ -64,7 +126,8 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
     const PooledRoIs<T> pooled{static_cast<T*>(output.mutable_data_ptr()), plan.order.data(),
                                pooling.pooled_height, pooling.pooled_width};
     for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
-      prepare(batch, pooling, roi, plan.order.data(), run, begin, map.height, map.width);
+      prepare(batch, pooling, roi, plan.order.data(), run, begin, RoIRules<A>::kMostTaps,
+              map.height, map.width);
       switch (path_of(batch, map, pooled.height, pooled.width, false, most)) {
         case RoIPath::kPositions:
           forward_positions(batch, map, pooled);
@@ -93,10 +156,13 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
     const auto map = planes_of<T>(maps[run.level], run.image, channels_last);
     // One path for all batches of a map: what they leave behind differs.
     const int64_t most = scratch_for(int64_t(maps[run.level].nbytes()));
+    // Rules, of 8 bytes a tap and with copies, are to take little beside the map.
+    const int64_t taps = std::clamp(int64_t(maps[run.level].nbytes()) / 32, RoIRules<A>::kLeastTaps,
+                                    RoIRules<A>::kMostTaps);
     RoIPath path = RoIPath::kPlanes;
     int64_t begin = run.begin, written = 0;
     do {
-      prepare(batch, pooling, roi, plan.order.data(), run, begin, map.height, map.width);
+      prepare(batch, pooling, roi, plan.order.data(), run, begin, taps, map.height, map.width);
       const bool first = begin == run.begin;
       begin += batch.size;
       if (first) path = path_of(batch, map, pooled.height, pooled.width, true, most);

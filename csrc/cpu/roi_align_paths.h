@@ -26,10 +26,10 @@ struct RoIBatch {
 
   // See RoIRules::build.
   template <typename Axes>
-  void build(int64_t first, int64_t most, int64_t height, int64_t width, int64_t pooled_height,
-             int64_t pooled_width, const Axes& axes_of) {
+  void build(int64_t first, int64_t most, int64_t taps, int64_t height, int64_t width,
+             int64_t pooled_height, int64_t pooled_width, const Axes& axes_of) {
     begin = first;
-    size = rules.build(most, height, width, pooled_height, pooled_width, axes_of);
+    size = rules.build(most, taps, height, width, pooled_height, pooled_width, axes_of);
     footprint = Footprint(height, width);
     most_taps = 0;
     for (int64_t i = 0; i < size; ++i) {
@@ -67,7 +67,8 @@ RoIPath path_of(const RoIBatch<A>& batch, const Planes<T>& map, int64_t pooled_h
   RoICost cost(roi_align_kernels<M>().lanes);
   for (int64_t i = 0; i < batch.size; ++i) cost.add(batch.rules.rows(i), batch.rules.cols(i));
   return cost.best({backward, map.channels, map.channels_last,
-                    f.near(batch.size, map.channels * int64_t(sizeof(T))), f.moved(),
+                    f.near(batch.size, map.channels * int64_t(sizeof(T))),
+                    f.moved(!backward && !map.channels_last),
                     backward && !std::is_same_v<M, A> ? map.height * map.width : 0,
                     f.template window_bytes<A>() + buffers * int64_t(sizeof(A)), most});
 }

@@ -24,15 +24,19 @@ struct Plan {
   std::vector<Run> runs;   // one for each level of each image
 };
 
+// The image of roi[0]; RoI k.
+template <typename A>
+int64_t image_of(const char* op, const A* roi, int64_t k, int64_t images) {
+  TORCH_CHECK(roi[0] >= 0 && roi[0] < A(images), "detops.", op, ": boxes[", k,
+              ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
+  return static_cast<int64_t>(roi[0]);
+}
+
 template <typename A>
 void check_batch_indices(const char* op, const A* rois, int64_t columns, int64_t count,
                          int64_t images) {
   TORCH_CHECK(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
-  for (int64_t k = 0; k < count; ++k) {
-    const A image = rois[columns * k];
-    TORCH_CHECK(image >= 0 && image < A(images), "detops.", op, ": boxes[", k,
-                ", 0] is a batch index and must be in [0, ", images, "), got ", image);
-  }
+  for (int64_t k = 0; k < count; ++k) image_of(op, rois + columns * k, k, images);
 }
 
 // `rois` are rows of `columns` numbers, the batch index first; level(roi) is asked for where there
@@ -113,6 +117,7 @@ class Footprint {
     columns_.begin = std::min(columns_.begin, reads.columns.begin);
     columns_.end = std::max(columns_.end, reads.columns.end);
     positions_ += reads.area();
+    squares_ += (reads.last - reads.first) * ((reads.width() + kSquare - 1) / kSquare * kSquare);
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
@@ -131,8 +136,11 @@ class Footprint {
     return positions_ / std::max<int64_t>(1, count) * position_bytes < kNear;
   }
 
-  // Positions that are brought into lanes.
-  int64_t moved() const { return std::min(positions_, area()); }
+  // Positions that are brought into lanes; from planes by squares, of which one RoI's may be empty
+  // in part.
+  int64_t moved(bool by_squares = false) const {
+    return sparse() ? (by_squares ? squares_ : positions_) : area();
+  }
 
   // RoIs that are few and far between: together they read less than the rows they touch.
   bool sparse() const { return positions_ < area(); }
@@ -147,9 +155,11 @@ class Footprint {
   }
 
  private:
+  static constexpr int64_t kSquare = 16;
+
   int64_t width_ = 0;
   Columns columns_;
-  int64_t widest_ = 0, tallest_ = 0, positions_ = 0;
+  int64_t widest_ = 0, tallest_ = 0, positions_ = 0, squares_ = 0;
   std::vector<char> read_;
 };
 
@@ -163,15 +173,16 @@ struct PlaneTask {
   int64_t plane, planes, begin, end;
 };
 
-// As many planes at a time as a near cache holds, where several RoIs read the same of them. Where
-// that makes fewer tasks than threads, threads share the RoIs.
+// As many planes at a time as a near cache holds, where RoIs read the same of them twice over.
+// Where that makes fewer tasks than threads, threads share the RoIs.
 class PlaneTasks {
  public:
   PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, const Footprint& footprint)
       : planes_(planes),
         rois_(rois),
-        block_(footprint.sparse() ? planes
-                                  : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
+        block_(footprint.positions() < 2 * footprint.area()
+                   ? planes
+                   : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
         parts_((at::get_num_threads() + blocks() - 1) / blocks()) {}
 
   int64_t size() const { return blocks() * parts_; }

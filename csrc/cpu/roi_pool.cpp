@@ -136,37 +136,71 @@ void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input
     }
     const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
     const RoIPath path =
-        cost.best({false, map.channels, false, true, footprint.moved(), 0,
+        cost.best({false, map.channels, false, true, footprint.moved(true), 0,
                    footprint.window_bytes<A>() + buffers, scratch_for(int64_t(output.nbytes()))});
     const auto pool = path == RoIPath::kLanes ? forward_lanes<T> : forward_planes<T>;
     pool(plan, run, ranges, map, footprint, output, argmax);
   }
 }
 
-// Adds the gradient of each bin of a RoI, for channels [c, c + n), at the pixel that it was taken
-// from. Pixel a of channel c + j is sums[a * pixel_stride + j * channel_stride].
-template <typename T>
+// Calls add(channel, pixel, gradient) for each bin of a RoI, for channels [c, c + n), with the
+// pixel that it was taken from.
+template <typename T, typename Add>
 void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int64_t n,
-             int64_t pixels, accumulate_t<T>* sums, int64_t pixel_stride, int64_t channel_stride) {
+             int64_t pixels, Add add) {
   const int64_t bins = grad.height * grad.width;
-  const auto add = [&](int64_t from, accumulate_t<T>* channel) {
+  const auto add_one = [&](int64_t channel, int64_t from) {
     // The indices are an argument, which may hold anything; a negative one is a large unsigned one.
     const auto pixel = static_cast<uint32_t>(argmax[from]);
-    if (pixel >= pixels) return;
-    channel[pixel * pixel_stride] += math::to_float(grad.data[from]);
+    if (pixel < pixels) add(channel, int64_t(pixel), math::to_float(grad.data[from]));
   };
   if (grad.channels_last) {
     for (int64_t bin = 0; bin < bins; ++bin) {
-      const int64_t from = bin * grad.channels + c;
-      for (int64_t j = 0; j < n; ++j) add(from + j, sums + j * channel_stride);
+      for (int64_t j = c; j < c + n; ++j) add_one(j, bin * grad.channels + j);
     }
   } else {
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t from = (c + j) * bins;
-      for (int64_t bin = 0; bin < bins; ++bin) add(from + bin, sums + j * channel_stride);
+    for (int64_t j = c; j < c + n; ++j) {
+      for (int64_t bin = 0; bin < bins; ++bin) add_one(j, j * bins + bin);
     }
   }
 }
+
+// Sums of the few numbers of a map that gradients reach, by their place on it.
+template <typename A>
+class ReachedSums {
+ public:
+  void restart(int64_t most) {
+    shift_ = 63;
+    while ((int64_t(1) << (64 - shift_)) < 2 * most) --shift_;
+    slots_.reserve(size());
+    std::fill_n(slots_.data(), size(), Slot{-1, 0});
+  }
+
+  A& operator[](int64_t place) {
+    uint64_t i = uint64_t(place) * 0x9e3779b97f4a7c15u >> shift_;
+    while (slots_[i].place >= 0 && slots_[i].place != place) i = (i + 1) & (size() - 1);
+    slots_[i].place = place;
+    return slots_[i].sum;
+  }
+
+  template <typename T>
+  void store(T* map) const {
+    for (uint64_t i = 0; i < size(); ++i) {
+      if (slots_[i].place >= 0) math::from_float(slots_[i].sum, map[slots_[i].place]);
+    }
+  }
+
+ private:
+  struct Slot {
+    int64_t place;
+    A sum;
+  };
+
+  uint64_t size() const { return uint64_t(1) << (64 - shift_); }
+
+  int shift_ = 63;
+  Buffer<Slot> slots_;
+};
 
 // Channels that a thread works on at a time.
 template <typename T>
@@ -180,7 +214,7 @@ int64_t channels_per_task(const Planes<T>& map, int64_t images) {
   const int64_t plane = map.height * map.width * int64_t(sizeof(accumulate_t<T>));
   const int64_t near = std::clamp<int64_t>(kNear / plane, 1, kRoIChannels);
   // A copy that is cheap to bring back is as wide as lanes are.
-  return kInPlace || map.channels < 4 ? near : kRoIChannels;
+  return kInPlace || (!map.channels_last && map.channels < 4) ? near : kRoIChannels;
 }
 
 // Threads own a block of channels of an image: no two write the same element, and each element adds
@@ -190,7 +224,8 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   using A = accumulate_t<T>;
   const bool channels_last = is_channels_last(maps);
   const int64_t images = maps.size(0), channels = maps.size(1), pixels = maps[0][0].numel();
-  const int64_t pooled = channels * grad.size(2) * grad.size(3);
+  constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
+  const int64_t bins = grad.size(2) * grad.size(3), pooled = channels * bins;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
   const int32_t* index = argmax.const_data_ptr<int32_t>();
   const int64_t size = channels_per_task(planes_of<T>(maps, 0, channels_last), images);
@@ -199,20 +234,34 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   at::parallel_for(0, images * blocks, grain, [&](int64_t task, int64_t end) {
     Buffer<A> lanes;
     GradientBand<T> band;
+    ReachedSums<A> reached;
     for (; task < end; ++task) {
       const Run& run = plan.runs[task / blocks];
       const int64_t c = task % blocks * size, n = std::min(size, channels - c);
       const auto map = planes_of<T>(maps, run.image, channels_last);
-      const auto add = [&](A* sums, int64_t pixel_stride, int64_t channel_stride) {
+      const auto add_all = [&](const auto& add) {
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t k = plan.order[i];
           scatter(planes_of<const T>(grad, k, channels_last), index + k * pooled, c, n, pixels,
-                  sums, pixel_stride, channel_stride);
+                  add);
         }
       };
+      const auto add = [&](A* sums, int64_t pixel_stride, int64_t channel_stride) {
+        add_all([=](int64_t channel, int64_t pixel, A g) {
+          sums[pixel * pixel_stride + (channel - c) * channel_stride] += g;
+        });
+      };
+      const int64_t gradients = (run.end - run.begin) * n * bins;
       if constexpr (std::is_same_v<T, A>) {
         clear_positions(map, c, n, 0, pixels);
         add(map.at(c, 0, 0), channels_last ? channels : 1, channels_last ? 1 : pixels);
+      } else if (gradients * kFew <= n * pixels) {
+        clear_positions(map, c, n, 0, pixels);
+        reached.restart(gradients);
+        add_all([&](int64_t channel, int64_t pixel, A g) {
+          reached[map.at(channel, 0, 0) - map.data + pixel * (channels_last ? channels : 1)] += g;
+        });
+        reached.store(map.data);
       } else if (n < kRoIChannels && (!channels_last || n == channels)) {
         A* sums = band.open(map, c, n, 0, map.height, true);
         add(sums, channels_last ? n : 1, channels_last ? 1 : pixels);

@@ -11,6 +11,33 @@
 
 namespace detops::cpu {
 
+// The sparse rule of one axis of one RoI with at most kMost taps, without a heap.
+template <typename A>
+class SmallRule {
+ public:
+  static constexpr int64_t kMost = 64;
+
+  AxisRule<A> fill(const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
+    int32_t taps = 0;
+    int64_t low = size, high = -1;
+    for (int64_t p = 0; p < pooled; ++p) {
+      begin_[p] = taps;
+      math::visit_pixels(axis, p, size, [&](int64_t index, A weight) {
+        low = std::min(low, index), high = std::max(high, index);
+        index_[taps] = static_cast<int32_t>(index);
+        weight_[taps++] = weight;
+      });
+    }
+    begin_[pooled] = taps;
+    const int64_t extent = std::max<int64_t>(0, high - low + 1);
+    return {begin_, index_, weight_, extent > 0 ? low : 0, extent, pooled};
+  }
+
+ private:
+  int32_t begin_[kMost + 1], index_[kMost];
+  A weight_[kMost];
+};
+
 // Owns the sparse rules of one axis of many RoIs, one after another; see AxisRule. Cleared and
 // filled again, so that memory is allocated for the largest batch once.
 template <typename A>
@@ -105,13 +132,17 @@ class RuleTable {
 template <typename A>
 class RoIRules {
  public:
+  // Bounds for the taps of a batch; 8 bytes each with a float.
+  static constexpr int64_t kLeastTaps = 1 << 14, kMostTaps = 1 << 18;
+
   // axes_of(i, rows, cols) gives the two axes of RoI i, for i < most. Takes as many RoIs as have
-  // some kTaps taps together, at least one; returns how many.
+  // some `most_taps` taps together, at least one; returns how many.
   template <typename Axes>
-  int64_t build(int64_t most, int64_t height, int64_t width, int64_t pooled_height,
-                int64_t pooled_width, const Axes& axes_of) {
+  int64_t build(int64_t most, int64_t most_taps, int64_t height, int64_t width,
+                int64_t pooled_height, int64_t pooled_width, const Axes& axes_of) {
     axes_.clear();
-    for (double taps = 0; int64_t(axes_.size()) < std::min(most, kBatch) && taps < kTaps;) {
+    for (double taps = 0;
+         int64_t(axes_.size()) < std::min(most, kBatch) && taps < double(most_taps);) {
       axes_.emplace_back();
       auto& [rows, cols] = axes_.back();
       axes_of(axes_.size() - 1, rows, cols);
@@ -147,7 +178,6 @@ class RoIRules {
 
  private:
   static constexpr int64_t kBatch = 1024, kChunk = 64;
-  static constexpr double kTaps = 1 << 18;
 
   struct Axes {
     math::RoIAxis<A> rows, cols;

@@ -18,6 +18,10 @@ struct PixelRange {
   int64_t begin, end;
 };
 
+DETOPS_HD bool same(const PixelRange& a, const PixelRange& b) {
+  return a.begin == b.begin && a.end == b.end;
+}
+
 // One axis of a RoI [low, high] in image pixels, at least one pixel wide. `last` is 1 where the
 // pixel of `high` belongs to the RoI, and 0 where the RoI ends before it.
 template <typename T>

@@ -105,10 +105,120 @@ DETOPS_INLINE void gather_bins(const RoIPlanes<const T, T>& t, int64_t ph, const
   }
 }
 
+// The pixels of some rows of bins, to be read from many planes.
+template <typename A>
+struct PixelTaps {
+  static constexpr int64_t kMost = 1024;
+  int64_t offset[kMost];
+  A weight[kMost];
+  int32_t bins[kMost + 1];  // where each begins, and where the last one ends
+  int64_t count;            // of bins
+
+  // Those of bin rows [begin, end) come out: as many as there is room for. None where not even one
+  // fits.
+  template <typename T>
+  int64_t fill(const RoIPlanes<const T, T>& t, int64_t begin) {
+    int32_t at = 0;
+    count = 0;
+    for (; begin < t.rows.pooled; ++begin) {
+      const int32_t first = t.rows.begin[begin], last = t.rows.begin[begin + 1];
+      if (at + (last - first) * t.cols.taps() > kMost || count + t.cols.pooled > kMost) break;
+      for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+        bins[count++] = at;
+        for (int32_t r = first; r < last; ++r) {
+          const int64_t row = t.rows.index[r] * t.row_stride;
+          for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
+            offset[at] = row + t.cols.index[k];
+            weight[at++] = t.rows.weight[r] * t.cols.weight[k];
+          }
+        }
+      }
+    }
+    bins[count] = at;
+    return begin;
+  }
+};
+
+// kPlanes planes at a time share the reading of the list, and wait for memory side by side.
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void sum_taps(const PixelTaps<A>& list, const T* map, int64_t plane_stride, T* out,
+                            int64_t bins) {
+  for (int64_t bin = 0; bin < list.count; ++bin) {
+    A sum[kPlanes] = {};
+    for (int32_t k = list.bins[bin]; k < list.bins[bin + 1]; ++k) {
+      const T* p = map + list.offset[k];
+      const A weight = list.weight[k];
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+        sum[j] += weight * A(math::to_float(p[j * plane_stride]));
+      }
+    }
+    DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+      math::from_float(sum[j], out[j * bins + bin]);
+    }
+  }
+}
+
+// One bin of few planes, pixel by pixel: a list would cost more to make than it is worth.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void gather_one(const RoIPlanes<const T, T>& t) {
+  for (int64_t plane = 0; plane < t.planes; ++plane) {
+    const T* map = t.map + plane * t.plane_stride;
+    A sum = 0;
+    for (int32_t r = 0; r < t.rows.begin[1]; ++r) {
+      const T* row = map + t.rows.index[r] * t.row_stride;
+      A of_row = 0;
+      for (int32_t k = 0; k < t.cols.begin[1]; ++k) {
+        of_row += t.cols.weight[k] * A(math::to_float(row[t.cols.index[k]]));
+      }
+      sum += t.rows.weight[r] * of_row;
+    }
+    math::from_float(sum, t.pooled[plane]);
+  }
+}
+
+// Whether a list, which is made once for several planes, costs less than whole rows of each.
+template <typename T>
+DETOPS_INLINE bool lists_first(const RoIPlanes<const T, T>& t) {
+  const auto &rows = t.rows, &cols = t.cols;
+  if (t.interleaved > 1) return false;
+  const int64_t vectors = cols.extent / kLanes<accumulate_t<T>> + 2;
+  const int64_t by_rows = rows.taps() * vectors + rows.pooled * cols.taps();
+  return rows.taps() * cols.taps() < 2 * by_rows;
+}
+
+// Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
+// of calls without one.
+template <typename T, typename A = accumulate_t<T>>
+__attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& planes) {
+  const RoIPlanes<const T, T> t = planes;
+  const int64_t bins = t.rows.pooled * t.cols.pooled;
+  PixelTaps<A> list;
+  for (int64_t begin = 0; begin < t.rows.pooled;) {
+    const int64_t end = list.fill(t, begin);
+    if (end == begin) return false;
+    const T* map = t.map;
+    T* out = t.pooled + begin * t.cols.pooled;
+    int64_t n = t.planes;
+    const auto next = [&](int64_t some) {
+      map += some * t.plane_stride, out += some * bins, n -= some;
+    };
+    for (; n >= 8; next(8)) sum_taps<8>(list, map, t.plane_stride, out, bins);
+    for (; n >= 4; next(4)) sum_taps<4>(list, map, t.plane_stride, out, bins);
+    for (; n >= 2; next(2)) sum_taps<2>(list, map, t.plane_stride, out, bins);
+    if (n > 0) sum_taps<1>(list, map, t.plane_stride, out, bins);
+    begin = end;
+  }
+  return true;
+}
+
 template <typename T>
 void roi_align_forward_planes(const RoIPlanes<const T, T>& planes) {
   const RoIPlanes<const T, T> t = planes;  // see roi_align_backward
   const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
+  if (lists_first(t)) {
+    if (t.planes < 4 && t.rows.pooled * t.cols.pooled == 1) return gather_one(t);
+    if (t.planes > 1 && forward_by_lists(planes)) return;
+  }
   const bool by_rows = rows_first(t.rows, t.cols);
   for (int64_t plane = 0; plane < t.planes; ++plane) {
     const T* map = t.map + plane * t.plane_stride;

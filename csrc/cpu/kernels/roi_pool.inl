@@ -128,54 +128,94 @@ DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::Pix
   return most;
 }
 
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE A pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
-                                math::PixelRange cols, int32_t& argmax) {
-  A most = -A(__builtin_inf());
-  int64_t where = -1;
+// One bin of kPlanes channels, less than a vector wide: what the comparisons of one channel wait
+// for, those of the others fill.
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+                                   math::PixelRange cols, A* best, int32_t* argmax) {
+  A most[kPlanes];
+  int32_t where[kPlanes];
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) most[j] = -A(__builtin_inf()), where[j] = -1;
   for (int64_t y = rows.begin; y < rows.end; ++y) {
-    const T* row = map + y * t.width;
     for (int64_t x = cols.begin; x < cols.end; ++x) {
-      const A value = math::to_float(row[x]);
-      const bool exceeds = math::exceeds(value, most);
-      most = exceeds ? value : most;
-      where = exceeds ? y * t.width + x : where;
+      const int64_t at = y * t.width + x;
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+        const A value = math::to_float(map[j * t.plane_stride + at]);
+        const bool exceeds = math::exceeds(value, most[j]);
+        most[j] = exceeds ? value : most[j];
+        where[j] = exceeds ? static_cast<int32_t>(at) : where[j];
+      }
     }
   }
-  argmax = static_cast<int32_t>(where);
-  return most;
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) best[j] = most[j], argmax[j] = where[j];
+}
+
+// One bin of kPlanes channels; the numbers of the next channel lie `bins` further on.
+template <int kPlanes, typename T>
+DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
+                                      math::PixelRange rows, math::PixelRange cols, T* pooled,
+                                      int32_t* argmax, int64_t bins) {
+  using A = accumulate_t<T>;
+  if (rows.begin == rows.end || cols.begin == cols.end) {
+    for (int j = 0; j < kPlanes; ++j) pooled[j * bins] = T{}, argmax[j * bins] = -1;
+    return;
+  }
+  A most[kPlanes];
+  int32_t where[kPlanes];
+  if (cols.end - cols.begin >= kLanes<A>) {
+    for (int j = 0; j < kPlanes; ++j) {
+      most[j] = pool_wide_bin(t, map + j * t.plane_stride, rows, cols, where[j]);
+    }
+  } else {
+    pool_narrow_bin<kPlanes>(t, map, rows, cols, most, where);
+  }
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+    if (where[j] < 0) {
+      where[j] = static_cast<int32_t>(rows.begin * t.width + cols.begin);
+      most[j] = math::to_float(map[j * t.plane_stride + where[j]]);
+    }
+    math::from_float(most[j], pooled[j * bins]);
+    argmax[j * bins] = where[j];
+  }
+}
+
+// Channels [c, c + kPlanes). A bin smaller than a pixel often has the pixels of the one before.
+template <int kPlanes, typename T>
+DETOPS_INLINE void pool_planes(const RoIPoolPlanes<T>& t, int64_t c) {
+  const T* map = t.map + c * t.plane_stride;
+  const int64_t width = t.pooled_width, bins = t.pooled_height * width;
+  T* pooled = t.pooled + c * bins;
+  int32_t* argmax = t.argmax + c * bins;
+  for (int64_t ph = 0; ph < t.pooled_height; ++ph, pooled += width, argmax += width) {
+    const math::PixelRange rows = t.rows[ph];
+    if (ph > 0 && math::same(rows, t.rows[ph - 1])) {
+      for (int64_t at = 0; at < kPlanes * bins; at += bins) {
+        __builtin_memcpy(pooled + at, pooled + at - width, width * sizeof(T));
+        __builtin_memcpy(argmax + at, argmax + at - width, width * sizeof(int32_t));
+      }
+      continue;
+    }
+    for (int64_t pw = 0; pw < width; ++pw) {
+      const math::PixelRange cols = t.cols[pw];
+      if (pw > 0 && math::same(cols, t.cols[pw - 1])) {
+        DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+          pooled[j * bins + pw] = pooled[j * bins + pw - 1];
+          argmax[j * bins + pw] = argmax[j * bins + pw - 1];
+        }
+      } else {
+        pool_bin_of_planes<kPlanes>(t, map, rows, cols, pooled + pw, argmax + pw, bins);
+      }
+    }
+  }
 }
 
 // One RoI on planes as they are: a vector holds neighbours of one row.
 template <typename T>
 void roi_pool_forward_planes(const RoIPoolPlanes<T>& planes) {
-  using A = accumulate_t<T>;
   const RoIPoolPlanes<T> t = planes;  // what is stored through a number could be a member
-  for (int64_t c = 0; c < t.channels; ++c) {
-    const T* map = t.map + c * t.plane_stride;
-    for (int64_t ph = 0; ph < t.pooled_height; ++ph) {
-      const math::PixelRange rows = t.rows[ph];
-      for (int64_t pw = 0; pw < t.pooled_width; ++pw) {
-        const math::PixelRange cols = t.cols[pw];
-        const int64_t bin = (c * t.pooled_height + ph) * t.pooled_width + pw;
-        if (rows.begin == rows.end || cols.begin == cols.end) {
-          t.pooled[bin] = T{};
-          t.argmax[bin] = -1;
-          continue;
-        }
-        const bool wide = cols.end - cols.begin >= kLanes<A>;
-        int32_t where;
-        A most = wide ? pool_wide_bin(t, map, rows, cols, where)
-                      : pool_narrow_bin(t, map, rows, cols, where);
-        if (where < 0) {
-          where = static_cast<int32_t>(rows.begin * t.width + cols.begin);
-          most = math::to_float(map[where]);
-        }
-        math::from_float(most, t.pooled[bin]);
-        t.argmax[bin] = where;
-      }
-    }
-  }
+  int64_t c = 0;
+  for (; c + 4 <= t.channels; c += 4) pool_planes<4>(t, c);
+  for (; c < t.channels; ++c) pool_planes<1>(t, c);
 }
 
 template <typename T>
