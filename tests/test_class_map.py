@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.cli import TREE_CROWNS
+from detops.cli.options import TREE_CROWNS
 from detops.data import (
     CocoDetection,
     LvisDetection,
