@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.cli import PACKAGE
+from detops.cli.options import PACKAGE
 from detops.engine import OutputError, RunFolder, Trainer, load_checkpoint
 from detops.engine.data_failure import data_failure
 

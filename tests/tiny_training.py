@@ -1,7 +1,7 @@
 """A `detops train` of seconds, on generated shapes."""
 
 from detops import cli
-from detops.cli import PACKAGE
+from detops.cli.options import PACKAGE
 
 NETWORK = [
     *("MODEL.RESNETS.STEM_OUT_CHANNELS", "16", "MODEL.RESNETS.RES2_OUT_CHANNELS", "16"),
