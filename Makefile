@@ -4,6 +4,7 @@
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
+# make stub    detops/_C.pyi, from the contracts
 # make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
@@ -24,7 +25,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick lint format bench docs wheel cuda-build gpu-check sanitize emulate cross-check clean
+.PHONY: demo test test-quick lint format bench docs stub wheel cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -51,6 +52,11 @@ bench: $(VENV)/.built
 
 docs: $(VENV)/.built
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+
+stub: $(VENV)/.built
+	$(BIN)/python -m detops.stub > build/_C.pyi
+	$(BIN)/ruff format --quiet build/_C.pyi
+	mv build/_C.pyi detops/_C.pyi
 
 wheel: $(VENV)/.dependencies
 	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .

@@ -2,11 +2,10 @@
 #include "masks_to_rle.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <vector>
-
-#include "meta/checks.h"
 
 #define DETOPS_KERNELS "masks_to_rle.inl"
 #include "cpu/kernels/variants.h"
@@ -20,10 +19,7 @@ Differences* differences_in_use() { return DETOPS_IN_USE(differences); }
 }  // namespace
 }  // namespace detops::cpu
 
-namespace detops::composite {
-
-using at::Tensor;
-
+namespace detops {
 namespace {
 
 constexpr int64_t kBytesPerThread = 1 << 16;
@@ -231,16 +227,8 @@ void encode(const Tensor& masks, RunLengths* runs) {
 }  // namespace
 
 std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
-  const char* op = "masks_to_rle";
-  DETOPS_CHECK(masks.layout() == at::kStrided && masks.dim() == 3 &&
-                   (masks.scalar_type() == at::kBool || masks.scalar_type() == at::kByte),
-               op, "masks must be bool or uint8 [N, H, W], got ", masks.scalar_type(), " ",
-               masks.sizes());
   if (masks._is_zerotensor()) return masks_to_rle(masks.clone());  // zeros without memory
-  const int64_t count = masks.size(0), height = masks.size(1), width = masks.size(2);
-  DETOPS_CHECK(height == 0 || width <= UINT32_MAX / height, op, "a mask must have at most ",
-               UINT32_MAX, " pixels, the longest run that COCO's format has, got ", height, " x ",
-               width);
+  const int64_t count = masks.size(0);
   std::vector<RunLengths> runs(count);
   if (masks.is_cpu()) {
     encode(masks, runs.data());
@@ -258,4 +246,4 @@ std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
   return {text, ends};
 }
 
-}  // namespace detops::composite
+}  // namespace detops

@@ -5,10 +5,11 @@
 
 #include <tuple>
 
-namespace detops::composite {
+namespace detops {
+
+using at::Tensor;
 
 // COCO's compressed run lengths as text on the host, one mask after another, and where each ends.
-std::tuple<at::Tensor, at::Tensor> masks_to_rle(
-    const at::Tensor& masks);  // [N, H, W] -> uint8[*], int64[N]
+std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks);
 
-}  // namespace detops::composite
+}  // namespace detops

@@ -3,9 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "contract.h"
 #include "math/decay.h"
 #include "math/overlap.h"
 
@@ -13,101 +15,35 @@ namespace detops {
 
 using at::Tensor;
 
-// "iou", "giou", "diou" or "ciou"; an error names `op` for any other.
-math::Overlap overlap_kind(const char* op, c10::string_view kind);
+// Of words that a contract has checked.
+inline math::Overlap overlap_kind(std::string_view kind) {
+  if (kind == "iou") return math::Overlap::kIoU;
+  if (kind == "giou") return math::Overlap::kGIoU;
+  return kind == "diou" ? math::Overlap::kDIoU : math::Overlap::kCIoU;
+}
 
-// "linear" or "gaussian", or "naive" where `naive` says so; an error names `op` for any other.
-math::Decay decay_method(const char* op, c10::string_view method, bool naive);
-
-// Checks and output allocation, written once: registered for the Meta device, and called first by
-// every backend, so that eager mode, fake tensors and torch.compile raise the same errors.
-namespace meta {
-
-using Int = c10::SymInt;
-using IntList = c10::SymIntArrayRef;
-#include "ops.inl"
+inline math::Decay decay_method(std::string_view method) {
+  if (method == "linear") return math::Decay::kLinear;
+  return method == "gaussian" ? math::Decay::kGaussian : math::Decay::kNaive;
+}
 
 // Pyramids of more levels are refused: a level per power of two from 1 to 32,768 is enough.
 constexpr int64_t kMaxLevels = 16;
 
-// Ops without a Meta kernel, since their output's size depends on values: the checks stand alone.
-void check_nms(const Tensor& boxes,                // [N, columns]: 4, or 5 where boxes are rotated
-               const Tensor& scores,               // [N]
-               const std::optional<Tensor>& idxs,  // [N] integer
-               double iou_threshold, int64_t columns = 4);
-void check_soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold, double sigma,
-                    double min_score, c10::string_view method);
-void check_matrix_nms(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
-                      double sigma, double min_score, c10::string_view method);
-void check_gdh(const Tensor& x);
-
-// The levels lie within the positions [0, count) and cover as many. For tensors on the CPU only:
-// values that live on a device are made safe in its kernels.
-void check_levels(const char* op, const Tensor& spatial_shapes, const Tensor& level_start_index,
-                  int64_t count);
-
-}  // namespace meta
-
-namespace backend {
-
-using Int = int64_t;
-using IntList = at::IntArrayRef;
-
-}  // namespace backend
-
 namespace cpu {
 
-using namespace backend;
 #include "ops.inl"
-#include "ops_sized_by_values.inl"
 
 }  // namespace cpu
 
 namespace cuda {
 
-using namespace backend;
 #include "ops.inl"
-#include "ops_sized_by_values.inl"
 
 }  // namespace cuda
 
-// The demo ops with their derivatives, in C++: for them microseconds count. See autograd/.
-namespace autograd {
-
-Tensor axpy(const Tensor& x, const Tensor& y, double alpha);
-Tensor gdh(const Tensor& x);  // [...] -> [numel], a view where x is contiguous
-Tensor mlp(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
-           const Tensor& output_weights, const Tensor& output_bias);
-std::tuple<Tensor, Tensor> lltm_cell(const Tensor& input, const Tensor& weights, const Tensor& bias,
-                                     const Tensor& h, const Tensor& c);
-std::tuple<Tensor, Tensor, Tensor> lltm(const Tensor& input, const Tensor& weights,
-                                        const Tensor& bias, const Tensor& h, const Tensor& c);
-
-}  // namespace autograd
-
-// Compositions of ATen ops: every device, integers too, differentiable as they stand.
-namespace composite {
-
-Tensor box_area(const Tensor& boxes, c10::string_view fmt);  // [N, 4] -> [N]
-Tensor box_convert(const Tensor& boxes, c10::string_view in_fmt, c10::string_view out_fmt);
-Tensor clip_boxes_to_image(const Tensor& boxes, c10::SymInt height, c10::SymInt width);
-Tensor remove_small_boxes(const Tensor& boxes, double min_size);  // -> int64[K]
-
-}  // namespace composite
-
 // The dtype that coordinates are computed in: never below float32.
-inline at::ScalarType compute_type(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return at::kDouble;
-    case at::kFloat:
-    case at::kHalf:
-    case at::kBFloat16:
-      return at::kFloat;
-    default:
-      TORCH_CHECK(false, "detops: no kernel takes ", type);
-  }
-}
+inline at::ScalarType compute_type(at::ScalarType type) { return wide_type(type); }
 
 // The tensor itself where it has that type: `to` alone would ask the dispatcher.
 inline Tensor as_type(const Tensor& t, at::ScalarType type) {

@@ -1,35 +1,47 @@
-"""The compiled module. Every op is the object ``torch.ops.detops.<name>``; schemas: vision.cpp."""
+"""The compiled module. Every op is the object ``torch.ops.detops.<name>``.
+
+Made by ``make stub`` from csrc/ops.contract.
+"""
 
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch._ops import OpOverloadPacket
 
+contracts: str
 cuda_version: int | None
 emulated: bool
 
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> None: ...
-def check_nms(
-    boxes: Tensor, scores: Tensor, idxs: Tensor | None, iou_threshold: float, columns: int = 4
-) -> None: ...
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor: ...
-def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor: ...
-def nms_padded(
-    boxes: Tensor, scores: Tensor, idxs: Tensor | None, iou_threshold: float, max_output: int
-) -> tuple[Tensor, Tensor]: ...
-def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor: ...
-def batched_nms_rotated(
-    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
-) -> Tensor: ...
-def check_soft_nms(
+def nms(
     boxes: Tensor,
     scores: Tensor,
     iou_threshold: float,
-    sigma: float,
-    min_score: float,
-    method: str,
-) -> None: ...
+) -> Tensor: ...
+def batched_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor,
+    iou_threshold: float,
+) -> Tensor: ...
+def nms_rotated(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+) -> Tensor: ...
+def batched_nms_rotated(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor,
+    iou_threshold: float,
+) -> Tensor: ...
+def nms_padded(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor | None,
+    iou_threshold: float,
+    max_output: int,
+) -> tuple[Tensor, Tensor]: ...
 def soft_nms(
     boxes: Tensor,
     scores: Tensor,
@@ -38,14 +50,6 @@ def soft_nms(
     min_score: float = 1e-3,
     method: str = "linear",
 ) -> tuple[Tensor, Tensor]: ...
-def check_matrix_nms(
-    boxes: Tensor,
-    scores: Tensor,
-    idxs: Tensor | None,
-    sigma: float,
-    min_score: float,
-    method: str,
-) -> None: ...
 def matrix_nms(
     boxes: Tensor,
     scores: Tensor,
@@ -54,6 +58,15 @@ def matrix_nms(
     min_score: float = 1e-3,
     method: str = "gaussian",
 ) -> tuple[Tensor, Tensor]: ...
+def roi_align(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor: ...
 def roi_align_forward(
     input: Tensor,
     boxes: Tensor,
@@ -75,6 +88,17 @@ def roi_align_backward(
     width: int,
     sampling_ratio: int,
     aligned: bool = False,
+) -> Tensor: ...
+def multiscale_roi_align(
+    inputs: Sequence[Tensor],
+    boxes: Tensor,
+    spatial_scales: Sequence[float],
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+    canonical_scale: float = 224.0,
+    canonical_level: int = 4,
 ) -> Tensor: ...
 def multiscale_roi_align_forward(
     inputs: Sequence[Tensor],
@@ -102,78 +126,13 @@ def multiscale_roi_align_backward(
     canonical_scale: float,
     canonical_level: int,
 ) -> list[Tensor]: ...
-def deform_conv2d_forward(
-    input: Tensor,
-    offset: Tensor,
-    mask: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-) -> Tensor: ...
-def deform_conv2d_backward(
-    grad: Tensor,
-    input: Tensor,
-    offset: Tensor,
-    mask: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    wanted: Sequence[bool],
-    edge_gradient: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
-def roi_pool_forward(
-    input: Tensor, boxes: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
-) -> tuple[Tensor, Tensor]: ...
-def roi_pool_backward(
-    grad: Tensor,
-    input: Tensor,
-    boxes: Tensor,
-    argmax: Tensor,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    batch_size: int,
-    channels: int,
-    height: int,
-    width: int,
-) -> Tensor: ...
-def ps_roi_align_forward(
+def roi_align_rotated(
     input: Tensor,
     boxes: Tensor,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
-    sampling_ratio: int,
-) -> Tensor: ...
-def ps_roi_align_backward(
-    grad: Tensor,
-    boxes: Tensor,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    batch_size: int,
-    channels: int,
-    height: int,
-    width: int,
-    sampling_ratio: int,
-) -> Tensor: ...
-def ps_roi_pool_forward(
-    input: Tensor, boxes: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
-) -> Tensor: ...
-def ps_roi_pool_backward(
-    grad: Tensor,
-    boxes: Tensor,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    batch_size: int,
-    channels: int,
-    height: int,
-    width: int,
+    sampling_ratio: int = -1,
 ) -> Tensor: ...
 def roi_align_rotated_forward(
     input: Tensor,
@@ -194,6 +153,86 @@ def roi_align_rotated_backward(
     height: int,
     width: int,
     sampling_ratio: int,
+) -> Tensor: ...
+def roi_pool(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> Tensor: ...
+def roi_pool_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> tuple[Tensor, Tensor]: ...
+def roi_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    boxes: Tensor,
+    argmax: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+) -> Tensor: ...
+def ps_roi_align(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = -1,
+) -> Tensor: ...
+def ps_roi_align_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def ps_roi_pool(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> Tensor: ...
+def ps_roi_pool_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> Tensor: ...
+def ps_roi_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+) -> Tensor: ...
+def ps_roi_pool_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
 ) -> Tensor: ...
 def deform_psroi_pool_forward(
     input: Tensor,
@@ -220,67 +259,257 @@ def deform_psroi_pool_backward(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[Tensor, Tensor]: ...
-def deform_psroi_pooling_forward(
+def deform_conv2d(
     input: Tensor,
-    bbox: Tensor,
-    trans: Tensor,
-    out: Tensor,
-    top_count: Tensor,
-    no_trans: int,
-    spatial_scale: float,
-    output_dim: int,
-    group_size: int,
-    pooled_size: int,
-    part_size: int,
-    sample_per_part: int,
-    trans_std: float,
-) -> None: ...
-def deform_psroi_pooling_backward(
-    out_grad: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+) -> Tensor: ...
+def deform_conv2d_forward(
     input: Tensor,
-    bbox: Tensor,
-    trans: Tensor,
-    top_count: Tensor,
-    input_grad: Tensor,
-    trans_grad: Tensor,
-    no_trans: int,
-    spatial_scale: float,
-    output_dim: int,
-    group_size: int,
-    pooled_size: int,
-    part_size: int,
-    sample_per_part: int,
-    trans_std: float,
-) -> None: ...
+    offset: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+) -> Tensor: ...
+def deform_conv2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    wanted: Sequence[bool],
+    edge_gradient: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor: ...
+def ms_deform_attn_forward(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor: ...
+def ms_deform_attn_backward(
+    grad: Tensor,
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def box_iou_forward(
-    boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
 ) -> Tensor: ...
 def box_iou_backward(
-    grad: Tensor, boxes1: Tensor, boxes2: Tensor, kind: str = "iou", eps: float = 1e-7
+    grad: Tensor,
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
 ) -> tuple[Tensor, Tensor]: ...
-def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor: ...
-def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]: ...
+def match_boxes(
+    boxes1: Tensor,
+    boxes2: Tensor,
+) -> tuple[Tensor, Tensor]: ...
+def box_iou_rotated(
+    boxes1: Tensor,
+    boxes2: Tensor,
+) -> Tensor: ...
 def box_iou_loss_forward(
-    boxes1: Tensor, boxes2: Tensor, kind: str = "giou", eps: float = 1e-7
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "giou",
+    eps: float = 1e-7,
 ) -> Tensor: ...
 def box_iou_loss_backward(
-    grad: Tensor, boxes1: Tensor, boxes2: Tensor, kind: str = "giou", eps: float = 1e-7
+    grad: Tensor,
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "giou",
+    eps: float = 1e-7,
 ) -> tuple[Tensor, Tensor]: ...
-def masks_to_boxes(masks: Tensor) -> Tensor: ...
-def masks_to_rle(masks: Tensor) -> tuple[Tensor, Tensor]: ...
-def paste_masks_in_image(
-    masks: Tensor, boxes: Tensor, height: int, width: int, threshold: float = 0.5
+def encode_boxes(
+    boxes: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float] = [1.0, 1.0, 1.0, 1.0],
 ) -> Tensor: ...
-def encode_boxes_forward(boxes: Tensor, anchors: Tensor, weights: Sequence[float]) -> Tensor: ...
+def encode_boxes_forward(
+    boxes: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float],
+) -> Tensor: ...
 def encode_boxes_backward(
-    grad: Tensor, boxes: Tensor, anchors: Tensor, weights: Sequence[float]
+    grad: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float],
 ) -> tuple[Tensor, Tensor]: ...
+def decode_boxes(
+    deltas: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float] = [1.0, 1.0, 1.0, 1.0],
+    clip: float = 4.135166556742356,
+) -> Tensor: ...
 def decode_boxes_forward(
-    deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
+    deltas: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float],
+    clip: float,
 ) -> Tensor: ...
 def decode_boxes_backward(
-    grad: Tensor, deltas: Tensor, anchors: Tensor, weights: Sequence[float], clip: float
+    grad: Tensor,
+    deltas: Tensor,
+    anchors: Tensor,
+    weights: Sequence[float],
+    clip: float,
 ) -> tuple[Tensor, Tensor]: ...
+def sigmoid_focal_loss_forward(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def sigmoid_focal_loss_sum(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def sigmoid_focal_loss_backward(
+    grad: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def masks_to_boxes(
+    masks: Tensor,
+) -> Tensor: ...
+def masks_to_rle(
+    masks: Tensor,
+) -> tuple[Tensor, Tensor]: ...
+def paste_masks_in_image(
+    masks: Tensor,
+    boxes: Tensor,
+    height: int,
+    width: int,
+    threshold: float = 0.5,
+) -> Tensor: ...
+def axpy(
+    x: Tensor,
+    y: Tensor,
+    alpha: float = 2.0,
+) -> Tensor: ...
+def axpy_forward(
+    x: Tensor,
+    y: Tensor,
+    alpha: float = 2.0,
+) -> Tensor: ...
+def axpy_backward(
+    grad: Tensor,
+    alpha: float = 2.0,
+) -> tuple[Tensor, Tensor]: ...
+def gdh_forward(
+    x: Tensor,
+) -> Tensor: ...
+def mlp(
+    input: Tensor,
+    hidden_weights: Tensor,
+    hidden_bias: Tensor,
+    output_weights: Tensor,
+    output_bias: Tensor,
+) -> Tensor: ...
+def mlp_forward(
+    input: Tensor,
+    hidden_weights: Tensor,
+    hidden_bias: Tensor,
+    output_weights: Tensor,
+    output_bias: Tensor,
+) -> tuple[Tensor, Tensor]: ...
+def mlp_backward(
+    grad: Tensor,
+    input: Tensor,
+    hidden: Tensor,
+    hidden_weights: Tensor,
+    output_weights: Tensor,
+    input_wanted: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+def lltm_forward(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    h: Tensor,
+    c: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def lltm_backward(
+    grad_output: Tensor,
+    grad_h: Tensor | None,
+    grad_c: Tensor,
+    input: Tensor,
+    weights: Tensor,
+    h: Tensor,
+    c: Tensor,
+    output: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    input_wanted: bool = True,
+    h_wanted: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+def gdh(
+    x: Tensor,
+) -> Tensor: ...
+def lltm_cell(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    h: Tensor,
+    c: Tensor,
+) -> tuple[Tensor, Tensor]: ...
+def lltm(
+    input: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    h: Tensor,
+    c: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def box_area(
+    boxes: Tensor,
+    fmt: str = "xyxy",
+) -> Tensor: ...
+def box_convert(
+    boxes: Tensor,
+    in_fmt: str,
+    out_fmt: str,
+) -> Tensor: ...
+def clip_boxes_to_image(
+    boxes: Tensor,
+    height: int,
+    width: int,
+) -> Tensor: ...
+def remove_small_boxes(
+    boxes: Tensor,
+    min_size: float,
+) -> Tensor: ...
 def deform_conv_forward(
     input: Tensor,
     weight: Tensor,
@@ -387,32 +616,44 @@ def modulated_deform_conv_backward(
     deformable_group: int,
     with_bias: bool,
 ) -> None: ...
-def ms_deform_attn_forward(
-    value: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-) -> Tensor: ...
-def ms_deform_attn_backward(
-    grad: Tensor,
-    value: Tensor,
-    spatial_shapes: Tensor,
-    level_start_index: Tensor,
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-def sigmoid_focal_loss_forward(
-    inputs: Tensor, targets: Tensor, alpha: float, gamma: float
-) -> Tensor: ...
-def sigmoid_focal_loss_sum(
-    inputs: Tensor, targets: Tensor, alpha: float, gamma: float
-) -> Tensor: ...
-def sigmoid_focal_loss_backward(
-    grad: Tensor, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
-) -> Tensor: ...
+def deform_psroi_pooling_forward(
+    input: Tensor,
+    bbox: Tensor,
+    trans: Tensor,
+    out: Tensor,
+    top_count: Tensor,
+    no_trans: int,
+    spatial_scale: float,
+    output_dim: int,
+    group_size: int,
+    pooled_size: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> None: ...
+def deform_psroi_pooling_backward(
+    out_grad: Tensor,
+    input: Tensor,
+    bbox: Tensor,
+    trans: Tensor,
+    top_count: Tensor,
+    input_grad: Tensor,
+    trans_grad: Tensor,
+    no_trans: int,
+    spatial_scale: float,
+    output_dim: int,
+    group_size: int,
+    pooled_size: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> None: ...
 def sigmoid_focalloss_forward(
-    logits: Tensor, targets: Tensor, num_classes: int, gamma: float, alpha: float
+    logits: Tensor,
+    targets: Tensor,
+    num_classes: int,
+    gamma: float,
+    alpha: float,
 ) -> Tensor: ...
 def sigmoid_focalloss_backward(
     logits: Tensor,
@@ -422,53 +663,3 @@ def sigmoid_focalloss_backward(
     gamma: float,
     alpha: float,
 ) -> Tensor: ...
-
-axpy: OpOverloadPacket  # (x, y, alpha=2.0) -> Tensor
-
-def axpy_forward(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor: ...
-def axpy_backward(grad: Tensor, alpha: float = 2.0) -> tuple[Tensor, Tensor]: ...
-def gdh(x: Tensor) -> Tensor: ...
-def gdh_forward(x: Tensor) -> Tensor: ...
-
-mlp: OpOverloadPacket  # (input, hidden_weights, hidden_bias, output_weights, output_bias) -> Tensor
-
-def mlp_forward(
-    input: Tensor,
-    hidden_weights: Tensor,
-    hidden_bias: Tensor,
-    output_weights: Tensor,
-    output_bias: Tensor,
-) -> tuple[Tensor, Tensor]: ...
-def mlp_backward(
-    grad: Tensor,
-    input: Tensor,
-    hidden: Tensor,
-    hidden_weights: Tensor,
-    output_weights: Tensor,
-    input_wanted: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
-
-lltm_cell: OpOverloadPacket  # (input, weights, bias, h, c) -> (h, c)
-lltm: OpOverloadPacket  # (input, weights, bias, h, c) -> (output, h, c)
-
-def lltm_forward(
-    input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor, Tensor]: ...
-def lltm_backward(
-    grad_output: Tensor,
-    grad_h: Tensor | None,
-    grad_c: Tensor,
-    input: Tensor,
-    weights: Tensor,
-    h: Tensor,
-    c: Tensor,
-    output: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    input_wanted: bool = True,
-    h_wanted: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
-def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor: ...
-def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor: ...
-def clip_boxes_to_image(boxes: Tensor, height: int, width: int) -> Tensor: ...
-def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor: ...

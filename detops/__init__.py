@@ -1,4 +1,4 @@
-"""Detection operations for PyTorch: NMS, RoIAlign and their kin, and a Mask R-CNN family.
+"""Detection operations for PyTorch: NMS, RoIAlign and related ops, and a Mask R-CNN family.
 
 Importing the package loads the compiled module ``detops._C`` and registers its ops under
 ``torch.ops.detops``.
@@ -11,6 +11,7 @@ from ._load import load_extension
 _C = load_extension()
 
 from . import ops  # noqa: E402
+from .compat import maskrcnn_benchmark  # noqa: E402, F401
 from .ops import *  # noqa: E402, F403
 from .patch import patch_torchvision  # noqa: E402
 

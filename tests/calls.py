@@ -313,11 +313,13 @@ CALLS = [
 
 
 def kernel_ops() -> set[str]:
-    """The ops of ``torch.ops.detops`` that have a kernel per backend."""
+    """The ops of ``torch.ops.detops`` that have a kernel per backend, of their own."""
     names = torch._C._dispatch_get_all_op_names()
-    return {
+    kernels = {
         name.removeprefix("detops::")
         for name in names
         if name.startswith("detops::")
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
     }
+    # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device.
+    return {name for name in kernels if f"{name}_forward" not in kernels} - {"masks_to_rle"}

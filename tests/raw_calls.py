@@ -103,16 +103,13 @@ def arguments() -> dict[str, Arguments]:
     ps_options |= dict(part_size=2, sample_per_part=2, trans_std=0.1)
     ps_family = dict(input=planes["input"], bbox=rois, trans=moved["offset"])
     targets = dict(targets=torch.tensor([0, 1, 3, -1]), num_classes=3)
-    return {
-        "check_nms": scored | dict(idxs=idxs, iou_threshold=0.3, columns=4),
+    calls = {
         "nms": scored | dict(iou_threshold=0.3),
         "batched_nms": scored | dict(idxs=idxs, iou_threshold=0.3),
         "nms_padded": scored | dict(idxs=idxs, iou_threshold=0.3, max_output=4),
         "nms_rotated": dict(boxes=rotated, scores=scores, iou_threshold=0.3),
         "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, iou_threshold=0.3),
-        "check_soft_nms": scored | dict(iou_threshold=0.3, **decay),
         "soft_nms": scored | dict(iou_threshold=0.3, **decay),
-        "check_matrix_nms": scored | dict(idxs=idxs, **decay),
         "matrix_nms": scored | dict(idxs=idxs, **decay),
         "roi_align_forward": pooled | dict(sampling_ratio=2, aligned=True),
         "roi_align_backward": unpooled | dict(sampling_ratio=2, aligned=True),
@@ -207,3 +204,8 @@ def arguments() -> dict[str, Arguments]:
         | focal
         | dict(logits=random(4, 3), d_losses=random(4, 3)),
     }
+    public = (
+        *("roi_align", "multiscale_roi_align", "roi_align_rotated", "roi_pool", "ps_roi_align"),
+        *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),
+    )
+    return calls | {name: calls[f"{name}_forward"] for name in public}

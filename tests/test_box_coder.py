@@ -122,11 +122,14 @@ B, D = torch.rand(3, 4), torch.rand(3, 8)
     ("call", "message"),
     [
         (lambda: detops.encode_boxes(B[:, :3], B), r"encode_boxes: boxes must be \[N, 4\]"),
-        (lambda: detops.encode_boxes(B, B[:2]), "encode_boxes: anchors must have as many rows"),
+        (
+            lambda: detops.encode_boxes(B, B[:2]),
+            "encode_boxes: anchors must be \\[3, 4\\], got \\[2, 4\\]",
+        ),
         (lambda: detops.encode_boxes(B, B, (1, 1, 1)), "encode_boxes: weights must be 4 numbers"),
         (lambda: detops.encode_boxes(B, B, (1, 1, 0, 1)), "encode_boxes: weights must be positive"),
         (lambda: detops.decode_boxes(D[:, :6], B), r"decode_boxes: deltas must be \[N, 4k\]"),
-        (lambda: detops.decode_boxes(D, D), r"decode_boxes: anchors must be \[N, 4\]"),
+        (lambda: detops.decode_boxes(D, D), r"decode_boxes: anchors must be \[3, 4\]"),
         (lambda: detops.decode_boxes(D.long(), B), "decode_boxes: deltas must be float32"),
         (lambda: detops.decode_boxes(D, B, clip=math.nan), "decode_boxes: clip must be a number"),
     ],

@@ -179,7 +179,7 @@ def test_match_boxes(device, isa, two_threads):
     best, index = detops.match_boxes(a, b[:0])
     assert (best == 0).all() and (index == -1).all()
     torch.library.opcheck(torch.ops.detops.match_boxes.default, (a, b))
-    with pytest.raises(RuntimeError, match=r"detops.match_boxes: boxes2 must be \[N, 4\]"):
+    with pytest.raises(RuntimeError, match=r"detops.match_boxes: boxes2 must be \[M, 4\]"):
         detops.match_boxes(a, b[0])
 
 
@@ -232,8 +232,8 @@ def test_kin_name_themselves_in_errors():
     ("call", "message"),
     [
         (lambda: detops.box_iou(B[:, :3], B), r"boxes1 must be \[N, 4\], got \[3, 3\]"),
-        (lambda: detops.box_iou(B, B[0]), r"boxes2 must be \[N, 4\], got \[4\]"),
-        (lambda: detops.box_iou(B, B > 0), "boxes2 must be float32.*got Bool"),
+        (lambda: detops.box_iou(B, B[0]), r"boxes2 must be \[M, 4\], got \[4\]"),
+        (lambda: detops.box_iou(B, B > 0), "boxes2 must be float32.*got bool"),
         (lambda: detops.box_iou(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

@@ -254,8 +254,8 @@ B = torch.rand(3, 4)
         ((torch.tensor(1.0), B), r"boxes1 must be \[..., 4\], got \[\]"),
         ((B, B[:2]), r"boxes2 must be \[3, 4\], got \[2, 4\]"),
         ((B, B[:, :1]), r"boxes2 must be \[3, 4\], got \[3, 1\]"),
-        ((B > 0, B), "boxes1 must be float32.*got Bool"),
-        ((B, B > 0), "boxes2 must be float32.*got Bool"),
+        ((B > 0, B), "boxes1 must be float32.*got bool"),
+        ((B, B > 0), "boxes2 must be float32.*got bool"),
         ((B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

@@ -229,8 +229,8 @@ B = torch.rand(3, 5)
     ("call", "message"),
     [
         (lambda: detops.box_iou_rotated(B[:, :4], B), r"boxes1 must be \[N, 5\], got \[3, 4\]"),
-        (lambda: detops.box_iou_rotated(B, B[0]), r"boxes2 must be \[N, 5\], got \[5\]"),
-        (lambda: detops.box_iou_rotated(B, B.long()), "boxes2 must be float32.*got Long"),
+        (lambda: detops.box_iou_rotated(B, B[0]), r"boxes2 must be \[M, 5\], got \[5\]"),
+        (lambda: detops.box_iou_rotated(B, B.long()), "boxes2 must be float32.*got int64"),
         (lambda: detops.box_iou_rotated(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

@@ -80,18 +80,14 @@ def op(call):
 
 
 ONE_EACH = {op(call): call for call in reversed(ALL)}
-# Whether gdh copies what is not contiguous hangs on the count, which here nobody knows.
-COPIED_OR_VIEWED = ("gdh",)
 
 
-def walk(calls, *not_yet):
+def walk(calls):
     """Each call without a gradient, and with one where it has one."""
     for call in calls:
-        fails = op(call) in not_yet
-        marks = [pytest.mark.xfail(strict=True, reason="the count is specialised")] * fails
         for gradient in (False, True)[: 1 + bool(call.wants)]:
             kind = ", gradient" * gradient
-            yield pytest.param(call, gradient, id=f"{call.name}{kind}", marks=marks)
+            yield pytest.param(call, gradient, id=f"{call.name}{kind}")
 
 
 def resized(call, count, seed=0):
@@ -153,7 +149,7 @@ def test_any_count(call, gradient):
     assert 1 <= function.count() <= 2
 
 
-@pytest.mark.parametrize(("call", "gradient"), walk(ONE_EACH.values(), *COPIED_OR_VIEWED))
+@pytest.mark.parametrize(("call", "gradient"), walk(ONE_EACH.values()))
 def test_a_count_that_nms_gives(call, gradient):
     dims = COUNTED.get(op(call), BOXES)
 

@@ -191,11 +191,11 @@ W, B = torch.zeros(4, 6, 3, 3), torch.zeros(4)
     ("change", "message"),
     [
         (dict(input=X[0]), r"input must be \[N, C, H, W\], got \[6, 5, 4\]"),
-        (dict(input=X.long()), "input must be float32, float64, float16 or bfloat16, got Long"),
-        (dict(input=X[:, :, :0]), "input must have H and W of at least 1"),
-        (dict(offset=OFFSET[0]), r"offset must be \[N, 2 \* offset groups \* kh \* kw, oh, ow\], "
+        (dict(input=X.long()), "input must be float32, float64, float16 or bfloat16, got int64"),
+        (dict(input=X[:, :, :0]), "input must be .*H >= 1, W >= 1"),
+        (dict(offset=OFFSET[0]), r"offset must be \[2, offset_channels, oh, ow\], "
                                  r"got \[18, 3, 2\]"),
-        (dict(offset=OFFSET.int()), "offset must be float32.*got Int"),
+        (dict(offset=OFFSET.int()), "offset must be float32.*got int32"),
         (dict(offset=OFFSET.to("meta")), "offset must be on the device of input"),
         (dict(offset=OFFSET[:, :17]), r"offset.size\(1\) must be a multiple of 2 \* kh \* kw "
                                       r"\(18\), got 17"),
@@ -203,19 +203,20 @@ W, B = torch.zeros(4, 6, 3, 3), torch.zeros(4)
         (dict(offset=torch.zeros(2, 72, 3, 2)), r"channels must be a multiple of the offset groups "
                                                 r"\(4\), got 6"),
         (dict(offset=OFFSET[:, :, :2]), r"offset must be \[2, 18, 3, 2\], got \[2, 18, 2, 2\]"),
-        (dict(offset=OFFSET[:1]), r"offset must be \[2, 18, 3, 2\], got \[1, 18, 3, 2\]"),
+        (dict(offset=OFFSET[:1]), r"offset must be \[2, offset_channels, oh, ow\], "
+                                  r"got \[1, 18, 3, 2\]"),
         (dict(mask=MASK[:, :8]), r"mask must be \[2, 9, 3, 2\], got \[2, 8, 3, 2\]"),
-        (dict(mask=MASK[0]), r"mask must be \[N, offset groups \* kh \* kw, oh, ow\]"),
-        (dict(mask=MASK.bool()), "mask must be float32.*got Bool"),
-        (dict(weight=W[0]), r"weight must be \[O, C / groups, kh, kw\], got \[6, 3, 3\]"),
+        (dict(mask=MASK[0]), r"mask must be \[2, mask_channels, _, _\]"),
+        (dict(mask=MASK.bool()), "mask must be float32.*got bool"),
+        (dict(weight=W[0]), r"weight must be \[O, group_channels, kh, kw\], got \[6, 3, 3\]"),
         (dict(weight=W.to("meta")), "weight must be on the device of input"),
         (dict(weight=W[:, :4]), r"weight.size\(1\) must divide the input's channels \(6\), got 4"),
-        (dict(weight=W[:, :0]), r"weight must be .* with at least 1 in each place but the first"),
+        (dict(weight=W[:, :0]), r"weight must be \[O, group_channels >= 1, kh >= 1, kw >= 1\]"),
         (dict(weight=torch.zeros(4, 7, 3, 3)), r"weight.size\(1\) must divide"),
         (dict(weight=torch.zeros(4, 2, 3, 3)), r"weight.size\(0\) must be a multiple of the groups "
                                                r"\(3\), got 4"),
         (dict(bias=B[:3]), r"bias must be \[4\], got \[3\]"),
-        (dict(bias=W), r"bias must be \[O\], got \[4, 6, 3, 3\]"),
+        (dict(bias=W), r"bias must be \[4\], got \[4, 6, 3, 3\]"),
         (dict(stride=0), r"stride must be at least 1, got \[0, 0\]"),
         (dict(padding=(0, -1)), r"padding must be at least 0, got \[0, -1\]"),
         (dict(dilation=0), r"dilation must be at least 1, got \[0, 0\]"),

@@ -258,7 +258,7 @@ def call(x=X, rois=R, offset=O, size=2, scale=1.0, channels=2, group=2, **more):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(x=X[0]), r"input must be \[N, C, H, W\], got \[8, 4, 4\]"),
+        (dict(x=X[0]), r"input must be \[N, planes, H, W\], got \[8, 4, 4\]"),
         (dict(x=X.long()), "input must be float32"),
         (dict(rois=R[:, :4]), r"boxes must be \[K, 5\], got \[3, 4\]"),
         (dict(rois=R.to("meta")), "boxes must be on the device of input"),
@@ -271,11 +271,11 @@ def call(x=X, rois=R, offset=O, size=2, scale=1.0, channels=2, group=2, **more):
         (dict(sample_per_part=65), r"sample_per_part must be in \[1, 64\], got 65"),
         (dict(sample_per_part=0), r"sample_per_part must be in \[1, 64\], got 0"),
         (dict(trans_std=math.nan), "trans_std must be finite, got nan"),
-        (dict(offset=O[0]), r"offset must be \[K, 2 \* classes, 2, 2\], got \[4, 2, 2\]"),
-        (dict(offset=O[:2]), r"offset must be \[3, 2 \* classes, 2, 2\], got \[2, 4, 2, 2\]"),
-        (dict(offset=O[:, :3]), r"offset must be \[3, 2 \* classes, 2, 2\], got \[3, 3, 2, 2\]"),
-        (dict(offset=O[:, :0]), r"offset must be \[3, 2 \* classes, 2, 2\], got \[3, 0, 2, 2\]"),
-        (dict(part_size=3), r"offset must be \[3, 2 \* classes, 3, 3\], got \[3, 4, 2, 2\]"),
+        (dict(offset=O[0]), r"offset must be \[3, shifts, 2, 2\], got \[4, 2, 2\]"),
+        (dict(offset=O[:2]), r"offset must be \[3, shifts, 2, 2\], got \[2, 4, 2, 2\]"),
+        (dict(offset=O[:, :3]), r"offset must be \[K, 2 \* classes, .*\], got \[3, 3, 2, 2\]"),
+        (dict(offset=O[:, :0]), r"offset must be \[3, shifts >= 2, 2, 2\], got \[3, 0, 2, 2\]"),
+        (dict(part_size=3), r"offset must be \[3, shifts, 3, 3\], got \[3, 4, 2, 2\]"),
         (dict(offset=O.long()), "offset must be float32"),
         (dict(offset=O.to("meta")), "offset must be on the device of input"),
         (dict(offset=O.repeat(1, 2, 1, 1)[:, :6]), "multiple of offset's classes.*3.*got 2"),
@@ -291,11 +291,19 @@ def test_bad_input(arguments, message):
 @pytest.mark.parametrize(
     ("grad", "count", "message"),
     [
-        (torch.zeros(3, 2, 2), torch.zeros(3, 2, 2, 2), r"grad must be \[K, C, ph, pw\]"),
-        (torch.zeros(2, 2, 2, 2), torch.zeros(3, 2, 2, 2), r"grad must be \[3, 2, 2, 2\], got"),
+        (
+            torch.zeros(3, 2, 2),
+            torch.zeros(3, 2, 2, 2),
+            r"grad must be \[3, output_channels, high, wide\]",
+        ),
+        (
+            torch.zeros(2, 2, 2, 2),
+            torch.zeros(3, 2, 2, 2),
+            r"grad must be \[3, output_channels, high, wide\], got",
+        ),
         (torch.zeros(3, 2, 2, 2).half(), torch.zeros(3, 2, 2, 2), "grad must have the dtype of"),
         (torch.zeros(3, 2, 2, 2), torch.zeros(3, 1, 2, 2), r"count must be \[3, 2, 2, 2\], got"),
-        (torch.zeros(3, 2, 2, 2), torch.zeros(3), r"count must be \[K, classes, ph, pw\], got"),
+        (torch.zeros(3, 2, 2, 2), torch.zeros(3), r"count must be \[3, 2, 2, 2\], got"),
     ],
 )
 def test_bad_gradients(grad, count, message):

@@ -80,12 +80,7 @@ MESSAGES = {
         lambda _: error_of(lambda: detops.axpy(torch.ones(3), torch.ones(4))),
         lambda _: error_of(lambda: detops.nms(torch.ones(1, 4), torch.ones(1, device="meta"), 0.5)),
     ],
-    "A derivative that is not there": [
-        lambda _: error_of(twice_differentiated),
-        lambda _: error_of(
-            lambda: torch.func.grad(lambda x: detops.axpy(x, x).sum())(torch.ones(3))
-        ),
-    ],
+    "A derivative that is not there": [lambda _: error_of(twice_differentiated)],
 }
 
 

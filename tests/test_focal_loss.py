@@ -291,7 +291,7 @@ def test_bad_input(device):
         for inputs_, targets, message in [
             (x, t[:, :1], r"targets must be \[3, 4\], got \[3, 1\]"),
             (x, t[0], r"targets must be \[3, 4\], got \[4\]"),
-            (x, t.long(), "targets must be float32, float64, float16 or bfloat16, got Long"),
+            (x, t.long(), "targets must be float32, float64, float16 or bfloat16, got int64"),
             (x.detach().long(), t, "inputs must be float32"),
             (x, t.to("meta"), "targets must be on the device of inputs"),
         ]:
@@ -365,10 +365,10 @@ def test_family(device, integer, dtype):
 def test_family_refuses_and_traces():
     x, t = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int32)
     for logits, targets, classes, message in [
-        (x, t, 5, r"logits must be \[3, 5\], got \[3, 4\]"),
-        (x[0], t, 4, r"logits must be \[4, 4\], got \[4\]"),
+        (x, t, 5, r"logits must be \[N, 5\], got \[3, 4\]"),
+        (x[0], t, 4, r"logits must be \[N, 4\], got \[4\]"),
         (x, t[:2], 4, r"targets must be \[3\], got \[2\]"),
-        (x, t.float(), 4, "targets must be integers, got Float"),
+        (x, t.float(), 4, "targets must be int64.*got float32"),
     ]:
         with pytest.raises(RuntimeError, match=f"detops.sigmoid_focalloss_forward: {message}"):
             _C.sigmoid_focalloss_forward(logits, targets, classes, 2.0, 0.25)

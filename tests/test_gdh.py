@@ -87,7 +87,7 @@ def test_tensor_method(device):
 
 def test_bad_input(device):
     sparse = torch.eye(3, device=device).to_sparse()
-    with pytest.raises(RuntimeError, match="detops.gdh: x must be strided, got Sparse"):
+    with pytest.raises(RuntimeError, match="detops.gdh: x must be strided, got torch.sparse_coo"):
         detops.gdh(sparse)
 
 

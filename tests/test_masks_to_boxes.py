@@ -122,7 +122,7 @@ def test_wants_no_gradient():
     ("masks", "message"),
     [
         (torch.zeros(3, 4), r"masks must be \[N, H, W\], got \[3, 4\]"),
-        (torch.zeros(1, 3, 4, dtype=torch.cfloat), "masks must be bool.*got ComplexFloat"),
+        (torch.zeros(1, 3, 4, dtype=torch.cfloat), "masks must be bool.*got complex64"),
     ],
 )
 def test_bad_input(device, masks, message):

@@ -183,9 +183,9 @@ def test_non_contiguous(device):
     ("call", "message"),
     [
         (lambda: detops.matrix_nms(B[:, :3], S), r"boxes must be \[N, 4\], got \[3, 3\]"),
-        (lambda: detops.matrix_nms(B, S[:2]), "scores must have as many rows as boxes"),
-        (lambda: detops.matrix_nms(B, S, S), "idxs must be integers, got Float"),
-        (lambda: detops.matrix_nms(B, S, L[:2]), "idxs must have as many rows as boxes"),
+        (lambda: detops.matrix_nms(B, S[:2]), "scores must be \\[3\\], got \\[2\\]"),
+        (lambda: detops.matrix_nms(B, S, S), "idxs must be integers or bool, got float32"),
+        (lambda: detops.matrix_nms(B, S, L[:2]), "idxs must be \\[3\\], got \\[2\\]"),
         (lambda: detops.matrix_nms(B, S, L, 0.0), "sigma must be positive and finite, got 0"),
         (lambda: detops.matrix_nms(B, S, L, math.inf), "sigma must be positive and finite"),
         (lambda: detops.matrix_nms(B, S, min_score=math.nan), "min_score must be a number, got"),

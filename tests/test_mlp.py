@@ -114,10 +114,10 @@ def test_bad_input(device, grad):
     names = ["input", "hidden_weights", "hidden_bias", "output_weights", "output_bias"]
     good = dict(zip(names, arguments((4, 5, 15, 1), device, grad=grad), strict=True))
     for name, value, message in [
-        ("input", torch.randn(4, 6), r"hidden_weights must be \[15, 6\], got \[15, 5\]"),
+        ("input", torch.randn(4, 6), r"hidden_weights must be \[H, 6\], got \[15, 5\]"),
         ("input", torch.randn(5), r"input must be \[B, I\], got \[5\]"),
         ("hidden_bias", torch.randn(15), r"hidden_bias must be \[1, 15\], got \[15\]"),
-        ("output_weights", torch.randn(1, 14), r"output_weights must be \[1, 15\], got \[1, 14\]"),
+        ("output_weights", torch.randn(1, 14), r"output_weights must be \[O, 15\], got \[1, 14\]"),
         ("output_bias", torch.randn(1, 2), r"output_bias must be \[1, 1\], got \[1, 2\]"),
         ("output_bias", torch.randn(1, 1).double(), r"output_bias must have the dtype of input"),
         ("hidden_weights", torch.randn(15, 5, device="meta"), "must be on the device of input"),

@@ -172,10 +172,10 @@ M, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 5)
     [
         ([], [], "inputs must hold 1 to 16 feature maps, got 0"),
         ([M, M], [0.5], "spatial_scales must have one entry per feature map .2., got 1"),
-        ([M, M.double()], [0.5, 0.25], "inputs must share one dtype .Float., got Double"),
-        ([M, M[:, :1]], [0.5, 0.25], r"inputs must agree in N and C with \[1, 2, 4, 4\]"),
-        ([M, M[0]], [0.5, 0.25], r"inputs must be \[N, C, H, W\], got \[2, 4, 4\]"),
-        ([M], [-1.0], "spatial_scale must be positive"),
+        ([M, M.double()], [0.5, 0.25], "inputs must share one dtype .float32., got float64"),
+        ([M, M[:, :1]], [0.5, 0.25], r"inputs must be \[1, 2, _, _\], got \[1, 1, 4, 4\]"),
+        ([M, M[0]], [0.5, 0.25], r"inputs must be \[1, 2, _, _\], got \[2, 4, 4\]"),
+        ([M], [-1.0], "spatial_scales must be positive"),
     ],
 )
 def test_bad_input(maps, scales, message):

@@ -353,15 +353,15 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
     [
         (lambda: detops.nms(B[:, :3], S, 0.5), r"detops.nms: boxes must be \[N, 4\], got \[3, 3\]"),
         (lambda: detops.nms(B[0], S, 0.5), r"detops.nms: boxes must be \[N, 4\], got \[4\]"),
-        (lambda: detops.nms(B, S[:2], 0.5), r"detops.nms: scores must have as many rows as boxes"),
-        (lambda: detops.nms(B, B, 0.5), r"detops.nms: scores must be \[N\], got \[3, 4\]"),
-        (lambda: detops.nms(B.long(), S, 0.5), "detops.nms: boxes must be float32.*got Long"),
-        (lambda: detops.nms(B, S.long(), 0.5), "detops.nms: scores must be float32.*got Long"),
+        (lambda: detops.nms(B, S[:2], 0.5), r"detops.nms: scores must be \[3\], got \[2\]"),
+        (lambda: detops.nms(B, B, 0.5), r"detops.nms: scores must be \[3\], got \[3, 4\]"),
+        (lambda: detops.nms(B.long(), S, 0.5), "detops.nms: boxes must be float32.*got int64"),
+        (lambda: detops.nms(B, S.long(), 0.5), "detops.nms: scores must be float32.*got int64"),
         (lambda: detops.nms(B, S, math.nan), "detops.nms: iou_threshold must be a number, got nan"),
         (lambda: detops.nms(B, S.to("meta"), 0.5), "detops.nms: scores must be on the device"),
         (
             lambda: detops.batched_nms(B, S, L[:2], 0.5),
-            "detops.batched_nms: idxs must have as many",
+            "detops.batched_nms: idxs must be \\[3\\], got \\[2\\]",
         ),
         (
             lambda: detops.batched_nms(B, S, S.to(torch.complex64), 0.5),

@@ -45,11 +45,14 @@ B, S, L = torch.rand(3, 4), torch.rand(3), torch.zeros(3, dtype=torch.int64)
     ("call", "message"),
     [
         (lambda: detops.nms_padded(B[:, :3], S, 0.5), r"boxes must be \[N, 4\], got \[3, 3\]"),
-        (lambda: detops.nms_padded(B, S[:2], 0.5), "scores must have as many rows as boxes"),
+        (lambda: detops.nms_padded(B, S[:2], 0.5), "scores must be \\[3\\], got \\[2\\]"),
         (lambda: detops.nms_padded(B, S, float("nan")), "iou_threshold must be a number, got nan"),
         (lambda: detops.nms_padded(B, S, 0.5, -2), "max_output must be at least 0, got -2"),
-        (lambda: detops.nms_padded(B, S, 0.5, idxs=S), "idxs must be integers, got Float"),
-        (lambda: detops.nms_padded(B, S, 0.5, idxs=L[:1]), "idxs must have as many rows"),
+        (
+            lambda: detops.nms_padded(B, S, 0.5, idxs=S),
+            "idxs must be integers or bool, got float32",
+        ),
+        (lambda: detops.nms_padded(B, S, 0.5, idxs=L[:1]), "idxs must be \\[3\\], got \\[1\\]"),
     ],
 )
 def test_bad_input(call, message):

@@ -165,7 +165,10 @@ B, S, L = torch.rand(3, 5), torch.rand(3), torch.zeros(3, dtype=torch.int64)
             lambda: detops.nms_rotated(B[:, :4], S, 0.5),
             r"detops.nms_rotated: boxes must be \[N, 5\], got \[3, 4\]",
         ),
-        (lambda: detops.nms_rotated(B, S[:2], 0.5), "detops.nms_rotated: scores must have as many"),
+        (
+            lambda: detops.nms_rotated(B, S[:2], 0.5),
+            r"nms_rotated: scores must be \[3\], got \[2\]",
+        ),
         (lambda: detops.nms_rotated(B, S, math.nan), "detops.nms_rotated: iou_threshold must be"),
         (lambda: detops.nms_rotated(B.long(), S, 0.5), "detops.nms_rotated: boxes must be float32"),
         (lambda: detops.nms_rotated(B, S.to("meta"), 0.5), "detops.nms_rotated: scores must be on"),

@@ -409,7 +409,7 @@ X, R = torch.zeros(1, 2, 4, 4), torch.zeros(3, 6)
         (lambda: detops.roi_align_rotated(X, R.to("meta"), 2),
          "detops.roi_align_rotated: boxes must be on the device of input"),
         (lambda: detops.roi_align_rotated(X[:, :, :0], R, 2),
-         "detops.roi_align_rotated: input must have H and W of at least 1"),
+         "detops.roi_align_rotated: input must be .*H >= 1, W >= 1"),
         (lambda: roi_align_rotated_backward(X, R, 1.0, 4, 4, 1, 2, 8, 8, 2),
          r"detops.roi_align_rotated_backward: grad must be \[3, 2, 4, 4\], got \[1, 2, 4, 4\]"),
         (lambda: roi_align_rotated_backward(R.view(3, 2, 3, 1), R, 1.0, 3, 1, 1, 2, 0, 8, 2),

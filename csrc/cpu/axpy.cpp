@@ -14,8 +14,7 @@ constexpr int64_t kGrain = 32768;
 
 }  // namespace
 
-Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
-  Tensor output = meta::axpy_forward(x, y, alpha);
+void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output) {
   const Tensor left = x.contiguous(), right = y.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "detops.axpy", [&] {
     using wide_t = at::opmath_type<scalar_t>;
@@ -27,13 +26,10 @@ Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
       }
     });
   });
-  return output;
 }
 
-std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
-  auto results = meta::axpy_backward(grad, alpha);
-  const Tensor outer = grad.contiguous(), &to_x = std::get<0>(results),
-               &to_y = std::get<1>(results);
+void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
+  const Tensor outer = grad.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.axpy_backward", [&] {
         using wide_t = at::opmath_type<scalar_t>;
@@ -48,7 +44,6 @@ std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
           }
         });
       });
-  return results;
 }
 
 }  // namespace detops::cpu

@@ -18,9 +18,8 @@ math::Delta<T> coder_weights(at::ArrayRef<double> w) {
 
 }  // namespace
 
-Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
-                            at::ArrayRef<double> weights) {
-  Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
+void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, at::ArrayRef<double> weights,
+                          Tensor& output) {
   const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor deltas = output.to(type);  // itself, unless half precision
@@ -33,13 +32,11 @@ Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
       for (int64_t i = begin; i < end; ++i) out[i] = math::encode(b[i], a[i], w);
     });
   });
-  return deltas.to(output.scalar_type());
+  output = as_type(deltas, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
-                                                 const Tensor& anchors,
-                                                 at::ArrayRef<double> weights) {
-  auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
+void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
+                           at::ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors) {
   const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
@@ -57,12 +54,12 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
       }
     });
   });
-  return {grad_boxes.copy_(to_box), grad_anchors.copy_(to_anchor)};
+  to_boxes.copy_(to_box);
+  to_anchors.copy_(to_anchor);
 }
 
-Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
-                            at::ArrayRef<double> weights, double clip) {
-  Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
+void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, at::ArrayRef<double> weights,
+                          double clip, Tensor& output) {
   const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor boxes = output.to(type);  // itself, unless half precision
@@ -79,14 +76,12 @@ Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
       }
     });
   });
-  return boxes.to(output.scalar_type());
+  output = as_type(boxes, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
-                                                 const Tensor& anchors,
-                                                 at::ArrayRef<double> weights, double clip) {
-  auto [grad_deltas, grad_anchors] =
-      meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
+void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tensor& anchors,
+                           at::ArrayRef<double> weights, double clip, Tensor& to_deltas,
+                           Tensor& to_anchors) {
   const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
@@ -108,7 +103,8 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tenso
       }
     });
   });
-  return {grad_deltas.copy_(to_delta), grad_anchors.copy_(to_anchor)};
+  to_deltas.copy_(to_delta);
+  to_anchors.copy_(to_anchor);
 }
 
 }  // namespace detops::cpu

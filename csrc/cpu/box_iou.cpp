@@ -75,15 +75,13 @@ void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
 
 }  // namespace
 
-Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
-                       double eps) {
-  Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
-  if (output.numel() == 0) return output;
+void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
+                     Tensor& output) {
   expect_writes(output);
   const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();
   const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
   const int64_t n = first.size(0), m = second.size(0);
-  const math::Overlap which = overlap_kind("box_iou", kind);
+  const math::Overlap which = overlap_kind(kind);
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
     math::with_kind(which, [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
@@ -99,13 +97,10 @@ Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_v
       });
     });
   });
-  return output;
 }
 
-std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
-                                            const Tensor& boxes2, c10::string_view kind,
-                                            double eps) {
-  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
+void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                      std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = as_type(boxes1, type).contiguous();
@@ -113,7 +108,7 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
   const Tensor outer = as_type(grad, type).contiguous();
   const Tensor to_first = at::empty_like(first), to_second = at::empty_like(second);
   const int64_t n = first.size(0), m = second.size(0);
-  const math::Overlap which = overlap_kind("box_iou_backward", kind);
+  const math::Overlap which = overlap_kind(kind);
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
     math::with_kind(which, [&](auto constant) {
       constexpr math::Overlap kKind = decltype(constant)::value;
@@ -125,14 +120,17 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
       gradient_of_rows<kKind>(g, 1, m, b, m, a, n, small, to_second.mutable_data_ptr<scalar_t>());
     });
   });
-  return {grad1.copy_(to_first), grad2.copy_(to_second)};
+  grad1.copy_(to_first);
+  grad2.copy_(to_second);
 }
 
-std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
-  Tensor best, index;
-  std::tie(best, index) = meta::match_boxes(boxes1, boxes2);
+void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index) {
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
-  if (m == 0) return {best.zero_(), index.fill_(-1)};
+  if (m == 0) {
+    best.zero_();
+    index.fill_(-1);
+    return;
+  }
   const Tensor first = as_type(boxes1, best.scalar_type()).contiguous();
   const Tensor second = as_type(boxes2, best.scalar_type()).contiguous();
   int64_t* at = index.mutable_data_ptr<int64_t>();
@@ -148,7 +146,6 @@ std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes
       }
     });
   });
-  return {best, index};
 }
 
 }  // namespace detops::cpu

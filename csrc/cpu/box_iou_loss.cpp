@@ -12,12 +12,11 @@ constexpr int64_t kPairsPerThread = 1 << 13;
 
 }  // namespace
 
-Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
-                            double eps) {
-  Tensor loss = meta::box_iou_loss_forward(boxes1, boxes2, kind, eps);
+void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+                          double eps, Tensor& loss) {
   const Tensor first = boxes1.to(loss.scalar_type()).contiguous();
   const Tensor second = boxes2.to(loss.scalar_type()).contiguous();
-  const auto which = static_cast<int>(overlap_kind("box_iou_loss_forward", kind));
+  const auto which = static_cast<int>(overlap_kind(kind));
   AT_DISPATCH_FLOATING_TYPES(loss.scalar_type(), "detops.box_iou_loss", [&] {
     const scalar_t* a = first.const_data_ptr<scalar_t>();
     const scalar_t* b = second.const_data_ptr<scalar_t>();
@@ -27,19 +26,16 @@ Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::str
       kernel(a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), out + begin);
     });
   });
-  return loss;
 }
 
-std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1,
-                                                 const Tensor& boxes2, c10::string_view kind,
-                                                 double eps) {
-  auto [grad1, grad2] = meta::box_iou_loss_backward(grad, boxes1, boxes2, kind, eps);
+void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                           std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_first = grad1.to(type), to_second = grad2.to(type);  // themselves, mostly
-  const auto which = static_cast<int>(overlap_kind("box_iou_loss_backward", kind));
+  const auto which = static_cast<int>(overlap_kind(kind));
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_loss_backward", [&] {
     const scalar_t* g = outer.const_data_ptr<scalar_t>();
     const scalar_t* a = first.const_data_ptr<scalar_t>();
@@ -52,7 +48,8 @@ std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tenso
              to_b + 4 * begin);
     });
   });
-  return {to_first.to(grad1.scalar_type()), to_second.to(grad2.scalar_type())};
+  grad1 = as_type(to_first, grad1.scalar_type());
+  grad2 = as_type(to_second, grad2.scalar_type());
 }
 
 }  // namespace detops::cpu

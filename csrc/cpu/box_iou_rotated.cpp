@@ -21,9 +21,7 @@ Buffer<RotatedBox> rotated_boxes(const T* boxes, int64_t count) {
 
 }  // namespace
 
-Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
-  Tensor output = meta::box_iou_rotated(boxes1, boxes2);
-  if (output.numel() == 0) return output;
+void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output) {
   expect_writes(output);
   const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();
   const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
@@ -44,7 +42,6 @@ Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
       }
     });
   });
-  return output;
 }
 
 }  // namespace detops::cpu

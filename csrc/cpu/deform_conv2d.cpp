@@ -96,14 +96,10 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
 
 }  // namespace
 
-Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
-                             const std::optional<Tensor>& mask, const Tensor& weight,
-                             const std::optional<Tensor>& bias, at::IntArrayRef stride,
-                             at::IntArrayRef padding, at::IntArrayRef dilation) {
-  Tensor output = meta::deform_conv2d_forward(
-      input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
-      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation));
-  if (output.numel() == 0) return output;
+void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
+                           const std::optional<Tensor>& mask, const Tensor& weight,
+                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                           at::IntArrayRef padding, at::IntArrayRef dilation, Tensor& output) {
   expect_writes(output);
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
@@ -116,7 +112,6 @@ Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                                widened(bias), sums);
   });
   if (!sums.is_same(output)) output.copy_(sums);
-  return output;
 }
 
 }  // namespace detops::cpu

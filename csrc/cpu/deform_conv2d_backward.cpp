@@ -250,18 +250,16 @@ void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& offset,
-    const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
-    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-    std::array<bool, 5> wanted, bool edge_gradient) {
-  const auto results = meta::deform_conv2d_backward(
-      grad, input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
-      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), wanted, edge_gradient);
-  const auto& [to_input, to_offset, to_mask, to_weight, to_bias] = results;
+void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
+                            const std::optional<Tensor>& mask, const Tensor& weight,
+                            const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                            at::IntArrayRef padding, at::IntArrayRef dilation,
+                            std::array<bool, 5> wanted, bool edge_gradient, Tensor& to_input,
+                            Tensor& to_offset, Tensor& to_mask, Tensor& to_weight,
+                            Tensor& to_bias) {
   if (grad.numel() == 0) {
     for (const Tensor& t : {to_input, to_offset, to_mask, to_weight, to_bias}) t.zero_();
-    return results;
+    return;
   }
   expect_writes(to_input);
   const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
@@ -294,7 +292,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
   for (const auto& [from, to] : copies) {
     if (from.defined() && !from.is_same(to)) to.copy_(from);
   }
-  return results;
 }
 
 }  // namespace detops::cpu

@@ -212,17 +212,11 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
-                                                     const std::optional<Tensor>& offset,
-                                                     double spatial_scale, int64_t output_channels,
-                                                     int64_t group_size, int64_t pooled_height,
-                                                     int64_t pooled_width, int64_t part_size,
-                                                     int64_t sample_per_part, double trans_std) {
-  Tensor output, count;
-  std::tie(output, count) = meta::deform_psroi_pool_forward(
-      input, rois, offset, spatial_scale, output_channels, group_size, pooled_height, pooled_width,
-      part_size, sample_per_part, trans_std);
-  if (output.numel() == 0) return {output, count};
+void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
+                               const std::optional<Tensor>& offset, double spatial_scale,
+                               int64_t output_channels, int64_t group_size, int64_t pooled_height,
+                               int64_t pooled_width, int64_t part_size, int64_t sample_per_part,
+                               double trans_std, Tensor& output, Tensor& count) {
   const char* op = "deform_psroi_pooling";
   check_positions(op, input.size(2), input.size(3));
   expect_writes(output);
@@ -239,25 +233,19 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
     count_samples(sampling, count.mutable_data_ptr<A>(), rois.size(0));
     forward<T>(sampling, plan, maps, group_size, output);
   });
-  return {output, count};
 }
 
-std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const Tensor& input,
-                                                      const Tensor& rois,
-                                                      const std::optional<Tensor>& offset,
-                                                      const Tensor& count, double spatial_scale,
-                                                      int64_t group_size, int64_t part_size,
-                                                      int64_t sample_per_part, double trans_std) {
-  Tensor grad_input, grad_offset;
-  std::tie(grad_input, grad_offset) =
-      meta::deform_psroi_pool_backward(grad, input, rois, offset, count, spatial_scale, group_size,
-                                       part_size, sample_per_part, trans_std);
+void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
+                                const std::optional<Tensor>& offset, const Tensor& count,
+                                double spatial_scale, int64_t group_size, int64_t part_size,
+                                int64_t sample_per_part, double trans_std, Tensor& to_input,
+                                Tensor& to_offset) {
   const char* op = "deform_psroi_pooling_backward";
   check_positions(op, input.size(2), input.size(3));
   const Tensor maps = in_layout_for(input, group_size);
-  Tensor grad_maps = group_size > 1 && is_channels_last(grad_input)
-                         ? at::empty(grad_input.sizes(), grad_input.options())
-                         : grad_input;
+  Tensor grad_maps = group_size > 1 && is_channels_last(to_input)
+                         ? at::empty(to_input.sizes(), to_input.options())
+                         : to_input;
   expect_writes(grad_maps);
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
@@ -280,10 +268,9 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
               [&](int64_t image) { return group_of<T>(grad_maps, image, groups, group); },
               [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
         });
-    if (offset) grad_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
+    if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
   });
-  if (!grad_maps.is_same(grad_input)) grad_input.copy_(grad_maps);
-  return {grad_input, grad_offset};
+  if (!grad_maps.is_same(to_input)) to_input.copy_(grad_maps);
 }
 
 }  // namespace detops::cpu

@@ -23,28 +23,24 @@ const T* data(const Tensor& t) {
 
 }  // namespace
 
-Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
-                                  double gamma) {
-  Tensor output = meta::sigmoid_focal_loss_forward(inputs, targets, alpha, gamma);
-  if (output.numel() == 0) return output;
-  expect_writes(output);
-  const at::ScalarType type = output.scalar_type();
+void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
+                                double gamma, Tensor& loss) {
+  expect_writes(loss);
+  const at::ScalarType type = loss.scalar_type();
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
     const auto kernel = focal_kernels<T>().forward[focus_of(gamma)];
-    T* out = static_cast<T*>(output.mutable_data_ptr());
-    at::parallel_for(0, output.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    T* out = static_cast<T*>(loss.mutable_data_ptr());
+    at::parallel_for(0, loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, data<T>(x) + begin, data<T>(t) + begin, end - begin, out + begin);
     });
   });
-  return output;
 }
 
-Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha,
-                              double gamma) {
-  Tensor output = meta::sigmoid_focal_loss_sum(inputs, targets, alpha, gamma);
+void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
+                            Tensor& sum) {
   const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   const int64_t count = x.numel(), chunks = (count + kChunk - 1) / kChunk;
@@ -63,19 +59,16 @@ Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, doubl
     });
     double total = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
-    *output.mutable_data_ptr<A>() = static_cast<A>(total);
+    *sum.mutable_data_ptr<A>() = static_cast<A>(total);
   });
-  return output;
 }
 
-Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
-                                   double alpha, double gamma) {
-  const Tensor output = meta::sigmoid_focal_loss_backward(grad, inputs, targets, alpha, gamma);
-  if (output.numel() == 0) return output;
-  expect_writes(output);
+void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                 double alpha, double gamma, Tensor& to_inputs) {
+  expect_writes(to_inputs);
   const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  const Tensor to_inputs = as_type(output, type);  // itself, unless of another dtype
+  const Tensor result = as_type(to_inputs, type);  // itself, unless of another dtype
   const bool constant = is_constant(grad);
   const Tensor outer = constant ? grad : as_type(grad, type).contiguous();
   with_element_type(type, [&](auto element) {
@@ -84,13 +77,13 @@ Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, con
     const auto f = math::focal_of<A>(alpha, gamma);
     const auto kernel = focal_kernels<T>().backward[focus_of(gamma)];
     const A same = constant ? grad.view(-1)[0].template item<A>() : A(0);
-    T* out = static_cast<T*>(to_inputs.mutable_data_ptr());
-    at::parallel_for(0, output.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    T* out = static_cast<T*>(result.mutable_data_ptr());
+    at::parallel_for(0, result.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, constant ? nullptr : data<T>(outer) + begin, same, data<T>(x) + begin,
              data<T>(t) + begin, end - begin, out + begin);
     });
   });
-  return as_type(to_inputs, output.scalar_type());
+  to_inputs = as_type(result, to_inputs.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -64,15 +64,10 @@ int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multip
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
-                                                const Tensor& bias, const Tensor& h,
-                                                const Tensor& c) {
-  const auto results = meta::lltm_forward(input, weights, bias, h, c);
-  const Tensor &output = std::get<0>(results), &cells = std::get<1>(results),
-               &gates = std::get<2>(results);
+void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+                  const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
-  if (output.numel() == 0) return results;
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
   const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
 
@@ -106,16 +101,14 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
       }
     });
   });
-  return {as_type(states, output.scalar_type()), cells, gates};
+  output = as_type(states, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
-    const Tensor& grad_output, const std::optional<Tensor>& grad_h, const Tensor& grad_c,
-    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
-    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
-    bool h_wanted) {
-  auto results = meta::lltm_backward(grad_output, grad_h, grad_c, input, weights, h, c, output,
-                                     cells, gates, input_wanted, h_wanted);
+void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
+                   const Tensor& grad_c, const Tensor& input, const Tensor& weights,
+                   const Tensor& h, const Tensor& c, const Tensor& output, const Tensor& cells,
+                   const Tensor& gates, bool input_wanted, bool h_wanted, Tensor& to_input,
+                   Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
   const auto type = input.scalar_type();
@@ -128,7 +121,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
   } else if (steps != 1) {
     to_state = at::zeros_like(h0);
   }
-  auto [to_input, to_weights, to_bias, to_h, to_c] = results;
   Tensor to_cell = as_type(to_c, x.scalar_type()).copy_(grad_c);
   Tensor to_gates = at::empty_like(gate_values);
   const bool packed = steps > 1;
@@ -176,14 +168,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
     of_state.addmm_(left.narrow(1, 0, rows), h0);
   }
   if (input_wanted) {
-    Tensor rows_of_input = at::empty({steps * rows, inputs}, x.options());
+    const Tensor result = as_type(to_input, x.scalar_type());
+    Tensor rows_of_input = result.view({steps * rows, inputs});
     multiply_into(grads, w.narrow(1, state, inputs), rows_of_input);
-    to_input = as_type(rows_of_input.view(input.sizes()), type);
+    to_input = as_type(result, type);
   }
   if (h_wanted) to_h = as_type(to_state, type);
   Tensor sum = as_type(to_bias, x.scalar_type());
   sum_into(grads, sum);
-  return {to_input, as_type(product, type), as_type(sum, type), to_h, as_type(to_cell, type)};
+  to_weights = as_type(product, type);
+  to_bias = as_type(sum, type);
+  to_c = as_type(to_cell, type);
 }
 
 }  // namespace detops::cpu

@@ -20,12 +20,14 @@ uint64_t significant_bits(at::ScalarType type) {
 
 }  // namespace
 
-Tensor masks_to_boxes(const Tensor& masks) {
-  Tensor output = meta::masks_to_boxes(masks);
-  if (masks.numel() == 0) return output.zero_();
+void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
+  if (masks.numel() == 0) {
+    boxes.zero_();
+    return;
+  }
   const Tensor rows = masks.contiguous();
   const auto* data = static_cast<const uint8_t*>(rows.const_data_ptr());
-  float* boxes = output.mutable_data_ptr<float>();
+  float* out = boxes.mutable_data_ptr<float>();
   const MaskParams params{rows.size(1), rows.size(2), rows.element_size(),
                           significant_bits(rows.scalar_type())};
   const int64_t bytes = params.height * params.width * params.element_size;
@@ -36,10 +38,9 @@ Tensor masks_to_boxes(const Tensor& masks) {
       MaskExtent e{0, 0, 0, 0};
       extent(params, data + i * bytes, e);
       const float box[4] = {float(e.x1), float(e.y1), float(e.x2), float(e.y2)};
-      std::copy(box, box + 4, boxes + 4 * i);
+      std::copy(box, box + 4, out + 4 * i);
     }
   });
-  return output;
 }
 
 }  // namespace detops::cpu

@@ -104,8 +104,7 @@ Buffer<T> rescored(const T* boxes, const T* scores, const Selection& selection, 
 
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double sigma,
-                                      double min_score, c10::string_view method) {
-  meta::check_matrix_nms(boxes, scores, idxs, sigma, min_score, method);
+                                      double min_score, std::string_view method) {
   const int64_t n = boxes.size(0);
   check_count("matrix_nms", n);
   const auto indices = boxes.options().dtype(at::kLong);
@@ -114,7 +113,7 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   const Tensor all = as_type(boxes, type).contiguous();
   const Tensor before = as_type(scores, type).contiguous();
   const Selection selection(before, Labels(idxs ? &*idxs : nullptr).data());
-  const bool linear = decay_method("matrix_nms", method, /*naive=*/false) == math::Decay::kLinear;
+  const bool linear = decay_method(method) == math::Decay::kLinear;
   Tensor keep, after;
   AT_DISPATCH_FLOATING_TYPES(type, "detops.matrix_nms", [&] {
     const auto lowest = math::nearest_finite<scalar_t>(min_score);

@@ -94,17 +94,18 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden_weights,
-                                       const Tensor& hidden_bias, const Tensor& output_weights,
-                                       const Tensor& output_bias) {
-  auto results = meta::mlp_forward(input, hidden_weights, hidden_bias, output_weights, output_bias);
+void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+                 const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
+                 Tensor& hidden) {
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
   const auto type = input.scalar_type();
-  if (!fits(w.size(1), w.size(0), v.size(0))) return mlp_products(x, w, b, v, c, type);
-  Tensor output =
-      as_type(std::get<0>(results), x.scalar_type());  // themselves, unless half precision
-  Tensor hidden = as_type(std::get<1>(results), x.scalar_type());
+  if (!fits(w.size(1), w.size(0), v.size(0))) {
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    return;
+  }
+  output = as_type(output, x.scalar_type());  // themselves, unless half precision
+  hidden = as_type(hidden, x.scalar_type());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.mlp", [&] {
     const Layers<scalar_t> layers(w, b.const_data_ptr<scalar_t>(), v, c.const_data_ptr<scalar_t>());
     const scalar_t* in = x.const_data_ptr<scalar_t>();
@@ -113,35 +114,35 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
       mlp_kernels<scalar_t>().forward(*layers, in, begin, end, h, out);
     });
   });
-  return {as_type(output, type), as_type(hidden, type)};
+  output = as_type(output, type);
+  hidden = as_type(hidden, type);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& hidden, const Tensor& hidden_weights,
-    const Tensor& output_weights, bool input_wanted) {
-  auto results =
-      meta::mlp_backward(grad, input, hidden, hidden_weights, output_weights, input_wanted);
+void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
+                  const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
+                  Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
+                  Tensor& to_output_weights, Tensor& to_output_bias) {
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
   const auto type = input.scalar_type();
   if (!fits(w.size(1), w.size(0), v.size(0))) {
     const Tensor to_hidden = at::threshold_backward(g.mm(v), h, 0);
-    return mlp_gradients(g, to_hidden, x, h, w, std::get<0>(results), input_wanted, type);
+    std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
+        mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
+    return;
   }
-  // Themselves, unless half precision.
-  std::array<Tensor, 5> to{std::get<0>(results), std::get<1>(results), std::get<2>(results),
-                           std::get<3>(results), std::get<4>(results)};
-  for (Tensor& t : to) t = as_type(t, x.scalar_type());
+  Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,
+                        &to_output_bias};
+  for (Tensor* t : to) *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.mlp_backward", [&] {
-    const auto data = [&](int64_t k) { return to[k].mutable_data_ptr<scalar_t>(); };
+    const auto data = [&](int64_t k) { return to[k]->mutable_data_ptr<scalar_t>(); };
     const Layers<scalar_t> layers(w, nullptr, v, nullptr);
     fused_backward<scalar_t>(*layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
                              g.const_data_ptr<scalar_t>(), x.size(0),
                              input_wanted ? data(0) : nullptr,
                              {data(1), data(2), data(3), data(4)});
   });
-  for (Tensor& t : to) t = as_type(t, type);
-  return {to[0], to[1], to[2], to[3], to[4]};
+  for (Tensor* t : to) *t = as_type(*t, type);
 }
 
 }  // namespace detops::cpu

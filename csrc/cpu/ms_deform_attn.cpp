@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <ATen/Parallel.h>
 
+#include "../levels.h"
 #include "../ops.h"
 #include "buffer.h"
 #include "element_type.h"
@@ -131,18 +132,15 @@ void check_levels(const char* op, const Tensor& value, const Tensor& spatial_sha
                   const Tensor& level_start_index) {
   TORCH_CHECK(value.size(1) <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX,
               " positions, got ", value.size(1));
-  meta::check_levels(op, spatial_shapes, level_start_index, value.size(1));
+  detops::check_levels(op, spatial_shapes, level_start_index, value.size(1));
 }
 
 }  // namespace
 
-Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
-                              const Tensor& level_start_index, const Tensor& sampling_locations,
-                              const Tensor& attention_weights) {
-  Tensor output = meta::ms_deform_attn_forward(value, spatial_shapes, level_start_index,
-                                               sampling_locations, attention_weights);
+void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
+                            const Tensor& level_start_index, const Tensor& sampling_locations,
+                            const Tensor& attention_weights, Tensor& output) {
   check_levels("ms_deform_attn", value, spatial_shapes, level_start_index);
-  if (output.numel() == 0) return output;
   expect_writes(output);
   with_element_type(value.scalar_type(), [&](auto element) {
     using T = decltype(element);
@@ -150,17 +148,12 @@ Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                          attention_weights);
     forward(a, static_cast<T*>(output.mutable_data_ptr()));
   });
-  return output;
 }
 
-std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, const Tensor& value,
-                                                           const Tensor& spatial_shapes,
-                                                           const Tensor& level_start_index,
-                                                           const Tensor& sampling_locations,
-                                                           const Tensor& attention_weights) {
-  Tensor to_value, to_locations, to_weights;
-  std::tie(to_value, to_locations, to_weights) = meta::ms_deform_attn_backward(
-      grad, value, spatial_shapes, level_start_index, sampling_locations, attention_weights);
+void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tensor& spatial_shapes,
+                             const Tensor& level_start_index, const Tensor& sampling_locations,
+                             const Tensor& attention_weights, Tensor& to_value,
+                             Tensor& to_locations, Tensor& to_weights) {
   check_levels("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
   const at::ScalarType type = value.scalar_type(), wide = compute_type(type);
   expect_writes(to_value);
@@ -180,8 +173,8 @@ std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, c
     backward(a, outer.const_data_ptr<A>(), static_cast<T*>(to_value.mutable_data_ptr()),
              locations.mutable_data_ptr<A>(), weights.mutable_data_ptr<A>());
   });
-  return {to_value, as_type(locations, to_locations.scalar_type()),
-          as_type(weights, to_weights.scalar_type())};
+  to_locations = as_type(locations, to_locations.scalar_type());
+  to_weights = as_type(weights, to_weights.scalar_type());
 }
 
 }  // namespace detops::cpu

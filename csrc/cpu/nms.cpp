@@ -125,27 +125,21 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
 }  // namespace
 
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  meta::check_nms(boxes, scores, std::nullopt, iou_threshold);
   return select("nms", boxes, scores, nullptr, iou_threshold);
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold) {
-  meta::check_nms(boxes, scores, idxs, iou_threshold);
   return select("batched_nms", boxes, scores, &idxs, iou_threshold);
 }
 
-std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
-                                      const std::optional<Tensor>& idxs, double iou_threshold,
-                                      int64_t max_output) {
-  auto result = meta::nms_padded(boxes, scores, idxs, iou_threshold, max_output);
-  const auto& [keep, count] = result;
+void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
+                double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
   const Tensor kept = select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold);
   const int64_t n = std::min(kept.size(0), max_output);
   keep.narrow(0, 0, n).copy_(kept.narrow(0, 0, n));
   keep.narrow(0, n, max_output - n).fill_(-1);
   count.fill_(n);
-  return result;
 }
 
 }  // namespace detops::cpu

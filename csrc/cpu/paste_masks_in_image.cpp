@@ -125,15 +125,13 @@ class Paster {
 
 }  // namespace
 
-Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
-                            double threshold) {
-  Tensor output = meta::paste_masks_in_image(masks, boxes, height, width, threshold);
-  if (output.numel() == 0) return output;
-  expect_writes(output);
+void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
+                          double threshold, Tensor& pasted) {
+  expect_writes(pasted);
   const at::ScalarType type =
       compute_type(at::promote_types(masks.scalar_type(), boxes.scalar_type()));
   const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
-  auto* pixels = static_cast<uint8_t*>(output.mutable_data_ptr());
+  auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   AT_DISPATCH_FLOATING_TYPES(type, "detops.paste_masks_in_image", [&] {
     const auto& kernels = paste_kernels<scalar_t>();
     const PasteParams<scalar_t> params{cells.const_data_ptr<scalar_t>(),
@@ -146,7 +144,7 @@ Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t he
                                        threshold >= 0 ? kernels.binary : kernels.soft};
     // By rows of all masks, so that a few large ones are shared by the threads as well.
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / width);
-    at::parallel_for(0, output.size(0) * height, grain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, pasted.size(0) * height, grain, [&](int64_t begin, int64_t end) {
       Paster<scalar_t> paster(params);
       for (int64_t i = begin; i < end;) {
         const int64_t n = i / height, y = i % height, rows = std::min(height - y, end - i);
@@ -155,7 +153,6 @@ Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t he
       }
     });
   });
-  return output;
 }
 
 }  // namespace detops::cpu

@@ -303,20 +303,17 @@ void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& r
   }
 }
 
-Tensor run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
-                   Tensor output) {
-  if (output.numel() == 0) return output;
+void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
+                 Tensor& output) {
   expect_writes(output);
   const at::ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, type);
   with_element_type(
       type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
-  return output;
 }
 
-Tensor run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor maps) {
-  if (maps.numel() == 0) return maps;
+void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
   expect_writes(maps);
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
@@ -326,47 +323,37 @@ Tensor run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& 
                                             : backward_planes<decltype(element)>;
     run(pooling, pooled, wide_rois, maps);
   });
-  return maps;
 }
 
 }  // namespace
 
-Tensor ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                            int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio) {
-  Tensor output = meta::ps_roi_align_forward(input, rois, spatial_scale, pooled_height,
-                                             pooled_width, sampling_ratio);
-  return run_forward(
-      {"ps_roi_align", spatial_scale, pooled_height, pooled_width, sampling_ratio, true}, input,
-      rois, std::move(output));
+void ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                          int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                          Tensor& output) {
+  run_forward({"ps_roi_align", spatial_scale, pooled_height, pooled_width, sampling_ratio, true},
+              input, rois, output);
 }
 
-Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                             int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                             int64_t channels, int64_t height, int64_t width,
-                             int64_t sampling_ratio) {
-  Tensor maps = meta::ps_roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                            batch_size, channels, height, width, sampling_ratio);
-  return run_backward(
+void ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                           int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
+                           Tensor& map) {
+  run_backward(
       {"ps_roi_align_backward", spatial_scale, pooled_height, pooled_width, sampling_ratio, true},
-      grad, rois, std::move(maps));
+      grad, rois, map);
 }
 
-Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width) {
-  Tensor output =
-      meta::ps_roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  return run_forward({"ps_roi_pool", spatial_scale, pooled_height, pooled_width, 0, false}, input,
-                     rois, std::move(output));
+void ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                         int64_t pooled_height, int64_t pooled_width, Tensor& output) {
+  run_forward({"ps_roi_pool", spatial_scale, pooled_height, pooled_width, 0, false}, input, rois,
+              output);
 }
 
-Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                            int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                            int64_t channels, int64_t height, int64_t width) {
-  Tensor maps = meta::ps_roi_pool_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                           batch_size, channels, height, width);
-  return run_backward(
-      {"ps_roi_pool_backward", spatial_scale, pooled_height, pooled_width, 0, false}, grad, rois,
-      std::move(maps));
+void ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                          int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                          int64_t channels, int64_t height, int64_t width, Tensor& map) {
+  run_backward({"ps_roi_pool_backward", spatial_scale, pooled_height, pooled_width, 0, false}, grad,
+               rois, map);
 }
 
 }  // namespace detops::cpu

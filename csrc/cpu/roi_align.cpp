@@ -66,7 +66,8 @@ int64_t taps_of(const Pooling& pooling) {
 
 // Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
 bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t rois) {
-  const int64_t channels = inputs[0].size(1), pixels = inputs[0][0][0].numel() * inputs[0].size(0);
+  const Tensor& map = inputs[0];
+  const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
   if (is_channels_last(inputs[0]) && channels > 1) return false;
   const int64_t taps = taps_of(pooling);
   return taps <= SmallRule<float>::kMost &&
@@ -175,9 +176,8 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
   }
 }
 
-Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& rois,
-                   Tensor output) {
-  if (output.numel() == 0) return output;
+void run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& rois,
+                 Tensor& output) {
   expect_writes(output);
   const auto format = inputs[0].suggest_memory_format();
   std::vector<Tensor> maps;
@@ -186,78 +186,62 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
   const Tensor wide_rois = wide(rois, type);
   with_element_type(
       type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
-  return output;
 }
 
-std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
-                                 std::vector<Tensor> maps) {
+void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
+                  std::vector<Tensor>& maps) {
   const at::ScalarType type = grad.scalar_type();
   const Tensor pooled = in_layout(grad, maps[0].suggest_memory_format());
   const Tensor wide_rois = wide(rois, type);
   for (const Tensor& map : maps) expect_writes(map);
-  if (grad.size(1) > 0) {
-    with_element_type(
-        type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
-  }
-  return maps;
+  with_element_type(
+      type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
 }
 
 }  // namespace
 
-Tensor roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                         int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                         bool aligned) {
-  Tensor output = meta::roi_align_forward(input, rois, spatial_scale, pooled_height, pooled_width,
-                                          sampling_ratio, aligned);
-  return run_forward(
+void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                       int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                       bool aligned, Tensor& output) {
+  run_forward(
       {"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0},
-      input, rois, std::move(output));
+      input, rois, output);
 }
 
-Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                          int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
-                          bool aligned) {
-  Tensor map =
-      meta::roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width, batch_size,
-                               channels, height, width, sampling_ratio, aligned);
-  return run_backward({"roi_align_backward",
-                       {spatial_scale},
-                       pooled_height,
-                       pooled_width,
-                       sampling_ratio,
-                       aligned,
-                       0,
-                       0},
-                      grad, rois, {std::move(map)})[0];
+void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                        int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                        int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
+                        bool aligned, Tensor& map) {
+  std::vector<Tensor> maps{map};
+  run_backward({"roi_align_backward",
+                {spatial_scale},
+                pooled_height,
+                pooled_width,
+                sampling_ratio,
+                aligned,
+                0,
+                0},
+               grad, rois, maps);
 }
 
-Tensor multiscale_roi_align_forward(at::TensorList inputs, const Tensor& rois,
-                                    at::ArrayRef<double> spatial_scales, int64_t pooled_height,
-                                    int64_t pooled_width, int64_t sampling_ratio, bool aligned,
-                                    double canonical_scale, int64_t canonical_level) {
-  Tensor output =
-      meta::multiscale_roi_align_forward(inputs, rois, spatial_scales, pooled_height, pooled_width,
-                                         sampling_ratio, aligned, canonical_scale, canonical_level);
-  return run_forward({"multiscale_roi_align", spatial_scales.vec(), pooled_height, pooled_width,
-                      sampling_ratio, aligned, canonical_scale, canonical_level},
-                     inputs, rois, std::move(output));
+void multiscale_roi_align_forward(at::TensorList inputs, const Tensor& rois,
+                                  at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+                                  int64_t pooled_width, int64_t sampling_ratio, bool aligned,
+                                  double canonical_scale, int64_t canonical_level, Tensor& output) {
+  run_forward({"multiscale_roi_align", spatial_scales.vec(), pooled_height, pooled_width,
+               sampling_ratio, aligned, canonical_scale, canonical_level},
+              inputs, rois, output);
 }
 
-std::vector<Tensor> multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
-                                                  at::ArrayRef<double> spatial_scales,
-                                                  int64_t pooled_height, int64_t pooled_width,
-                                                  int64_t batch_size, int64_t channels,
-                                                  at::IntArrayRef heights, at::IntArrayRef widths,
-                                                  int64_t sampling_ratio, bool aligned,
-                                                  double canonical_scale, int64_t canonical_level) {
-  std::vector<Tensor> maps = meta::multiscale_roi_align_backward(
-      grad, rois, spatial_scales, pooled_height, pooled_width, batch_size, channels,
-      c10::fromIntArrayRefSlow(heights), c10::fromIntArrayRefSlow(widths), sampling_ratio, aligned,
-      canonical_scale, canonical_level);
-  return run_backward({"multiscale_roi_align_backward", spatial_scales.vec(), pooled_height,
-                       pooled_width, sampling_ratio, aligned, canonical_scale, canonical_level},
-                      grad, rois, std::move(maps));
+void multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
+                                   at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+                                   int64_t pooled_width, int64_t batch_size, int64_t channels,
+                                   at::IntArrayRef heights, at::IntArrayRef widths,
+                                   int64_t sampling_ratio, bool aligned, double canonical_scale,
+                                   int64_t canonical_level, std::vector<Tensor>& maps) {
+  run_backward({"multiscale_roi_align_backward", spatial_scales.vec(), pooled_height, pooled_width,
+                sampling_ratio, aligned, canonical_scale, canonical_level},
+               grad, rois, maps);
 }
 
 }  // namespace detops::cpu

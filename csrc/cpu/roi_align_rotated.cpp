@@ -156,13 +156,10 @@ void backward_samples(const RotatedSampling<A>& sampling, const Plan& plan, cons
 
 }  // namespace
 
-Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                                 int64_t pooled_height, int64_t pooled_width,
-                                 int64_t sampling_ratio) {
+void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                               Tensor& output) {
   const char* op = "roi_align_rotated";
-  Tensor output = meta::roi_align_rotated_forward(input, rois, spatial_scale, pooled_height,
-                                                  pooled_width, sampling_ratio);
-  if (output.numel() == 0) return output;
   check_positions(op, input.size(2), input.size(3));
   expect_writes(output);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
@@ -181,18 +178,13 @@ Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double
         [&](int64_t image) { return planes_of<const T>(maps, image, channels_last); },
         [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
   });
-  return output;
 }
 
-Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                  int64_t channels, int64_t height, int64_t width,
-                                  int64_t sampling_ratio) {
+void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                int64_t channels, int64_t height, int64_t width,
+                                int64_t sampling_ratio, Tensor& maps) {
   const char* op = "roi_align_rotated_backward";
-  Tensor maps =
-      meta::roi_align_rotated_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                       batch_size, channels, height, width, sampling_ratio);
-  if (channels == 0) return maps;
   check_positions(op, height, width);
   expect_writes(maps);
   const bool channels_last = is_channels_last(maps);
@@ -211,7 +203,6 @@ Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double
         [&](int64_t image) { return planes_of<T>(maps, image, channels_last); },
         [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
   });
-  return maps;
 }
 
 }  // namespace detops::cpu

@@ -223,7 +223,7 @@ template <typename T>
 void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
   using A = accumulate_t<T>;
   const bool channels_last = is_channels_last(maps);
-  const int64_t images = maps.size(0), channels = maps.size(1), pixels = maps[0][0].numel();
+  const int64_t images = maps.size(0), channels = maps.size(1), pixels = maps.size(2) * maps.size(3);
   constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
   const int64_t bins = grad.size(2) * grad.size(3), pooled = channels * bins;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
@@ -278,18 +278,14 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& rois,
-                                            double spatial_scale, int64_t pooled_height,
-                                            int64_t pooled_width) {
-  auto [output, argmax] =
-      meta::roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  if (output.numel() == 0) return {output, argmax};
+void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                      int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax) {
   expect_writes(output);
   expect_writes(argmax);
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  with_element_type(input.scalar_type(), [&, &output = output, &argmax = argmax](auto element) {
+  with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A* roi = wide_rois.const_data_ptr<A>();
@@ -302,16 +298,12 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
       forward_nchw<T>(plan, ranges, maps, output, argmax);
     }
   });
-  return {output, argmax};
 }
 
-Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
-                         const Tensor& argmax, double spatial_scale, int64_t pooled_height,
-                         int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
-                         int64_t width) {
-  Tensor maps = meta::roi_pool_backward(grad, input, rois, argmax, spatial_scale, pooled_height,
-                                        pooled_width, batch_size, channels, height, width);
-  if (maps.numel() == 0) return maps;
+void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
+                       const Tensor& argmax, double spatial_scale, int64_t pooled_height,
+                       int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
+                       int64_t width, Tensor& maps) {
   expect_writes(maps);
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);
@@ -319,7 +311,6 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   with_element_type(grad.scalar_type(), [&](auto element) {
     backward<decltype(element)>(pooled, wide_rois, index, maps);
   });
-  return maps;
 }
 
 }  // namespace detops::cpu

@@ -73,14 +73,13 @@ class SoftNmsBoxes {
 }  // namespace
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                                    double sigma, double min_score, c10::string_view method) {
-  meta::check_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method);
+                                    double sigma, double min_score, std::string_view method) {
   const int64_t n = boxes.size(0);
   check_count("soft_nms", n);
   const auto type = compute_type(at::promote_types(boxes.scalar_type(), scores.scalar_type()));
   const Tensor all = as_type(boxes, type).contiguous();
   const Tensor first = as_type(scores, type).contiguous();
-  const auto kind = static_cast<int>(decay_method("soft_nms", method, /*naive=*/true));
+  const auto kind = static_cast<int>(decay_method(method));
   Tensor keep, kept_scores;
   AT_DISPATCH_FLOATING_TYPES(type, "detops.soft_nms", [&] {
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);

@@ -28,32 +28,24 @@ __global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* gr
 
 }  // namespace
 
-Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha) {
-  const c10::OptionalDeviceGuard guard(x.device());
-  Tensor output = meta::axpy_forward(x, y, alpha);
-  if (output.numel() == 0) return output;
+void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output) {
   const Tensor left = x.contiguous(), right = y.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "detops.axpy", [&] {
     launch("axpy", axpy_kernel<scalar_t, at::opmath_type<scalar_t>>, blocks_for(output.numel()),
            left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
            at::opmath_type<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
   });
-  return output;
 }
 
-std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  auto results = meta::axpy_backward(grad, alpha);
-  if (grad.numel() == 0) return results;
+void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
   const Tensor outer = grad.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.axpy_backward", [&] {
         launch("axpy_backward", axpy_backward_kernel<scalar_t, at::opmath_type<scalar_t>>,
                blocks_for(grad.numel()), outer.const_data_ptr<scalar_t>(),
-               at::opmath_type<scalar_t>(alpha), std::get<0>(results).mutable_data_ptr<scalar_t>(),
-               std::get<1>(results).mutable_data_ptr<scalar_t>(), grad.numel());
+               at::opmath_type<scalar_t>(alpha), to_x.mutable_data_ptr<scalar_t>(),
+               to_y.mutable_data_ptr<scalar_t>(), grad.numel());
       });
-  return results;
 }
 
 }  // namespace detops::cuda

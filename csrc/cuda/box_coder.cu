@@ -68,11 +68,8 @@ CoderParams<T> coder_params(const Tensor& anchors, at::ArrayRef<double> w) {
 
 }  // namespace
 
-Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
-                            at::ArrayRef<double> weights) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  Tensor output = meta::encode_boxes_forward(boxes, anchors, weights);
-  if (output.numel() == 0) return output;
+void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, at::ArrayRef<double> weights,
+                          Tensor& output) {
   const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor deltas = output.to(type);  // itself, unless half precision
@@ -82,15 +79,11 @@ Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
     launch("encode_boxes", encode_boxes_kernel<scalar_t>, blocks_for(p.count), p,
            mutable_rows<math::Delta, scalar_t>(deltas));
   });
-  return deltas.to(output.scalar_type());
+  output = as_type(deltas, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
-                                                 const Tensor& anchors,
-                                                 at::ArrayRef<double> weights) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  auto [grad_boxes, grad_anchors] = meta::encode_boxes_backward(grad, boxes, anchors, weights);
-  if (grad_boxes.numel() == 0) return {grad_boxes, grad_anchors};
+void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
+                           at::ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors) {
   const at::ScalarType type = compute_type(boxes, anchors);
   const Tensor box = boxes.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
@@ -102,14 +95,12 @@ std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tenso
            rows<math::Delta, scalar_t>(outer), mutable_rows<math::Box, scalar_t>(to_box),
            mutable_rows<math::Box, scalar_t>(to_anchor));
   });
-  return {grad_boxes.copy_(to_box), grad_anchors.copy_(to_anchor)};
+  to_boxes.copy_(to_box);
+  to_anchors.copy_(to_anchor);
 }
 
-Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
-                            at::ArrayRef<double> weights, double clip) {
-  const c10::OptionalDeviceGuard guard(deltas.device());
-  Tensor output = meta::decode_boxes_forward(deltas, anchors, weights, clip);
-  if (output.numel() == 0) return output;
+void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, at::ArrayRef<double> weights,
+                          double clip, Tensor& output) {
   const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor boxes = output.to(type);  // itself, unless half precision
@@ -121,16 +112,16 @@ Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
     launch("decode_boxes", decode_boxes_kernel<scalar_t>, blocks_for(p.count * p.per_anchor), p,
            mutable_rows<math::Box, scalar_t>(boxes));
   });
-  return boxes.to(output.scalar_type());
+  output = as_type(boxes, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
-                                                 const Tensor& anchors,
-                                                 at::ArrayRef<double> weights, double clip) {
-  const c10::OptionalDeviceGuard guard(deltas.device());
-  auto [grad_deltas, grad_anchors] =
-      meta::decode_boxes_backward(grad, deltas, anchors, weights, clip);
-  if (grad_deltas.numel() == 0) return {grad_deltas, grad_anchors.zero_()};
+void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tensor& anchors,
+                           at::ArrayRef<double> weights, double clip, Tensor& to_deltas,
+                           Tensor& to_anchors) {
+  if (to_deltas.numel() == 0) {
+    to_anchors.zero_();
+    return;
+  }
   const at::ScalarType type = compute_type(deltas, anchors);
   const Tensor delta = deltas.to(type).contiguous(), anchor = anchors.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
@@ -144,7 +135,8 @@ std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tenso
            rows<math::Box, scalar_t>(outer), mutable_rows<math::Delta, scalar_t>(to_delta),
            mutable_rows<math::Box, scalar_t>(to_anchor));
   });
-  return {grad_deltas.copy_(to_delta), grad_anchors.copy_(to_anchor)};
+  to_deltas.copy_(to_delta);
+  to_anchors.copy_(to_anchor);
 }
 
 }  // namespace detops::cuda

@@ -80,26 +80,19 @@ void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, con
 
 }  // namespace
 
-Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
-                       double eps) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  Tensor output = meta::box_iou_forward(boxes1, boxes2, kind, eps);
-  if (output.numel() == 0) return output;
+void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
+                     Tensor& output) {
   const Tensor first = boxes1.to(output.scalar_type()).contiguous();
   const Tensor second = boxes2.to(output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou", [&] {
-    math::with_kind(overlap_kind("box_iou", kind), [&](auto constant) {
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
       launch_forward<constant, scalar_t>(first, second, eps, output);
     });
   });
-  return output;
 }
 
-std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
-                                            const Tensor& boxes2, c10::string_view kind,
-                                            double eps) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  auto [grad1, grad2] = meta::box_iou_backward(grad, boxes1, boxes2, kind, eps);
+void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                      std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
@@ -107,25 +100,25 @@ std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& bo
   const Tensor to_first = at::zeros_like(first), to_second = at::zeros_like(second);
   const int64_t m = second.size(0);
   if (outer.numel() > 0) {
-    const math::Overlap which = overlap_kind("box_iou_backward", kind);
     AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_backward", [&] {
-      math::with_kind(which, [&](auto constant) {
+      math::with_kind(overlap_kind(kind), [&](auto constant) {
         constexpr math::Overlap kKind = constant;
         launch_rows<kKind, scalar_t>(outer, m, 1, first, second, eps, to_first);
         launch_rows<kKind, scalar_t>(outer, 1, m, second, first, eps, to_second);
       });
     });
   }
-  return {grad1.copy_(to_first), grad2.copy_(to_second)};
+  grad1.copy_(to_first);
+  grad2.copy_(to_second);
 }
 
-std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  Tensor best, index;
-  std::tie(best, index) = meta::match_boxes(boxes1, boxes2);
+void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index) {
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
-  if (m == 0) return {best.zero_(), index.fill_(-1)};
-  if (n == 0) return {best, index};
+  if (m == 0) {
+    best.zero_();
+    index.fill_(-1);
+    return;
+  }
   const Tensor first = boxes1.to(best.scalar_type()).contiguous();
   const Tensor second = boxes2.to(best.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(best.scalar_type(), "detops.match_boxes", [&] {
@@ -135,7 +128,6 @@ std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes
            reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), m,
            best.mutable_data_ptr<scalar_t>(), index.mutable_data_ptr<int64_t>());
   });
-  return {best, index};
 }
 
 }  // namespace detops::cuda

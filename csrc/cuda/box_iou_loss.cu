@@ -54,41 +54,33 @@ void launch_backward(const Tensor& grad, const Tensor& a, const Tensor& b, doubl
 
 }  // namespace
 
-Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, c10::string_view kind,
-                            double eps) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  Tensor loss = meta::box_iou_loss_forward(boxes1, boxes2, kind, eps);
-  if (loss.numel() == 0) return loss;
+void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+                          double eps, Tensor& loss) {
   const Tensor first = boxes1.to(loss.scalar_type()).contiguous();
   const Tensor second = boxes2.to(loss.scalar_type()).contiguous();
-  const math::Overlap which = overlap_kind("box_iou_loss_forward", kind);
+  const math::Overlap which = overlap_kind(kind);
   AT_DISPATCH_FLOATING_TYPES(loss.scalar_type(), "detops.box_iou_loss", [&] {
     math::with_kind(which, [&](auto constant) {
       launch_forward<constant, scalar_t>(first, second, eps, loss);
     });
   });
-  return loss;
 }
 
-std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1,
-                                                 const Tensor& boxes2, c10::string_view kind,
-                                                 double eps) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  Tensor grad1, grad2;
-  std::tie(grad1, grad2) = meta::box_iou_loss_backward(grad, boxes1, boxes2, kind, eps);
-  if (grad.numel() == 0) return {grad1, grad2};
+void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                           std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
   const at::ScalarType type =
       compute_type(at::promote_types(boxes1.scalar_type(), boxes2.scalar_type()));
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_first = grad1.to(type), to_second = grad2.to(type);  // themselves, mostly
-  const math::Overlap which = overlap_kind("box_iou_loss_backward", kind);
+  const math::Overlap which = overlap_kind(kind);
   AT_DISPATCH_FLOATING_TYPES(type, "detops.box_iou_loss_backward", [&] {
     math::with_kind(which, [&](auto constant) {
       launch_backward<constant, scalar_t>(outer, first, second, eps, to_first, to_second);
     });
   });
-  return {to_first.to(grad1.scalar_type()), to_second.to(grad2.scalar_type())};
+  grad1 = as_type(to_first, grad1.scalar_type());
+  grad2 = as_type(to_second, grad2.scalar_type());
 }
 
 }  // namespace detops::cuda

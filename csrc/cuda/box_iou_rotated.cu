@@ -17,10 +17,7 @@ __global__ void box_iou_rotated_kernel(const RotatedBox* a, int64_t n, const Rot
 
 }  // namespace
 
-Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
-  const c10::OptionalDeviceGuard guard(boxes1.device());
-  Tensor output = meta::box_iou_rotated(boxes1, boxes2);
-  if (output.numel() == 0) return output;
+void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output) {
   const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();
   const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
   AT_DISPATCH_FLOATING_TYPES(output.scalar_type(), "detops.box_iou_rotated", [&] {
@@ -30,7 +27,6 @@ Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
            reinterpret_cast<const RotatedBox*>(b.const_data_ptr<double>()), b.size(0),
            output.mutable_data_ptr<scalar_t>());
   });
-  return output;
 }
 
 }  // namespace detops::cuda

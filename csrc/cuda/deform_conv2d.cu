@@ -3,15 +3,10 @@
 
 namespace detops::cuda {
 
-Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
-                             const std::optional<Tensor>& mask, const Tensor& weight,
-                             const std::optional<Tensor>& bias, at::IntArrayRef stride,
-                             at::IntArrayRef padding, at::IntArrayRef dilation) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output = meta::deform_conv2d_forward(
-      input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
-      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation));
-  if (output.numel() == 0) return output;
+void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
+                           const std::optional<Tensor>& mask, const Tensor& weight,
+                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                           at::IntArrayRef padding, at::IntArrayRef dilation, Tensor& output) {
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const at::ScalarType type = compute_type(input.scalar_type());
   const DeformInputs in(g, type, input, offset, mask, weight);
@@ -29,8 +24,11 @@ Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
         });
       });
   const Tensor result = sums.permute({0, 3, 1, 2});
-  if (bias) return at::add_out(output, result, bias->to(type).view({g.outputs, 1, 1}));
-  return direct ? output : output.copy_(result);
+  if (bias) {
+    at::add_out(output, result, bias->to(type).view({g.outputs, 1, 1}));
+  } else if (!direct) {
+    output.copy_(result);
+  }
 }
 
 }  // namespace detops::cuda

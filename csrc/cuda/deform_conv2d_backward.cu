@@ -176,21 +176,16 @@ struct Gradient {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& offset,
-    const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
-    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-    std::array<bool, 5> wanted, bool edge_gradient) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  auto results = meta::deform_conv2d_backward(
-      grad, input, offset, mask, weight, bias, c10::fromIntArrayRefSlow(stride),
-      c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), wanted, edge_gradient);
-  Tensor &to_input = std::get<0>(results), &to_offset = std::get<1>(results),
-         &to_mask = std::get<2>(results), &to_weight = std::get<3>(results),
-         &to_bias = std::get<4>(results);
+void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
+                            const std::optional<Tensor>& mask, const Tensor& weight,
+                            const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                            at::IntArrayRef padding, at::IntArrayRef dilation,
+                            std::array<bool, 5> wanted, bool edge_gradient, Tensor& to_input,
+                            Tensor& to_offset, Tensor& to_mask, Tensor& to_weight,
+                            Tensor& to_bias) {
   if (grad.numel() == 0) {
     for (const Tensor& t : {to_input, to_offset, to_mask, to_weight, to_bias}) t.zero_();
-    return results;
+    return;
   }
   const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
   const at::ScalarType type = compute_type(input.scalar_type());
@@ -231,7 +226,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
                         .permute({0, 3, 1, 2}));
   }
   if (wanted[4] && bias) to_bias.copy_(rows.sum(0).view({g.outputs}));
-  return results;
 }
 
 }  // namespace detops::cuda

@@ -178,18 +178,11 @@ Tensor offset_gradient(const SparsePoolParams<T>& p, const DeformSampling<A>& sa
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
-                                                     const std::optional<Tensor>& offset,
-                                                     double spatial_scale, int64_t output_channels,
-                                                     int64_t group_size, int64_t pooled_height,
-                                                     int64_t pooled_width, int64_t part_size,
-                                                     int64_t sample_per_part, double trans_std) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output, count;
-  std::tie(output, count) = meta::deform_psroi_pool_forward(
-      input, rois, offset, spatial_scale, output_channels, group_size, pooled_height, pooled_width,
-      part_size, sample_per_part, trans_std);
-  if (output.numel() == 0) return {output, count};
+void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
+                               const std::optional<Tensor>& offset, double spatial_scale,
+                               int64_t output_channels, int64_t group_size, int64_t pooled_height,
+                               int64_t pooled_width, int64_t part_size, int64_t sample_per_part,
+                               double trans_std, Tensor& output, Tensor& count) {
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
   const Tensor wide_offset = wide(offset, input.scalar_type());
@@ -205,22 +198,15 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_forward(const Tensor& input, const 
                             sparse_pool_params<scalar_t>(output, maps, group_size, group_size),
                             sampling, maps, output);
       });
-  return {output, count};
 }
 
-std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const Tensor& input,
-                                                      const Tensor& rois,
-                                                      const std::optional<Tensor>& offset,
-                                                      const Tensor& count, double spatial_scale,
-                                                      int64_t group_size, int64_t part_size,
-                                                      int64_t sample_per_part, double trans_std) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor grad_input, grad_offset;
-  std::tie(grad_input, grad_offset) =
-      meta::deform_psroi_pool_backward(grad, input, rois, offset, count, spatial_scale, group_size,
-                                       part_size, sample_per_part, trans_std);
-  const Tensor maps = input.contiguous(grad_input.suggest_memory_format());
-  const Tensor pooled = grad.contiguous(grad_input.suggest_memory_format());
+void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
+                                const std::optional<Tensor>& offset, const Tensor& count,
+                                double spatial_scale, int64_t group_size, int64_t part_size,
+                                int64_t sample_per_part, double trans_std, Tensor& to_input,
+                                Tensor& to_offset) {
+  const Tensor maps = input.contiguous(to_input.suggest_memory_format());
+  const Tensor pooled = grad.contiguous(to_input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
   const Tensor wide_offset = wide(offset, input.scalar_type());
   const Tensor wide_count = wide(count, input.scalar_type());
@@ -230,15 +216,13 @@ std::tuple<Tensor, Tensor> deform_psroi_pool_backward(const Tensor& grad, const 
       at::kHalf, at::kBFloat16, input.scalar_type(), "detops.deform_psroi_pooling_backward", [&] {
         using A = at::opmath_type<scalar_t>;
         const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
-        const auto params =
-            sparse_pool_params<scalar_t>(pooled, grad_input, group_size, group_size);
-        if (grad_input.numel() > 0)
-          sparse_pool_backward("deform_psroi_pool_backward", params, sampling, pooled, grad_input);
+        const auto params = sparse_pool_params<scalar_t>(pooled, to_input, group_size, group_size);
+        if (to_input.numel() > 0)
+          sparse_pool_backward("deform_psroi_pool_backward", params, sampling, pooled, to_input);
         if (offset) {
-          grad_offset.copy_(offset_gradient(params, sampling, pooled, maps, wide_offset));
+          to_offset.copy_(offset_gradient(params, sampling, pooled, maps, wide_offset));
         }
       });
-  return {grad_input, grad_offset};
 }
 
 }  // namespace detops::cuda

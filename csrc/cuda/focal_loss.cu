@@ -98,17 +98,14 @@ void with_arguments(const Tensor& x, const Tensor& t, double alpha, double gamma
 
 }  // namespace
 
-Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
-                                  double gamma) {
-  const c10::OptionalDeviceGuard guard(inputs.device());
-  Tensor output = meta::sigmoid_focal_loss_forward(inputs, targets, alpha, gamma);
-  const int64_t count = output.numel();
-  if (count == 0) return output;
-  const at::ScalarType type = output.scalar_type();
+void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
+                                double gamma, Tensor& loss) {
+  const int64_t count = loss.numel();
+  const at::ScalarType type = loss.scalar_type();
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "detops.sigmoid_focal_loss", [&] {
     using A = at::opmath_type<scalar_t>;
-    scalar_t* out = output.mutable_data_ptr<scalar_t>();
+    scalar_t* out = loss.mutable_data_ptr<scalar_t>();
     with_arguments<scalar_t>(x, t, alpha, gamma, out, nullptr,
                              [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
                                launch(
@@ -116,20 +113,20 @@ Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, d
                                    blocks_for(count, kThreads * n), f, inputs, targets, count, out);
                              });
   });
-  return output;
 }
 
-Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha,
-                              double gamma) {
-  const c10::OptionalDeviceGuard guard(inputs.device());
-  Tensor output = meta::sigmoid_focal_loss_sum(inputs, targets, alpha, gamma);
+void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
+                            Tensor& sum) {
   const int64_t count = inputs.numel();
-  if (count == 0) return output.zero_();
+  if (count == 0) {
+    sum.zero_();
+    return;
+  }
   const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, and a second pass of no weight
   const unsigned blocks = std::min(blocks_for(count, 16 * kThreads), kMost);
-  const Tensor sums = at::empty({blocks}, output.options());
+  const Tensor sums = at::empty({blocks}, sum.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "detops.sigmoid_focal_loss", [&] {
     using A = at::opmath_type<scalar_t>;
     A* to = sums.mutable_data_ptr<A>();
@@ -139,20 +136,16 @@ Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, doubl
                                       focal_loss_sums_kernel<focus, n, scalar_t, A>, blocks, f,
                                       inputs, targets, count, to);
                              });
-    launch("sigmoid_focal_loss", sum_kernel<A>, 1, to, blocks, output.mutable_data_ptr<A>());
+    launch("sigmoid_focal_loss", sum_kernel<A>, 1, to, blocks, sum.mutable_data_ptr<A>());
   });
-  return output;
 }
 
-Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
-                                   double alpha, double gamma) {
-  const c10::OptionalDeviceGuard guard(inputs.device());
-  const Tensor output = meta::sigmoid_focal_loss_backward(grad, inputs, targets, alpha, gamma);
-  const int64_t count = output.numel();
-  if (count == 0) return output;
+void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                 double alpha, double gamma, Tensor& to_inputs) {
+  const int64_t count = to_inputs.numel();
   const at::ScalarType type = at::promote_types(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  const Tensor to_inputs = as_type(output, type);  // itself, unless of another dtype
+  const Tensor slopes = as_type(to_inputs, type);  // itself, unless of another dtype
   // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
   const bool constant = is_constant(grad);
   const Tensor outer =
@@ -162,7 +155,7 @@ Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, con
         using A = at::opmath_type<scalar_t>;
         const scalar_t* each = constant ? nullptr : outer.const_data_ptr<scalar_t>();
         const A* of_all = constant ? outer.const_data_ptr<A>() : nullptr;
-        scalar_t* out = to_inputs.mutable_data_ptr<scalar_t>();
+        scalar_t* out = slopes.mutable_data_ptr<scalar_t>();
         with_arguments<scalar_t>(x, t, alpha, gamma, each, out,
                                  [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
                                    launch("sigmoid_focal_loss_backward",
@@ -171,7 +164,7 @@ Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, con
                                           targets, count, out);
                                  });
       });
-  return as_type(to_inputs, output.scalar_type());
+  to_inputs = as_type(slopes, to_inputs.scalar_type());
 }
 
 }  // namespace detops::cuda

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/cuda/CUDAContext.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cstdint>

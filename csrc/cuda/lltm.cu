@@ -79,16 +79,10 @@ __global__ void lltm_backward_kernel(LltmBackParams<T> p) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
-                                                const Tensor& bias, const Tensor& h,
-                                                const Tensor& c) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  const auto results = meta::lltm_forward(input, weights, bias, h, c);
-  const Tensor &output = std::get<0>(results), &cells = std::get<1>(results),
-               &gates = std::get<2>(results);
+void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+                  const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
-  if (output.numel() == 0) return results;
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
   const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
   Tensor sums = gates.view({steps * rows, 3 * state});
@@ -108,18 +102,14 @@ std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tenso
       launch("lltm", lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
     });
   }
-  return {as_type(states, output.scalar_type()), cells, gates};
+  output = as_type(states, output.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
-    const Tensor& grad_output, const std::optional<Tensor>& grad_h, const Tensor& grad_c,
-    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
-    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted,
-    bool h_wanted) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  auto [to_input, to_weights, to_bias, to_h, to_c] =
-      meta::lltm_backward(grad_output, grad_h, grad_c, input, weights, h, c, output, cells, gates,
-                          input_wanted, h_wanted);
+void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
+                   const Tensor& grad_c, const Tensor& input, const Tensor& weights,
+                   const Tensor& h, const Tensor& c, const Tensor& output, const Tensor& cells,
+                   const Tensor& gates, bool input_wanted, bool h_wanted, Tensor& to_input,
+                   Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
   const auto type = input.scalar_type();
@@ -160,8 +150,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
     to_input = as_type(grads.mm(w.narrow(1, state, inputs)).view(input.sizes()), type);
   }
   if (h_wanted) to_h = as_type(to_state, type);
-  return {to_input, as_type(product, type), as_type(grads.sum(0), type), to_h,
-          as_type(to_cell, type)};
+  to_weights = as_type(product, type);
+  to_bias = as_type(grads.sum(0), type);
+  to_c = as_type(to_cell, type);
 }
 
 }  // namespace detops::cuda

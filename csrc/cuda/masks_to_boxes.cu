@@ -75,20 +75,20 @@ __global__ void __launch_bounds__(kMaskThreads)
 
 }  // namespace
 
-Tensor masks_to_boxes(const Tensor& masks) {
-  const c10::OptionalDeviceGuard guard(masks.device());
-  Tensor output = meta::masks_to_boxes(masks);
-  if (masks.numel() == 0) return output.zero_();
+void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
+  if (masks.numel() == 0) {
+    boxes.zero_();
+    return;
+  }
   const Tensor rows = masks.contiguous();
   AT_DISPATCH_V2(rows.scalar_type(), "detops.masks_to_boxes", AT_WRAP([&] {
                    launch("masks_to_boxes", masks_to_boxes_kernel<scalar_t>,
                           {blocks_for(rows.size(0), 1), kMaskThreads},
                           rows.const_data_ptr<scalar_t>(), rows.size(0), rows.size(1), rows.size(2),
-                          output.mutable_data_ptr<float>());
+                          boxes.mutable_data_ptr<float>());
                  }),
                  AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool,
                  at::kHalf, at::kBFloat16);
-  return output;
 }
 
 }  // namespace detops::cuda

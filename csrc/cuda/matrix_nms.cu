@@ -66,9 +66,7 @@ void decay_scores(const MatrixNmsParams<T>& p) {
 
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double sigma,
-                                      double min_score, c10::string_view method) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_matrix_nms(boxes, scores, idxs, sigma, min_score, method);
+                                      double min_score, std::string_view method) {
   const int64_t count = boxes.size(0);
   if (count == 0) {
     return {at::empty({0}, boxes.options().dtype(at::kLong)), at::empty({0}, scores.options())};
@@ -89,7 +87,7 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
         math::nearest_finite<scalar_t>(sigma),
         terms.mutable_data_ptr<scalar_t>(),
         after.mutable_data_ptr<scalar_t>()};
-    if (decay_method("matrix_nms", method, /*naive=*/false) == math::Decay::kLinear) {
+    if (decay_method(method) == math::Decay::kLinear) {
       decay_scores<math::Decay::kLinear>(p);
     } else {
       decay_scores<math::Decay::kGaussian>(p);

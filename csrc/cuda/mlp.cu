@@ -71,18 +71,19 @@ bool fits(const Tensor& w, const Tensor& v) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden_weights,
-                                       const Tensor& hidden_bias, const Tensor& output_weights,
-                                       const Tensor& output_bias) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  auto results = meta::mlp_forward(input, hidden_weights, hidden_bias, output_weights, output_bias);
-  if (input.size(0) == 0) return results;
+void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+                 const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
+                 Tensor& hidden) {
   const auto type = input.scalar_type();
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
-  if (!fits(w, v)) return mlp_products(x, w, b, v, c, type);
-  Tensor output = as_type(std::get<0>(results), x.scalar_type());
-  Tensor hidden = as_type(std::get<1>(results), x.scalar_type());
+  if (!fits(w, v)) {
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    return;
+  }
+  // Themselves, unless half precision.
+  output = as_type(output, x.scalar_type());
+  hidden = as_type(hidden, x.scalar_type());
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "detops.mlp", [&] {
     MlpParams<scalar_t> p{};
     p.rows = x.size(0);
@@ -100,15 +101,14 @@ std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden
     launch("mlp", mlp_forward_kernel<scalar_t>,
            {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)}, p);
   });
-  return {as_type(output, type), as_type(hidden, type)};
+  output = as_type(output, type);
+  hidden = as_type(hidden, type);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& hidden, const Tensor& hidden_weights,
-    const Tensor& output_weights, bool input_wanted) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  auto results =
-      meta::mlp_backward(grad, input, hidden, hidden_weights, output_weights, input_wanted);
+void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
+                  const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
+                  Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
+                  Tensor& to_output_weights, Tensor& to_output_bias) {
   const auto type = input.scalar_type();
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
@@ -125,7 +125,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
              g.const_data_ptr<scalar_t>(), to_hidden.mutable_data_ptr<scalar_t>());
     });
   }
-  return mlp_gradients(g, to_hidden, x, h, w, std::get<0>(results), input_wanted, type);
+  std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
+      mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
 }
 
 }  // namespace detops::cuda

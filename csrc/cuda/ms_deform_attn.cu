@@ -61,14 +61,10 @@ __global__ void __launch_bounds__(kForwardThreads)
 
 }  // namespace
 
-Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
-                              const Tensor& level_start_index, const Tensor& sampling_locations,
-                              const Tensor& attention_weights) {
-  const c10::OptionalDeviceGuard guard(value.device());
-  Tensor output = meta::ms_deform_attn_forward(value, spatial_shapes, level_start_index,
-                                               sampling_locations, attention_weights);
+void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
+                            const Tensor& level_start_index, const Tensor& sampling_locations,
+                            const Tensor& attention_weights, Tensor& output) {
   check_levels_on_cpu("ms_deform_attn", value, spatial_shapes, level_start_index);
-  if (output.numel() == 0) return output;
   const Tensor shapes = on_device(spatial_shapes, value);
   const Tensor starts = on_device(level_start_index, value);
   const at::ScalarType wide = compute_type(value.scalar_type());
@@ -87,7 +83,6 @@ Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                  Launch(grid, kForwardThreads), p, out);
         });
       });
-  return output;
 }
 
 }  // namespace detops::cuda

@@ -6,6 +6,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
+#include "../levels.h"
 #include "../ops.h"
 #include "launch.cuh"
 #include "vector.cuh"
@@ -100,7 +101,7 @@ inline Tensor on_device(const Tensor& t, const Tensor& value) {
 inline void check_levels_on_cpu(const char* op, const Tensor& value, const Tensor& shapes,
                                 const Tensor& starts) {
   if (shapes.is_cpu() && starts.is_cpu()) {
-    meta::check_levels(op, shapes, starts, value.size(1));
+    check_levels(op, shapes, starts, value.size(1));
   }
 }
 

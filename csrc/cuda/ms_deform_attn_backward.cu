@@ -176,15 +176,10 @@ void each_images(int64_t images, int64_t samples, int64_t cells, const Visit& vi
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, const Tensor& value,
-                                                           const Tensor& spatial_shapes,
-                                                           const Tensor& level_start_index,
-                                                           const Tensor& sampling_locations,
-                                                           const Tensor& attention_weights) {
-  const c10::OptionalDeviceGuard guard(value.device());
-  Tensor to_value, to_locations, to_weights;
-  std::tie(to_value, to_locations, to_weights) = meta::ms_deform_attn_backward(
-      grad, value, spatial_shapes, level_start_index, sampling_locations, attention_weights);
+void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tensor& spatial_shapes,
+                             const Tensor& level_start_index, const Tensor& sampling_locations,
+                             const Tensor& attention_weights, Tensor& to_value,
+                             Tensor& to_locations, Tensor& to_weights) {
   check_levels_on_cpu("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
   const at::ScalarType type = value.scalar_type(), wide = compute_type(type);
   const Tensor shapes = on_device(spatial_shapes, value);
@@ -213,8 +208,8 @@ std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad, c
                              to_value.mutable_data_ptr<scalar_t>() + (p.value - v), values);
         });
       });
-  return {to_value, as_type(at_locations, to_locations.scalar_type()),
-          as_type(at_weights, to_weights.scalar_type())};
+  to_locations = as_type(at_locations, to_locations.scalar_type());
+  to_weights = as_type(at_weights, to_weights.scalar_type());
 }
 
 }  // namespace detops::cuda

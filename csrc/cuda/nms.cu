@@ -36,24 +36,18 @@ std::tuple<Tensor, Tensor> select(const char* op, const Tensor& boxes, const Ten
 }  // namespace
 
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_nms(boxes, scores, std::nullopt, iou_threshold);
   return without_padding(select("nms", boxes, scores, nullptr, iou_threshold, boxes.size(0)));
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_nms(boxes, scores, idxs, iou_threshold);
   return without_padding(select("batched_nms", boxes, scores, &idxs, iou_threshold, boxes.size(0)));
 }
 
-std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
-                                      const std::optional<Tensor>& idxs, double iou_threshold,
-                                      int64_t max_output) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::nms_padded(boxes, scores, idxs, iou_threshold, max_output);
-  return select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, max_output);
+void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
+                double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
+  std::tie(keep, count) =
+      select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, max_output);
 }
 
 }  // namespace detops::cuda

@@ -35,15 +35,11 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
 }  // namespace
 
 Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_nms(boxes, scores, std::nullopt, iou_threshold, 5);
   return select("nms_rotated", boxes, scores, nullptr, iou_threshold);
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                            double iou_threshold) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_nms(boxes, scores, idxs, iou_threshold, 5);
   return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold);
 }
 

@@ -71,29 +71,25 @@ __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
 
 }  // namespace
 
-Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
-                            double threshold) {
-  const c10::OptionalDeviceGuard guard(masks.device());
-  Tensor output = meta::paste_masks_in_image(masks, boxes, height, width, threshold);
-  if (output.numel() == 0) return output;
+void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
+                          double threshold, Tensor& pasted) {
   const at::ScalarType type =
       compute_type(at::promote_types(masks.scalar_type(), boxes.scalar_type()));
   const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
-  auto* pixels = static_cast<uint8_t*>(output.mutable_data_ptr());
+  auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   AT_DISPATCH_FLOATING_TYPES(type, "detops.paste_masks_in_image", [&] {
     const PasteParams<scalar_t> params{cells.const_data_ptr<scalar_t>(),
                                        box.const_data_ptr<scalar_t>(),
                                        cells.size(-2),
                                        cells.size(-1),
-                                       output.size(0),
+                                       pasted.size(0),
                                        height,
                                        width,
                                        static_cast<scalar_t>(threshold),
                                        !(threshold >= 0)};
     launch("paste_masks_in_image", paste_masks_in_image_kernel<scalar_t>,
-           blocks_for(output.numel(), kThreads * kPixels), params, pixels);
+           blocks_for(pasted.numel(), kThreads * kPixels), params, pixels);
   });
-  return output;
 }
 
 }  // namespace detops::cuda

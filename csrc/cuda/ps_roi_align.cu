@@ -84,9 +84,11 @@ PSSampling<Rule, A> make_sampling(const Pooling& pooling, const Tensor& rois, co
 }
 
 template <template <typename> class Rule>
-Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Tensor output) {
-  if (output.numel() == 0) return output;
-  if (input.numel() == 0) return output.zero_();  // no image that a batch index could name
+void run_forward(const Pooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
+  if (input.numel() == 0) {  // no image that a batch index could name
+    output.zero_();
+    return;
+  }
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -96,12 +98,10 @@ Tensor run_forward(const Pooling& pooling, const Tensor& input, const Tensor& ro
             pooling.op, sparse_pool_params<scalar_t>(output, maps, output.size(2), output.size(3)),
             make_sampling<Rule<A>, A>(pooling, wide_rois, output, maps), maps, output);
       });
-  return output;
 }
 
 template <template <typename> class Rule>
-Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Tensor maps) {
-  if (maps.numel() == 0) return maps;
+void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -111,47 +111,33 @@ Tensor run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& ro
             pooling.op, sparse_pool_params<scalar_t>(pooled, maps, pooled.size(2), pooled.size(3)),
             make_sampling<Rule<A>, A>(pooling, wide_rois, pooled, maps), pooled, maps);
       });
-  return maps;
 }
 
 }  // namespace
 
-Tensor ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                            int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output = meta::ps_roi_align_forward(input, rois, spatial_scale, pooled_height,
-                                             pooled_width, sampling_ratio);
-  return run_forward<AlignRule>({"ps_roi_align", spatial_scale, sampling_ratio}, input, rois,
-                                std::move(output));
+void ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                          int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                          Tensor& output) {
+  run_forward<AlignRule>({"ps_roi_align", spatial_scale, sampling_ratio}, input, rois, output);
 }
 
-Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                             int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                             int64_t channels, int64_t height, int64_t width,
-                             int64_t sampling_ratio) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor maps = meta::ps_roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                            batch_size, channels, height, width, sampling_ratio);
-  return run_backward<AlignRule>({"ps_roi_align_backward", spatial_scale, sampling_ratio}, grad,
-                                 rois, std::move(maps));
+void ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                           int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
+                           Tensor& map) {
+  run_backward<AlignRule>({"ps_roi_align_backward", spatial_scale, sampling_ratio}, grad, rois,
+                          map);
 }
 
-Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output =
-      meta::ps_roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  return run_forward<PoolRule>({"ps_roi_pool", spatial_scale, 0}, input, rois, std::move(output));
+void ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                         int64_t pooled_height, int64_t pooled_width, Tensor& output) {
+  run_forward<PoolRule>({"ps_roi_pool", spatial_scale, 0}, input, rois, output);
 }
 
-Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                            int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                            int64_t channels, int64_t height, int64_t width) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor maps = meta::ps_roi_pool_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                           batch_size, channels, height, width);
-  return run_backward<PoolRule>({"ps_roi_pool_backward", spatial_scale, 0}, grad, rois,
-                                std::move(maps));
+void ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                          int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                          int64_t channels, int64_t height, int64_t width, Tensor& map) {
+  run_backward<PoolRule>({"ps_roi_pool_backward", spatial_scale, 0}, grad, rois, map);
 }
 
 }  // namespace detops::cuda

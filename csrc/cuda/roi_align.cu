@@ -21,7 +21,7 @@ struct LevelParams {
 
 template <typename T>
 struct RoIAlignParams {
-  LevelParams<T> levels[meta::kMaxLevels];
+  LevelParams<T> levels[kMaxLevels];
   int64_t n_levels, first_level;
   const at::opmath_type<T>* rois;  // [K, 5]
   int64_t count, images, channels;
@@ -292,10 +292,12 @@ RoIAlignParams<T> make_params(const Pooling& pooling, at::TensorList maps, const
   return p;
 }
 
-Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& rois,
-                   Tensor output) {
-  if (output.numel() == 0) return output;
-  if (inputs[0].numel() == 0) return output.zero_();  // no image that a batch index could name
+void run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& rois,
+                 Tensor& output) {
+  if (inputs[0].numel() == 0) {  // no image that a batch index could name
+    output.zero_();
+    return;
+  }
   const auto format = inputs[0].suggest_memory_format();
   // A block counts bins and channels in 32 bits.
   TORCH_CHECK(pooling.pooled_height * pooling.pooled_width <= 1 << 24,
@@ -318,12 +320,10 @@ Tensor run_forward(const Pooling& pooling, at::TensorList inputs, const Tensor& 
         };
         with_layout<scalar_t>(params.channels_last, params.channels, pointers, run);
       });
-  return output;
 }
 
-std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
-                                 std::vector<Tensor> maps) {
-  if (maps[0].size(0) * maps[0].size(1) == 0) return maps;
+void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
+                  at::TensorList maps) {
   const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -338,61 +338,43 @@ std::vector<Tensor> run_backward(const Pooling& pooling, const Tensor& grad, con
                blocks_for(tiles * ceil_div(params.channels, kTileChannels), 1), params, lists,
                pooled.const_data_ptr<scalar_t>(), tiles);
       });
-  return maps;
 }
 
 }  // namespace
 
-Tensor roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                         int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                         bool aligned) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output = meta::roi_align_forward(input, rois, spatial_scale, pooled_height, pooled_width,
-                                          sampling_ratio, aligned);
-  return run_forward({spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0},
-                     input, rois, std::move(output));
+void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                       int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                       bool aligned, Tensor& output) {
+  run_forward({spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0}, input,
+              rois, output);
 }
 
-Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                          int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
-                          bool aligned) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor map =
-      meta::roi_align_backward(grad, rois, spatial_scale, pooled_height, pooled_width, batch_size,
-                               channels, height, width, sampling_ratio, aligned);
-  return run_backward({spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0},
-                      grad, rois, {std::move(map)})[0];
+void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                        int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                        int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
+                        bool aligned, Tensor& map) {
+  run_backward({spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0}, grad,
+               rois, map);
 }
 
-Tensor multiscale_roi_align_forward(at::TensorList inputs, const Tensor& rois,
-                                    at::ArrayRef<double> spatial_scales, int64_t pooled_height,
-                                    int64_t pooled_width, int64_t sampling_ratio, bool aligned,
-                                    double canonical_scale, int64_t canonical_level) {
-  const c10::OptionalDeviceGuard guard(rois.device());
-  Tensor output =
-      meta::multiscale_roi_align_forward(inputs, rois, spatial_scales, pooled_height, pooled_width,
-                                         sampling_ratio, aligned, canonical_scale, canonical_level);
-  return run_forward({spatial_scales, pooled_height, pooled_width, sampling_ratio, aligned,
-                      canonical_scale, canonical_level},
-                     inputs, rois, std::move(output));
+void multiscale_roi_align_forward(at::TensorList inputs, const Tensor& rois,
+                                  at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+                                  int64_t pooled_width, int64_t sampling_ratio, bool aligned,
+                                  double canonical_scale, int64_t canonical_level, Tensor& output) {
+  run_forward({spatial_scales, pooled_height, pooled_width, sampling_ratio, aligned,
+               canonical_scale, canonical_level},
+              inputs, rois, output);
 }
 
-std::vector<Tensor> multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
-                                                  at::ArrayRef<double> spatial_scales,
-                                                  int64_t pooled_height, int64_t pooled_width,
-                                                  int64_t batch_size, int64_t channels,
-                                                  at::IntArrayRef heights, at::IntArrayRef widths,
-                                                  int64_t sampling_ratio, bool aligned,
-                                                  double canonical_scale, int64_t canonical_level) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  std::vector<Tensor> maps = meta::multiscale_roi_align_backward(
-      grad, rois, spatial_scales, pooled_height, pooled_width, batch_size, channels,
-      c10::fromIntArrayRefSlow(heights), c10::fromIntArrayRefSlow(widths), sampling_ratio, aligned,
-      canonical_scale, canonical_level);
-  return run_backward({spatial_scales, pooled_height, pooled_width, sampling_ratio, aligned,
-                       canonical_scale, canonical_level},
-                      grad, rois, std::move(maps));
+void multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
+                                   at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+                                   int64_t pooled_width, int64_t batch_size, int64_t channels,
+                                   at::IntArrayRef heights, at::IntArrayRef widths,
+                                   int64_t sampling_ratio, bool aligned, double canonical_scale,
+                                   int64_t canonical_level, std::vector<Tensor>& maps) {
+  run_backward({spatial_scales, pooled_height, pooled_width, sampling_ratio, aligned,
+                canonical_scale, canonical_level},
+               grad, rois, maps);
 }
 
 }  // namespace detops::cuda

@@ -59,13 +59,9 @@ RotatedSampling<A> make_sampling(const Tensor& rois, double spatial_scale, const
 
 }  // namespace
 
-Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                                 int64_t pooled_height, int64_t pooled_width,
-                                 int64_t sampling_ratio) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  Tensor output = meta::roi_align_rotated_forward(input, rois, spatial_scale, pooled_height,
-                                                  pooled_width, sampling_ratio);
-  if (output.numel() == 0) return output;
+void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                               Tensor& output) {
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -75,29 +71,22 @@ Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double
                                                                      output, maps, sampling_ratio),
                             maps, output);
       });
-  return output;
 }
 
-Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                  int64_t channels, int64_t height, int64_t width,
-                                  int64_t sampling_ratio) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor maps =
-      meta::roi_align_rotated_backward(grad, rois, spatial_scale, pooled_height, pooled_width,
-                                       batch_size, channels, height, width, sampling_ratio);
-  if (maps.numel() == 0) return maps;
-  const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
+void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                int64_t channels, int64_t height, int64_t width,
+                                int64_t sampling_ratio, Tensor& map) {
+  const Tensor pooled = grad.contiguous(map.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_align_rotated_backward", [&] {
         sparse_pool_backward("roi_align_rotated_backward",
-                             sparse_pool_params<scalar_t>(pooled, maps, 1, 1),
+                             sparse_pool_params<scalar_t>(pooled, map, 1, 1),
                              make_sampling<at::opmath_type<scalar_t>>(wide_rois, spatial_scale,
-                                                                      pooled, maps, sampling_ratio),
-                             pooled, maps);
+                                                                      pooled, map, sampling_ratio),
+                             pooled, map);
       });
-  return maps;
 }
 
 }  // namespace detops::cuda

@@ -181,18 +181,12 @@ RoIPoolParams<A> make_params(const Tensor& maps, const Tensor& rois, double scal
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& rois,
-                                            double spatial_scale, int64_t pooled_height,
-                                            int64_t pooled_width) {
-  const c10::OptionalDeviceGuard guard(input.device());
-  std::tuple<Tensor, Tensor> result =
-      meta::roi_pool_forward(input, rois, spatial_scale, pooled_height, pooled_width);
-  Tensor &output = std::get<0>(result), &argmax = std::get<1>(result);
-  if (output.numel() == 0) return result;
+void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                      int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax) {
   if (input.numel() == 0) {  // no image that a batch index could name
     output.zero_();
     argmax.fill_(-1);
-    return result;
+    return;
   }
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
@@ -211,18 +205,13 @@ std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& r
                      argmax.mutable_data_ptr<int32_t>());
             });
       });
-  return result;
 }
 
-Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
-                         const Tensor& argmax, double spatial_scale, int64_t pooled_height,
-                         int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
-                         int64_t width) {
-  const c10::OptionalDeviceGuard guard(grad.device());
-  Tensor maps = meta::roi_pool_backward(grad, input, rois, argmax, spatial_scale, pooled_height,
-                                        pooled_width, batch_size, channels, height, width);
-  if (maps.numel() == 0) return maps;
-  const auto format = maps.suggest_memory_format();
+void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
+                       const Tensor& argmax, double spatial_scale, int64_t pooled_height,
+                       int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
+                       int64_t width, Tensor& map) {
+  const auto format = map.suggest_memory_format();
   const Tensor pooled = grad.contiguous(format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   const int64_t blocks =
@@ -231,14 +220,13 @@ Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
       at::kHalf, at::kBFloat16, grad.scalar_type(), "detops.roi_pool_backward", [&] {
         using A = at::opmath_type<scalar_t>;
         const auto params =
-            make_params<A>(maps, wide_rois, spatial_scale, pooled_height, pooled_width);
+            make_params<A>(map, wide_rois, spatial_scale, pooled_height, pooled_width);
         const auto [lists, memory] = list_rois("roi_pool_backward", PlaceRoI<A>{params},
-                                               rois.size(0), batch_size, maps.options());
+                                               rois.size(0), batch_size, map.options());
         launch("roi_pool_backward", roi_pool_backward_kernel<scalar_t, A>, blocks_for(blocks, 1),
                params, lists, pooled.const_data_ptr<scalar_t>(), index.const_data_ptr<int32_t>(),
-               maps.mutable_data_ptr<scalar_t>());
+               map.mutable_data_ptr<scalar_t>());
       });
-  return maps;
 }
 
 }  // namespace detops::cuda

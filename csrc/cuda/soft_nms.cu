@@ -85,9 +85,7 @@ __global__ void soft_nms_kernel(SoftNmsParams<T> p) {
 }  // namespace
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                                    double sigma, double min_score, c10::string_view method) {
-  const c10::OptionalDeviceGuard guard(boxes.device());
-  meta::check_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method);
+                                    double sigma, double min_score, std::string_view method) {
   const int64_t count = boxes.size(0);
   const auto type = compute_type(at::promote_types(boxes.scalar_type(), scores.scalar_type()));
   const Tensor all = as_type(boxes, type).contiguous();
@@ -105,7 +103,7 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
         keep.mutable_data_ptr<int64_t>(),
         kept_scores.mutable_data_ptr<scalar_t>(),
         n_kept.mutable_data_ptr<int64_t>()};
-    math::with_decay(decay_method("soft_nms", method, /*naive=*/true), [&](auto constant) {
+    math::with_decay(decay_method(method), [&](auto constant) {
       launch("soft_nms", soft_nms_kernel<constant, scalar_t>, {1, kSoftNmsThreads}, p);
     });
   });

@@ -1,5 +1,6 @@
 """The derivative of the RoI ops that are linear in their input."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -89,3 +90,13 @@ class LinearPoolingBackwardFunction(Function):
         grad = fold(grad, in_dims[0], batch)
         size = (batch * images, *size[1:])
         return unfold(LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), batch), 0
+
+
+def linear_pooling(ops: Ops) -> Callable[..., Tensor]:
+    """The public op of these raw ops, differentiable."""
+
+    def pool(input: Tensor, boxes: Tensor, *pooling: Any) -> Tensor:
+        pooled: Tensor = LinearPoolingFunction.run(input, boxes, ops, pooling)
+        return pooled
+
+    return pool

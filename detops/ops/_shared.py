@@ -84,6 +84,15 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4)
     return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 
+def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast all of them in float32, for ops that take one dtype for all."""
+    if torch._C._is_any_autocast_enabled():
+        device = tensors[0].device.type
+        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+            return tuple(t.float() for t in tensors)
+    return tensors
+
+
 def as_pair(output_size: int | tuple[int, int]) -> tuple[int, int]:
     """An ``(height, width)`` from one number or two."""
     if isinstance(output_size, (tuple, list)):

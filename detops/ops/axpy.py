@@ -1,12 +1,73 @@
 """2x + y: the first op of the tutorial."""
 
+from typing import Any
+
+import torch
+import torch.fx
 from torch import Tensor, nn
 
-from .. import _C
+from ..registration import derivative
+from ._shared import Function, of_one_dtype
 
-_axpy = _C.axpy.default  # resolved once: the call costs about as much as the op
+# Resolved once: a call costs about as much as the op.
+_forward = torch.ops.detops.axpy_forward.default
+_backward = torch.ops.detops.axpy_backward.default
 
 
+class AxpyFunction(Function):
+    """Linear in x and y."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, alpha: float) -> Tensor:
+        """The kernel."""
+        return _forward(x, y, alpha)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the factor."""
+        ctx.alpha = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """G -> (alpha g, g)."""
+        return *AxpyBackwardFunction.run(grad, ctx.alpha), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, x: Tensor, y: Tensor, alpha: float) -> tuple[Tensor, int]:
+        """Element by element: one dimension more."""
+        size = info.batch_size
+        both = [
+            t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, y), in_dims, strict=False)
+        ]
+        return AxpyFunction.run(*both, alpha), 0
+
+
+class AxpyBackwardFunction(Function):
+    """The transpose of :class:`AxpyFunction`."""
+
+    @staticmethod
+    def forward(grad: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        """The kernel."""
+        return _backward(grad, alpha)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        """Keeps the factor."""
+        ctx.alpha = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad_x: Tensor, grad_y: Tensor) -> tuple[Tensor, None]:
+        """(a, b) -> alpha a + b: axpy itself."""
+        return axpy(grad_x, grad_y, ctx.alpha), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, grad: Tensor, alpha: float) -> tuple[tuple, tuple]:
+        """Element by element."""
+        return AxpyBackwardFunction.run(grad.movedim(in_dims[0], 0), alpha), (0, 0)
+
+
+@torch.fx.wrap
 def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
     """``alpha * x + y``, differentiable in x and y any number of times.
 
@@ -21,7 +82,11 @@ def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
     Raises:
         RuntimeError: ``y`` differs from ``x`` in shape, dtype or device, or ``x`` is not floating.
     """
-    return _axpy(x, y, alpha)
+    result: Tensor = AxpyFunction.run(*of_one_dtype(x, y), alpha)
+    return result
+
+
+derivative("axpy", axpy)
 
 
 class Axpy(nn.Module):

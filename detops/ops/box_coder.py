@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import _C
+from ..registration import derivative
 from ._shared import Function, fold, unfold
 
 CLIP = math.log(1000 / 16)
@@ -116,6 +117,10 @@ def decode_boxes(
         RuntimeError: wrong shape, dtype, device or weights.
     """
     return DecodeBoxesFunction.run(deltas, anchors, tuple(weights), clip)
+
+
+derivative("encode_boxes", encode_boxes)
+derivative("decode_boxes", decode_boxes)
 
 
 class BoxCoder:

@@ -1,8 +1,113 @@
-"""Small operations on boxes: compositions of ATen ops, written in C++."""
+"""Small operations on boxes: compositions of ATen's."""
 
+import math
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
-from .. import _C
+from ..contract import FLOAT, INTEGER, MOST_SIZE
+from ..registration import CONTRACTS, composition
+
+_DEGREE = math.pi / 180
+_DTYPES = (*FLOAT, *INTEGER)
+
+
+def _check(op: str, boxes: Tensor, columns: int, **others: object) -> None:
+    """Asks the contract, which takes a while, only where there is something to say."""
+    dense = boxes.layout == torch.strided and not boxes.is_nested
+    if dense and boxes.dtype in _DTYPES and boxes.dim() > 0 and boxes.shape[-1] == columns:
+        return
+    CONTRACTS[op].check({"boxes": boxes, "columns": columns, **others})
+
+
+def _without_narrow_integers(boxes: Tensor) -> Tensor:
+    """Sums and products of integers of 8 and 16 bits are beyond them: an image has more pixels."""
+    narrow = boxes.dtype in INTEGER and boxes.dtype != torch.int64
+    return boxes.to(torch.int32) if narrow else boxes
+
+
+def _columns(boxes: Tensor, count: int = 4) -> list[Tensor]:
+    """Not ``unbind``, which asks for all sizes."""
+    return [boxes.select(-1, i) for i in range(count)]
+
+
+def _stack(*columns: Tensor) -> Tensor:
+    return torch.stack(columns, -1)
+
+
+# Upright formats meet in xyxy.
+
+
+def _xywh_to_xyxy(boxes: Tensor) -> Tensor:
+    x, y, w, h = _columns(boxes)
+    return _stack(x, y, x + w, y + h)
+
+
+def _xyxy_to_xywh(boxes: Tensor) -> Tensor:
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(x1, y1, x2 - x1, y2 - y1)
+
+
+def _cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
+    cx, cy, w, h = _columns(boxes)
+    half_w, half_h = 0.5 * w, 0.5 * h
+    return _stack(cx - half_w, cy - half_h, cx + half_w, cy + half_h)
+
+
+def _xyxy_to_cxcywh(boxes: Tensor) -> Tensor:
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1)
+
+
+# Rotated formats meet in xywhr: the first corner, the size, and the angle in degrees,
+# counter-clockwise in an image whose y axis points down. The side w runs along (cos, -sin), the
+# side h along (sin, cos).
+
+
+def _shifted_by_half(boxes: Tensor, sign: int) -> Tensor:
+    x, y, w, h, degrees = _columns(boxes, 5)
+    angle = degrees * _DEGREE
+    cos, sin = angle.cos(), angle.sin()
+    half_w, half_h = w * (0.5 * sign), h * (0.5 * sign)
+    return _stack(x + half_w * cos + half_h * sin, y - half_w * sin + half_h * cos, w, h, degrees)
+
+
+def _xywhr_to_corners(boxes: Tensor) -> Tensor:
+    x, y, w, h, degrees = _columns(boxes, 5)
+    angle = degrees * _DEGREE
+    cos, sin = angle.cos(), angle.sin()
+    wx, wy, hx, hy = w * cos, -w * sin, h * sin, h * cos
+    return _stack(x, y, x + wx, y + wy, x + wx + hx, y + wy + hy, x + hx, y + hy)
+
+
+def _corners_to_xywhr(boxes: Tensor) -> Tensor:
+    c = _columns(boxes, 8)
+    wx, wy, hx, hy = c[2] - c[0], c[1] - c[3], c[4] - c[2], c[5] - c[3]
+    angle = torch.atan2(wy, wx) / _DEGREE
+    return _stack(c[0], c[1], (wx * wx + wy * wy).sqrt(), (hx * hx + hy * hy).sqrt(), angle)
+
+
+def _same(boxes: Tensor) -> Tensor:
+    return boxes
+
+
+Format = tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+# Columns, to where formats meet, and from there.
+_UPRIGHT: dict[str, Format] = {
+    "xyxy": (4, _same, _same),
+    "xywh": (4, _xywh_to_xyxy, _xyxy_to_xywh),
+    "cxcywh": (4, _cxcywh_to_xyxy, _xyxy_to_cxcywh),
+}
+_ROTATED: dict[str, Format] = {
+    "xywhr": (5, _same, _same),
+    "cxcywhr": (
+        5,
+        lambda boxes: _shifted_by_half(boxes, -1),
+        lambda boxes: _shifted_by_half(boxes, 1),
+    ),
+    "xyxyxyxy": (8, _corners_to_xywhr, _xywhr_to_corners),
+}
 
 
 def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
@@ -19,7 +124,15 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
         ValueError: an unknown format.
         RuntimeError: wrong shape or dtype.
     """
-    return _C.box_area(boxes, fmt)
+    if fmt not in _UPRIGHT:
+        raise ValueError(f"detops.box_area: fmt must be xyxy, xywh or cxcywh, got {fmt}")
+    _check("box_area", boxes, 4, fmt=fmt)
+    if boxes.is_floating_point():  # products of half precision sides overflow from 256 pixels on
+        wide = boxes.to(torch.promote_types(boxes.dtype, torch.float32))
+    else:
+        wide = _without_narrow_integers(boxes)
+    a, b, c, d = _columns(wide)
+    return (c - a) * (d - b) if fmt == "xyxy" else c * d
 
 
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
@@ -39,7 +152,23 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
         ValueError: an unknown format, or an upright with a rotated one.
         RuntimeError: wrong shape or dtype.
     """
-    return _C.box_convert(boxes, in_fmt, out_fmt)
+    for formats in (_UPRIGHT, _ROTATED):
+        if in_fmt in formats and out_fmt in formats:
+            break
+    else:
+        raise ValueError(
+            "detops.box_convert: in_fmt and out_fmt must both be one of xyxy, xywh, cxcywh, or "
+            f"both one of xywhr, cxcywhr, xyxyxyxy, got {in_fmt} and {out_fmt}"
+        )
+    columns, to_common, _ = formats[in_fmt]
+    _check("box_convert", boxes, columns)
+    wide = _without_narrow_integers(boxes)
+    if in_fmt == out_fmt:
+        return boxes.clone() if wide is boxes else wide
+    # Angles need real numbers; integer boxes get theirs back, rounded.
+    if formats is _ROTATED and not boxes.is_floating_point():
+        return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
+    return formats[out_fmt][2](to_common(wide))
 
 
 def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
@@ -53,7 +182,18 @@ def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         RuntimeError: wrong shape or dtype, or a size below 0 or above 2^31 - 1.
     """
     height, width = size
-    return _C.clip_boxes_to_image(boxes, height, width)
+    return _clip(boxes, height, width)
+
+
+def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
+    _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
+    if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
+        CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
+    # A side of an image that integer boxes cannot express is beyond all of them.
+    most = torch.iinfo(boxes.dtype).max if boxes.dtype in INTEGER else MOST_SIZE
+    high, wide = (min(size, most, MOST_SIZE) for size in (height, width))
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(x1.clamp(0, wide), y1.clamp(0, high), x2.clamp(0, wide), y2.clamp(0, high))
 
 
 def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
@@ -66,4 +206,18 @@ def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
     Returns:
         int64 ``[K]``.
     """
-    return _C.remove_small_boxes(boxes, min_size)
+    if boxes.dim() != 2:
+        CONTRACTS["remove_small_boxes"].check({"boxes": boxes})
+    _check("remove_small_boxes", boxes, 4)
+    if boxes.is_meta:
+        raise NotImplementedError(
+            "detops.remove_small_boxes: boxes on meta have no values that would tell how many stay"
+        )
+    x1, y1, x2, y2 = _columns(_without_narrow_integers(boxes))
+    return torch.logical_and(x2 - x1 >= min_size, y2 - y1 >= min_size).nonzero().squeeze(-1)
+
+
+composition("box_area", box_area)
+composition("box_convert", box_convert)
+composition("clip_boxes_to_image", _clip)
+composition("remove_small_boxes", remove_small_boxes)

@@ -8,6 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..registration import derivative
 from ._shared import Function, as_pair
 
 
@@ -85,6 +86,11 @@ def deform_conv2d(
     """
     window = (as_pair(stride), as_pair(padding), as_pair(dilation))
     return DeformConv2dFunction.run(input, offset, mask, weight, bias, window)
+
+
+derivative(
+    "deform_conv2d", lambda *args: DeformConv2dFunction.run(*args[:5], tuple(map(tuple, args[5:])))
+)
 
 
 class DeformConv2d(nn.Module):

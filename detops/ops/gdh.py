@@ -1,9 +1,33 @@
 """contiguous().view(-1): an op in the manner of ATen's own."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from .. import _C
+from ..registration import composition, implementation
+from ._shared import Function
+
+_copy = torch.ops.detops.gdh_forward.default
+
+
+class GdhFunction(Function):
+    """The copy of a tensor that is not contiguous."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        """The kernel."""
+        return _copy(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the sizes."""
+        ctx.sizes = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Elements keep their values and change their places only: so do gradients."""
+        return grad.reshape(ctx.sizes)
 
 
 def gdh(x: Tensor) -> Tensor:
@@ -18,7 +42,22 @@ def gdh(x: Tensor) -> Tensor:
     Raises:
         RuntimeError: ``x`` is sparse or of another layout than strided.
     """
-    return _C.gdh(x)
+    if x.layout != torch.strided:
+        raise RuntimeError(f"detops.gdh: x must be strided, got {x.layout}")
+    # A view is ATen's, which knows how to tell autograd and functionalization that memory is
+    # shared. Compilers and transforms make their own copies, and may not know yet whether there
+    # is one to make.
+    foreign = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if foreign or x.is_contiguous():
+        return x.contiguous().view(-1)
+    flat: Tensor = GdhFunction.run(x)
+    return flat
+
+
+composition("gdh", gdh)
+# Functionalization and vmap know only ATen's views: they get the calls that gdh stands for.
+for _key in ("Functionalize", "FuncTorchBatched"):
+    implementation("gdh", _key, lambda x: x.contiguous().view(-1))
 
 
 def register_tensor_methods() -> None:

@@ -1,16 +1,73 @@
 """The LLTM, a recurrent cell without a forget gate: one step, and a whole sequence."""
 
 import math
+from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
-from .. import _C
+from ..registration import CONTRACTS, composition
+from ._shared import Function, of_one_dtype
 
-_lltm_cell = _C.lltm_cell.default
-_lltm = _C.lltm.default
+# Resolved once: a call costs about as much as the op.
+_forward = torch.ops.detops.lltm_forward.default
+_backward = torch.ops.detops.lltm_backward.default
 
 
+def _last(steps: Tensor, before: Tensor) -> Tensor:
+    """The last state or cell, which the next call starts from, in memory of its own."""
+    return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
+
+
+class LltmFunction(Function):
+    """Differentiable once, in all arguments.
+
+    Of one step, the state and the cell; of a sequence all states, the last one again, the last
+    cell. What else the way back needs comes after.
+    """
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        """The kernel."""
+        output, cells, gates = _forward(*tensors)
+        input, h, c = tensors[0], tensors[3], tensors[4]
+        if input.dim() == 3:
+            return output, _last(output, h), _last(cells, c), cells, gates
+        if cells.dtype == c.dtype:
+            return output, cells, gates
+        return output, cells.to(c.dtype), cells, gates
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Keeps all but the bias."""
+        input, weights, _, h, c = inputs
+        ctx.sequence = input.dim() == 3
+        ctx.mark_non_differentiable(*output[3 if ctx.sequence else 2 :])
+        ctx.set_materialize_grads(False)
+        cells, gates = output[-2:]
+        ctx.save_for_backward(input, weights, h, c, output[0], cells, gates)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, *grads: Tensor | None) -> tuple:
+        """Back through all steps."""
+        input, weights, h, c, output, cells, gates = ctx.saved_tensors
+        grad_h, grad_c = grads[:2] if ctx.sequence else (None, grads[0])
+        input_wanted, _, _, h_wanted, _ = ctx.needs_input_grad
+        to_input, to_weights, to_bias, to_h, to_c = _backward(
+            torch.zeros_like(output) if grad_output is None else grad_output,
+            grad_h,
+            torch.zeros_like(c) if grad_c is None else grad_c,
+            *(input, weights, h, c, output, cells, gates),
+            input_wanted,
+            h_wanted,
+        )
+        if not input_wanted:
+            to_input = None
+        return to_input, to_weights, to_bias, to_h if h_wanted else None, to_c
+
+
+@torch.fx.wrap
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -36,9 +93,13 @@ def lltm_cell(
     Raises:
         RuntimeError: wrong shape, dtype or device.
     """
-    return _lltm_cell(input, weights, bias, h, c)
+    if input.dim() != 2:
+        CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
+    new_h, new_c, *_ = LltmFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    return new_h, new_c
 
 
+@torch.fx.wrap
 def lltm(
     input: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +121,14 @@ def lltm(
     Raises:
         RuntimeError: wrong shape, dtype or device.
     """
-    return _lltm(input, weights, bias, h, c)
+    if input.dim() != 3:
+        CONTRACTS["lltm"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
+    output, last_h, last_c, *_ = LltmFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    return output, last_h, last_c
+
+
+composition("lltm_cell", lltm_cell)
+composition("lltm", lltm)
 
 
 class _LLTMParameters(nn.Module):
@@ -91,7 +159,7 @@ class LLTM(_LLTMParameters):
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """See :func:`lltm_cell`."""
         h, c = state
-        return _lltm_cell(input, self.weights, self.bias, h, c)
+        return lltm_cell(input, self.weights, self.bias, h, c)
 
 
 class LLTMSequence(_LLTMParameters):
@@ -105,5 +173,5 @@ class LLTMSequence(_LLTMParameters):
             zeros = input.new_zeros(input.size(1), self.state_size)
             state = (zeros, zeros)
         h, c = state
-        output, h, c = _lltm(input, self.weights, self.bias, h, c)
+        output, h, c = lltm(input, self.weights, self.bias, h, c)
         return output, (h, c)

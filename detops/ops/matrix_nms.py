@@ -1,6 +1,5 @@
 """Matrix non-maximum suppression."""
 
-import torch
 from torch import Tensor
 
 from .. import _C
@@ -46,18 +45,3 @@ def matrix_nms(
             ``sigma`` not positive and finite, or an unknown method.
     """
     return _C.matrix_nms(boxes, scores, idxs, sigma, min_score, method)
-
-
-# As for nms: see there.
-@torch.library.register_fake("detops::matrix_nms")
-def _matrix_nms_fake(
-    boxes: Tensor,
-    scores: Tensor,
-    idxs: Tensor | None = None,
-    sigma: float = 2.0,
-    min_score: float = 1e-3,
-    method: str = "gaussian",
-) -> tuple[Tensor, Tensor]:
-    _C.check_matrix_nms(boxes, scores, idxs, sigma, min_score, method)
-    count = torch.library.get_ctx().new_dynamic_size()
-    return boxes.new_empty(count, dtype=torch.int64), scores.new_empty(count)

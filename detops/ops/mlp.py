@@ -1,13 +1,46 @@
 """A perceptron with one hidden layer."""
 
+from typing import Any
+
 import torch
+import torch.fx
 from torch import Tensor, nn
 
-from .. import _C
+from ..registration import derivative
+from ._shared import Function, of_one_dtype
 
-_mlp = _C.mlp.default  # resolved once: the call costs about as much as the op
+# Resolved once: a call costs about as much as the op.
+_forward = torch.ops.detops.mlp_forward.default
+_backward = torch.ops.detops.mlp_backward.default
 
 
+class MlpFunction(Function):
+    """Differentiable once, in all arguments. The hidden units are its second output."""
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel."""
+        return _forward(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        """Keeps what the slopes depend on."""
+        input, hidden_weights, _, output_weights, _ = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(input, output[1], hidden_weights, output_weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        """All at once; that of the input where it is wanted."""
+        if grad is None:
+            return (None,) * 5
+        wanted = ctx.needs_input_grad[0]
+        to_input, *rest = _backward(grad, *ctx.saved_tensors, wanted)
+        return to_input if wanted else None, *rest
+
+
+@torch.fx.wrap
 def mlp(
     input: Tensor,
     hidden_weights: Tensor,
@@ -33,7 +66,11 @@ def mlp(
     Raises:
         RuntimeError: wrong shape, dtype or device.
     """
-    return _mlp(input, hidden_weights, hidden_bias, output_weights, output_bias)
+    tensors = of_one_dtype(input, hidden_weights, hidden_bias, output_weights, output_bias)
+    return MlpFunction.run(*tensors)[0]
+
+
+derivative("mlp", mlp)
 
 
 class MLP(nn.Module):
@@ -56,7 +93,7 @@ class MLP(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """See :func:`mlp`."""
-        return _mlp(
+        return mlp(
             input, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias
         )
 

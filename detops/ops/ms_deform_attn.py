@@ -8,6 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..registration import derivative
 from ._shared import Function, fold, unfold
 
 
@@ -98,6 +99,9 @@ def ms_deform_attn(
     return MSDeformAttnFunction.run(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
     )
+
+
+derivative("ms_deform_attn", ms_deform_attn)
 
 
 @torch.fx.wrap

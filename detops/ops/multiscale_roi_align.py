@@ -8,6 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..registration import derivative
 from ._shared import Function, as_pair, as_rois, fold, fold_boxes, in_format, memory_format, unfold
 
 
@@ -108,6 +109,14 @@ class MultiScaleRoIAlignBackwardFunction(Function):
         sizes = [(batch * images, *size[1:]) for size in sizes]
         maps = MultiScaleRoIAlignBackwardFunction.run(grad, boxes, pooling, sizes)
         return tuple(unfold(m, batch) for m in maps), (0,) * len(maps)
+
+
+derivative(
+    "multiscale_roi_align",
+    lambda inputs, boxes, *pooling: MultiScaleRoIAlignFunction.run(
+        boxes, Pooling(*pooling), *inputs
+    ),
+)
 
 
 def multiscale_roi_align(

@@ -1,6 +1,5 @@
 """Non-maximum suppression."""
 
-import torch
 from torch import Tensor
 
 from .. import _C
@@ -82,17 +81,3 @@ def nms_padded(
     """
     limit = boxes.size(0) if max_output is None else max_output
     return _C.nms_padded(boxes, scores, idxs, iou_threshold, limit)
-
-
-# The size of the result depends on values: fake tensors need a fresh symbol, which only Python can
-# make. The checks are those of the kernels.
-@torch.library.register_fake("detops::nms")
-def _nms_fake(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    _C.check_nms(boxes, scores, None, iou_threshold)
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
-
-
-@torch.library.register_fake("detops::batched_nms")
-def _batched_nms_fake(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
-    _C.check_nms(boxes, scores, idxs, iou_threshold)
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

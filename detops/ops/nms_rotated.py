@@ -1,6 +1,5 @@
 """Non-maximum suppression of rotated boxes."""
 
-import torch
 from torch import Tensor
 
 from .. import _C
@@ -55,18 +54,3 @@ def batched_nms_rotated(
     if idxs.is_floating_point():
         idxs = as_labels(idxs)
     return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold)
-
-
-# As for nms: see there.
-@torch.library.register_fake("detops::nms_rotated")
-def _nms_rotated_fake(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    _C.check_nms(boxes, scores, None, iou_threshold, 5)
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
-
-
-@torch.library.register_fake("detops::batched_nms_rotated")
-def _batched_nms_rotated_fake(
-    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
-) -> Tensor:
-    _C.check_nms(boxes, scores, idxs, iou_threshold, 5)
-    return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)

@@ -4,13 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ._linear_pooling import LinearPoolingFunction
+from ..registration import derivative
+from ._linear_pooling import LinearPoolingFunction, linear_pooling
 from ._shared import PoolingModule, as_pair, as_rois
 
 _OPS = (
     torch.ops.detops.roi_align_forward.default,
     torch.ops.detops.roi_align_backward.default,
 )
+
+
+derivative("roi_align", linear_pooling(_OPS))
 
 
 @torch.fx.wrap

@@ -6,6 +6,7 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ..registration import derivative
 from ._shared import (
     Function,
     PoolingModule,
@@ -117,6 +118,9 @@ class RoIPoolBackwardFunction(Function):
         size = (batch * images, *size[1:])
         spread = RoIPoolBackwardFunction.run(grad, boxes, argmax, pooling, size)
         return unfold(spread, batch), 0
+
+
+derivative("roi_pool", lambda input, boxes, *pooling: RoIPoolFunction.run(input, boxes, pooling)[0])
 
 
 @torch.fx.wrap

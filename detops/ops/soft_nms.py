@@ -1,6 +1,5 @@
 """Soft non-maximum suppression."""
 
-import torch
 from torch import Tensor
 
 from .. import _C
@@ -46,18 +45,3 @@ def soft_nms(
             ``min_score``, ``sigma`` not positive and finite, or an unknown method.
     """
     return _C.soft_nms(boxes, scores, iou_threshold, sigma, min_score, method)
-
-
-# As for nms: see there.
-@torch.library.register_fake("detops::soft_nms")
-def _soft_nms_fake(
-    boxes: Tensor,
-    scores: Tensor,
-    iou_threshold: float = 0.3,
-    sigma: float = 0.5,
-    min_score: float = 1e-3,
-    method: str = "linear",
-) -> tuple[Tensor, Tensor]:
-    _C.check_soft_nms(boxes, scores, iou_threshold, sigma, min_score, method)
-    count = torch.library.get_ctx().new_dynamic_size()
-    return boxes.new_empty(count, dtype=torch.int64), scores.new_empty(count)

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#include "dtype.h"
+
+#include <cstddef>
+
+namespace detops {
+
+bool is_float(ScalarType type) {
+  return type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
+         type == ScalarType::BFloat16;
+}
+
+bool is_integer(ScalarType type) {
+  return type == ScalarType::Long || type == ScalarType::Int || type == ScalarType::Short ||
+         type == ScalarType::Char || type == ScalarType::Byte;
+}
+
+bool is_discrete(ScalarType type) {
+  return is_integer(type) || type == ScalarType::Bool || type == ScalarType::UInt16 ||
+         type == ScalarType::UInt32 || type == ScalarType::UInt64;
+}
+
+const char* dtype_name(ScalarType type) {
+  // clang-format off
+  constexpr const char* kNames[] = {
+      "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+      "complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16",
+      "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16",
+      "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz",
+      "uint16", "uint32", "uint64",
+      "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7",
+      "int1", "int2", "int3", "int4", "int5", "int6", "int7",
+      "float8_e8m0fnu", "float4_e2m1fn_x2"};
+  // clang-format on
+  const auto code = static_cast<size_t>(type);
+  return code < sizeof kNames / sizeof *kNames ? kNames[code] : "a dtype unknown to it";
+}
+
+ScalarType wide_type(ScalarType type) {
+  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+ScalarType promoted_type(ScalarType a, ScalarType b) {
+  if (a == b) return a;
+  if (a == ScalarType::Double || b == ScalarType::Double) return ScalarType::Double;
+  return ScalarType::Float;  // of two halves, or of one with float32
+}
+
+}  // namespace detops

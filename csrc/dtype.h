@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <torch/headeronly/core/ScalarType.h>
+
+// The dtypes that ops take are lists: whatever else PyTorch has, or will have, is refused.
+namespace detops {
+
+using torch::headeronly::ScalarType;
+
+bool is_float(ScalarType type);     // float32, float64, float16, bfloat16
+bool is_integer(ScalarType type);   // to compute with: int64, int32, int16, int8, uint8
+bool is_discrete(ScalarType type);  // to compare: any integer, and bool
+
+// "float32", as Python writes it.
+const char* dtype_name(ScalarType type);
+
+// float32 at least.
+ScalarType wide_type(ScalarType type);
+// Of two floating ones.
+ScalarType promoted_type(ScalarType a, ScalarType b);
+
+}  // namespace detops

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Other packages' own names and conventions for what the ops do."""

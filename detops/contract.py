@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""The contracts of csrc/ops.contract, for fake tensors.
+
+The grammar is explained there. Calls are checked in C++, by csrc/contract.cpp; what is checked here
+are tensors without memory, whose sizes may be symbols and stay so. Both raise the same errors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from .contract_call import (
+    FLOAT as FLOAT,
+)
+from .contract_call import (
+    INTEGER as INTEGER,
+)
+from .contract_call import (
+    MOST_SIZE as MOST_SIZE,
+)
+from .contract_call import (
+    Call,
+    check_dense,
+    compiled,
+    dimensions_of,
+    shown,
+)
+from .contract_call import (
+    dtype_name as dtype_name,
+)
+
+Check = Callable[[Call], None]
+
+
+def _rule(argument: str, text: str) -> Check:
+    """`name: at least 1` and the like."""
+    words = re.split(r", | or ", text)
+    bound = [int(n) for n in re.findall(r"-?\d+", text)]
+    holds: Callable[[Any], Any]
+    if text == "a number":
+        holds = lambda x: not math.isnan(x)  # noqa: E731
+    elif text == "finite":
+        holds = math.isfinite
+    elif text == "positive":
+        text, holds = "positive and finite", lambda x: math.isfinite(x) and x > 0
+    elif text.startswith("at least "):
+        holds = lambda x: x >= bound[0]  # noqa: E731
+    elif text.startswith("at most "):
+        holds = lambda x: x <= bound[0]  # noqa: E731
+    elif text.startswith("in ["):
+        holds = lambda x: bound[0] <= x <= bound[1]  # noqa: E731
+    else:
+        holds = words.__contains__
+
+    def check(call: Call) -> None:
+        value = call.arguments[argument]
+        for x in value if isinstance(value, (list, tuple)) else [value]:
+            call.require(holds(x), lambda: f"{argument} must be {text}, got {shown(value)}")
+
+    return check
+
+
+def _tensor(argument: str, text: str) -> Check:
+    """`name: float [N, 4]`."""
+    match = re.fullmatch(r"([\w ]+) \[(.*)\]( or on the CPU)?", text)
+    assert match is not None, text
+    dtype, dimensions, anywhere = match[1], dimensions_of(match[2]), bool(match[3])
+
+    def check(call: Call) -> None:
+        x = call.arguments[argument]
+        for each in [x] if isinstance(x, Tensor) else x or []:
+            call.shape(argument, each, dimensions)
+            call.dtype(argument, each, dtype)
+            if not isinstance(x, Tensor):
+                call.same_dtype(argument, each, x[0])
+            call.device(argument, each, anywhere)
+
+    return check
+
+
+def _requirement(text: str) -> Check:
+    """`expression | message`."""
+    condition, message = text.split(" | ", 1)
+    # `and` would ask a symbol for its truth; two requirements do not.
+    codes = [compiled(part) for part in condition.split(" and ")]
+    pieces = re.split(r"\{([^}]*)\}", message)
+    holes = [compiled(hole) for hole in pieces[1::2]]
+
+    def told(call: Call) -> str:
+        values = [shown(call.value(hole)) for hole in holes]
+        return "".join(a + b for a, b in zip(pieces[::2], [*values, ""], strict=True))
+
+    def check(call: Call) -> None:
+        for code in codes:
+            call.require(call.value(code), lambda: told(call))
+
+    return check
+
+
+def _name(text: str) -> Check:
+    """`name = expression`."""
+    name, expression = text.split(" = ", 1)
+    code = compiled(expression)
+
+    def check(call: Call) -> None:
+        call.sizes[name] = call.value(code)
+
+    return check
+
+
+class OutputLine:
+    """`-> float [N, 4] like x if wanted`."""
+
+    def __init__(self, text: str) -> None:
+        match = re.fullmatch(
+            r"([\w ]+) \[((?:[^\[\]]|\[[^\]]*\])*)\](?: like (\w+))?(?: for (\w+))?"
+            r"(?: if (.+?)(?: else (\w+))?)?",
+            text,
+        )
+        assert match is not None, text
+        self.dtype, self.like, self.otherwise = match[1], match[3], match[6]
+        self.dimensions = dimensions_of(match[2])
+        self.repeated = compiled(match[4]) if match[4] else None
+        self.wanted = compiled(match[5]) if match[5] else None
+
+    def make(self, call: Call, by_values: Callable[[], Any]) -> list[Tensor]:
+        """The output, or several."""
+        if self.repeated:
+            return [self._one(call, by_values, i=i) for i in range(int(call.value(self.repeated)))]
+        return [self._one(call, by_values)]
+
+    def _one(self, call: Call, by_values: Callable[[], Any], **names: int) -> Tensor:
+        first = call.tensors()[0]
+        wanted = self.wanted is None or call.value(self.wanted)
+        if not wanted and not self.otherwise:
+            return torch.empty(0, dtype=call.dtype_of(self.dtype), device=first.device)
+        call.sizes.update(names)
+        shape: list[Any] = []
+        for d in self.dimensions:
+            if d.size == "...":
+                shape += call.many or ()
+            elif d.size == "?":
+                shape.append(by_values())
+            elif d.size not in call.missing:
+                assert d.code is not None
+                shape.append(call.value(d.code))
+        layout = torch.contiguous_format
+        if self.like:
+            like = call.arguments[self.like]
+            layout = suggest_memory_format(like if isinstance(like, Tensor) else like[0])
+        dtype = call.dtype_of(self.dtype if wanted else self.otherwise)
+        return torch.empty(shape, dtype=dtype, device=first.device, memory_format=layout)
+
+
+@dataclass
+class Contract:
+    """The contract of one op."""
+
+    schema: str
+    op: str
+    name: str
+    arguments: list[str]
+    tensors: list[str]  # the arguments that are a Tensor, not optional
+    sizes: list[str]  # the arguments that are SymInt, or several
+    returns: int  # -1 for a list
+    checks: list[Check] = field(default_factory=list)
+    outputs: list[OutputLine] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)  # by a word, other names
+
+    def read(self, line: str) -> None:
+        """Adds a line."""
+        if line.startswith("called "):
+            name, _, word = line[7:].partition(" for ")
+            self.name = self.name if self.names else name
+            if word:
+                self.names[word] = name
+        elif line.startswith("-> "):
+            self.outputs.append(OutputLine(line[3:]))
+        elif " | " in line:
+            self.checks.append(_requirement(line))
+        elif match := re.match(r"(\w+): (.*)", line):
+            argument, text = match.groups()
+            if argument in self.arguments:
+                make = _tensor if " [" in text and not text.startswith("in [") else _rule
+                check = make(argument, text)
+
+                def unless_missing(call: Call) -> None:
+                    if call.arguments[argument] is not None:
+                        check(call)
+
+                self.checks.append(unless_missing)
+        else:
+            self.checks.append(_name(line))
+
+    def check_dense(self, arguments: dict[str, Any]) -> None:
+        """Refuses what no op takes; see :func:`check_dense`."""
+        for name in self.tensors:
+            if name in arguments:
+                check_dense(self.name, name, arguments[name])
+
+    def check(self, arguments: dict[str, Any]) -> Call:
+        """Raises what a call with these arguments would raise.
+
+        Raises:
+            RuntimeError: an argument is not what the contract says.
+        """
+        words = [value for value in arguments.values() if isinstance(value, str)]
+        named = [self.names[word] for word in words if word in self.names]
+        call = Call(named[0] if named else self.name, arguments)
+        self.check_dense(arguments)
+        for name in self.sizes:
+            value = arguments[name]
+            for size in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(size, int):  # a bound on a symbol would bound an exported program
+                    call.require(
+                        size <= MOST_SIZE,
+                        lambda: f"{name} must be at most {MOST_SIZE}, got {shown(value)}",  # noqa: B023
+                    )
+        for check in self.checks:
+            check(call)
+        return call
+
+    def fake(self, *args: Any, **kwargs: Any) -> Any:
+        """What the op gives for tensors without memory."""
+        formals = getattr(torch.ops.detops, self.op).default._schema.arguments
+        arguments = {f.name: f.default_value for f in formals if f.has_default_value()}
+        arguments |= dict(zip(self.arguments, args, strict=False)) | kwargs
+        call = self.check({f.name: arguments.get(f.name) for f in formals})
+        found: list[Any] = []  # one symbol for all outputs of a call
+
+        def by_values() -> Any:
+            if not found:
+                found.append(torch.library.get_ctx().new_dynamic_size())
+            return found[0]
+
+        outputs = [x for line in self.outputs for x in line.make(call, by_values)]
+        if self.returns == -1:
+            return outputs
+        return outputs[0] if self.returns == 1 else tuple(outputs[: self.returns])
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+
+
+def read(text: str) -> dict[str, Contract]:
+    """All contracts of a text as ops.contract is, by op."""
+    contracts: dict[str, Contract] = {}
+    groups: dict[str, list[str]] = {}
+    current: list[Contract] = []
+    group: list[str] | None = None
+    below = False
+    for line in _lines(text):
+        if not line.startswith(" "):
+            current = [] if below else current
+            below, group = False, None
+            if line.startswith("group "):
+                group = groups.setdefault(line[6:], [])
+                continue
+            op, formals, result = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", line).groups()  # type: ignore[union-attr]
+            typed = [f.split("=")[0].split() for f in re.split(r", (?![^\[]*\])", formals) if f]
+            returns = (
+                -1 if result.endswith("[]") else len([r for r in result.split(",") if r != "()"])
+            )
+            sizes = [words[-1] for words in typed if words[0].startswith("SymInt")]
+            tensors = [words[-1] for words in typed if re.fullmatch(r"Tensor(\(.*\))?", words[0])]
+            contract = Contract(
+                line, op, op, [words[-1] for words in typed], tensors, sizes, returns
+            )
+            contracts[op] = contract
+            current.append(contract)
+            continue
+        below = True
+        line = line.strip()
+        lines = groups[line[4:]] if line.startswith("use ") else [line]
+        for each in lines:
+            if group is not None:
+                group.append(each)
+            for contract in current:
+                contract.read(each)
+    for op, contract in contracts.items():
+        if contract.name == op and op.removesuffix("_forward") in contracts:
+            contract.name = op.removesuffix("_forward")
+    return contracts

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""One call of an op as its contract sees it: shapes, dtypes, devices, and what names stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOAT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+DISCRETE = (*INTEGER, torch.bool, torch.uint16, torch.uint32, torch.uint64)
+# What a class of dtypes holds, and how a message calls it.
+CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
+    "float": (FLOAT.__contains__, "float32, float64, float16 or bfloat16"),
+    "integer": (INTEGER.__contains__, "int64, int32, int16, int8 or uint8"),
+    "numbers": (
+        (*FLOAT, *INTEGER).__contains__,
+        "float32, float64, float16 or bfloat16, or int64, int32, int16, int8 or uint8",
+    ),
+    "discrete": (DISCRETE.__contains__, "integers or bool"),
+    "real": (
+        (*FLOAT, *DISCRETE).__contains__,
+        "bool, an integer or float32, float64, float16 or bfloat16",
+    ),
+    "mask": ((torch.bool, torch.uint8).__contains__, "bool or uint8"),
+    "any": (lambda dtype: True, ""),
+}
+MOST_SIZE = 2**31 - 1
+
+
+def compiled(text: str) -> CodeType:
+    """An expression, ready to be evaluated."""
+    return compile(text.strip(), "ops.contract", "eval")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size in the shape of a tensor: see ops.contract."""
+
+    size: str
+    code: CodeType | None
+    least: int
+    optional: bool
+
+
+def dimensions_of(text: str) -> list[Dimension]:
+    """The sizes between the brackets of a shape."""
+    found = []
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
+        size, _, least = part.strip().partition(" >= ")
+        optional = size.endswith("?") and size != "?"
+        size = size.removesuffix("?") if optional else size
+        code = None if size in ("...", "_", "?") else compiled(size)
+        found.append(Dimension(size, code, int(least or 0), optional))
+    return found
+
+
+class Call:
+    """One call of an op: its arguments, and what names stand for."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.sizes: dict[str, Any] = {}
+        self.missing: set[str] = set()
+        self.many: tuple[Any, ...] | None = None
+        self.first: tuple[str, Tensor] | None = None
+        self.too_small = False  # a size: messages tell the bounds
+        self.functions = {
+            "len": lambda x: len(x),
+            "size": lambda x, d: x.size(d),
+            "count": lambda x: x.numel(),
+        }
+
+    def value(self, code: CodeType) -> Any:
+        """What an expression comes to."""
+        names = {**self.functions, **self.arguments, **self.sizes}
+        return eval(code, {"__builtins__": {}, "given": lambda x: x is not None}, names)
+
+    def require(self, condition: Any, message: Callable[[], str]) -> None:
+        """Raises where the condition does not hold; a condition on symbols is kept for later."""
+        if isinstance(condition, bool) and condition:
+            return
+        torch._check(condition, lambda: f"detops.{self.name}: {message()}")
+
+    def expected(self, dimensions: list[Dimension], known: dict[str, Any]) -> str:
+        """A shape with what is known of it as numbers."""
+
+        def pattern(all_of_them: bool) -> str:
+            sizes: list[str] = []
+            for d in dimensions:
+                if d.optional and not all_of_them or d.size in self.missing:
+                    continue
+                if d.size == "..." and d.size in known:
+                    sizes += map(str, self.many or ())
+                elif d.size in known:
+                    sizes.append(str(known[d.size]))
+                elif d.code is None or d.size.isidentifier() and d.size not in self.arguments:
+                    bound = f" >= {d.least}" if d.least and self.too_small else ""
+                    sizes.append(d.size + bound)
+                else:
+                    sizes.append(str(self.value(d.code)))
+            return f"[{', '.join(sizes)}]"
+
+        whole, some = pattern(True), pattern(False)
+        return whole if whole == some else f"{some} or {whole}"
+
+    def shape(self, name: str, x: Tensor, dimensions: list[Dimension]) -> None:
+        """Checks a tensor's shape, and gives its sizes the names that they do not have yet."""
+        known = self.sizes | ({} if self.many is None else {"...": None})
+
+        def message() -> str:
+            return f"{name} must be {self.expected(dimensions, known)}, got {list(x.shape)}"
+
+        some = [d for d in dimensions if d.size != "..."]
+        missing = any(d.optional for d in dimensions) and x.dim() == len(some) - 1
+        free = len(some) < len(dimensions)
+        self.require(x.dim() >= len(some) if free else missing or x.dim() == len(some), message)
+        sizes = iter(x.shape)
+        for d in dimensions:
+            if d.size == "...":
+                found = tuple(next(sizes) for _ in range(x.dim() - len(some)))
+                self.require(self.many is None or len(found) == len(self.many), message)
+                for a, b in zip(found, self.many or found, strict=True):
+                    self.require(a == b, message)
+                self.many = self.many or found
+                continue
+            if d.optional and missing:
+                self.require(d.size not in self.sizes, message)
+                self.missing.add(d.size)
+                continue
+            self.require(d.size not in self.missing, message)
+            size = next(sizes)
+            if d.least:
+                self.too_small = isinstance(size, int) and size < d.least
+                self.require(size >= d.least, message)
+            if d.code is None:
+                continue
+            if d.size in self.sizes or d.size in self.arguments or not d.size.isidentifier():
+                self.require(size == self.value(d.code), message)
+            else:
+                self.sizes[d.size] = size
+
+    def dtype_of(self, text: str) -> torch.dtype:
+        """The dtype that `as x`, `wide x y` or `int64` is."""
+        how, *names = text.split()
+        if how not in ("as", "wide"):
+            return getattr(torch, how)
+        found = None
+        for name in names:
+            x = self.arguments.get(name)
+            if isinstance(x, (list, tuple)):
+                x = x[0]
+            dtype = self.tensors()[0].dtype if x is None else x.dtype
+            found = dtype if found is None else torch.promote_types(found, dtype)
+        assert found is not None
+        return torch.promote_types(found, torch.float32) if how == "wide" else found
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors among the arguments."""
+        found: list[Tensor] = []
+        for x in self.arguments.values():
+            found += [x] if isinstance(x, Tensor) else []
+            found += [y for y in x if isinstance(y, Tensor)] if isinstance(x, (list, tuple)) else []
+        return found
+
+    def dtype(self, name: str, x: Tensor, text: str) -> None:
+        """Checks a tensor's dtype."""
+        if text in CLASSES:
+            holds, words = CLASSES[text]
+            expected = f"be {words}"
+            right = holds(x.dtype)
+        else:
+            wanted = self.dtype_of(text)
+            right = x.dtype == wanted
+            expected = f"be {dtype_name(wanted)}"
+            if text.startswith("as "):
+                expected = f"have the dtype of {text[3:]} ({dtype_name(wanted)})"
+        self.require(right, lambda: f"{name} must {expected}, got {dtype_name(x.dtype)}")
+
+    def same_dtype(self, name: str, x: Tensor, first: Tensor) -> None:
+        """Checks that the tensors of a list share their dtype."""
+        shared, found = dtype_name(first.dtype), dtype_name(x.dtype)
+        self.require(
+            x.dtype == first.dtype, lambda: f"{name} must share one dtype ({shared}), got {found}"
+        )
+
+    def device(self, name: str, x: Tensor, on_cpu_too: bool) -> None:
+        """Checks that a tensor is where the first one is."""
+        if self.first is None:
+            self.first = name, x
+        first, other = self.first
+        or_on_cpu = " or on the CPU" if on_cpu_too else ""
+        self.require(
+            x.device == other.device or on_cpu_too and x.device.type == "cpu",
+            lambda: (
+                f"{name} must be on the device of {first} ({other.device}){or_on_cpu}, "
+                f"got {x.device}"
+            ),
+        )
+
+
+def check_dense(op: str, name: str, x: Any) -> None:
+    """Refuses what no op takes: None, and sparse, mkldnn, quantized and nested tensors.
+
+    Raises:
+        RuntimeError: it is one of these.
+    """
+    if x is None:
+        raise RuntimeError(f"detops.{op}: {name} must be a tensor, got None")
+    if x.layout != torch.strided:
+        raise RuntimeError(f"detops.{op}: {name} must be strided, got {x.layout}")
+    if x.is_nested or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantized"
+        raise RuntimeError(f"detops.{op}: {name} must not be {kind}")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def shown(value: Any) -> str:
+    """A value as messages write it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Tensor):
+        return str(list(value.shape))
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown, value))}]"
+    return str(value)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""The text of `_C.pyi`, made from the ops' schemas: ``python -m detops.stub > detops/_C.pyi``."""
+
+import re
+
+from .registration import CONTRACTS
+
+_HEAD = '''"""The compiled module. Every op is the object ``torch.ops.detops.<name>``.
+
+Made by ``make stub`` from csrc/ops.contract.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+contracts: str
+cuda_version: int | None
+emulated: bool
+
+def cpu_isa() -> str: ...
+def set_cpu_isa(name: str) -> None: ...
+'''
+_TYPES = {"Tensor": "Tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "bool"}
+_TYPES |= {"str": "str", "number": "float"}
+
+
+def _python_type(kind: str) -> str:
+    kind = re.sub(r"\([a-z]!?\)", "", kind)  # what is written, or shares memory
+    if kind.endswith("?"):
+        return f"{_python_type(kind[:-1])} | None"
+    if match := re.fullmatch(r"(\w+)\[\d*\]", kind):
+        return f"Sequence[{_TYPES[match[1]]}]"
+    return _TYPES[kind]
+
+
+def _python_default(text: str, kind: str) -> str:
+    if "[" in kind and "[" not in text:  # one number for all
+        return f"({', '.join([text] * int(re.findall(r'[0-9]+', kind)[0]))})"
+    return text.replace("'", '"')
+
+
+def stub() -> str:
+    """The stub as it should be."""
+    lines = [_HEAD]
+    for contract in CONTRACTS.values():
+        formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", contract.schema).groups()  # type: ignore[union-attr]
+        parameters = []
+        for formal in re.split(r", (?![^\[]*\])", formals):
+            kind, _, rest = formal.partition(" ")
+            name, _, default = rest.partition("=")
+            text = f"{name}: {_python_type(kind)}"
+            parameters.append(f"{text} = {_python_default(default, kind)}" if default else text)
+        kinds = [part.split()[0] for part in result.strip("()").split(", ") if part]
+        if result == "()":
+            returned = "None"
+        elif result.startswith("("):
+            returned = f"tuple[{', '.join(map(_python_type, kinds))}]"
+        elif result.endswith("[]"):
+            returned = f"list[{_TYPES[result[:-2]]}]"
+        else:
+            returned = _python_type(result)
+        body = "".join(f"    {parameter},\n" for parameter in parameters)
+        lines.append(f"def {contract.op}(\n{body}) -> {returned}: ...\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    print(stub(), end="")
