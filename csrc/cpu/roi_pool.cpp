@@ -223,7 +223,8 @@ template <typename T>
 void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
   using A = accumulate_t<T>;
   const bool channels_last = is_channels_last(maps);
-  const int64_t images = maps.size(0), channels = maps.size(1), pixels = maps.size(2) * maps.size(3);
+  const int64_t images = maps.size(0), channels = maps.size(1),
+                pixels = maps.size(2) * maps.size(3);
   constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
   const int64_t bins = grad.size(2) * grad.size(3), pooled = channels * bins;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
