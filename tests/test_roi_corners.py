@@ -367,7 +367,6 @@ print(peak_of(ours), peak_of(theirs))
         "'ps_roi_pool', 'backward', dtype='bfloat16', extent='whole'",
         "'roi_pool', 'backward', 'channels_last', 'bfloat16', channels=3, rois=4",
         "'roi_pool', 'backward', 'channels_last', 'bfloat16', channels=3, rois=1000",
-        "'roi_align', 'backward', channels=64, rois=1000, side=64",
     ],
 )
 def test_peak_of_memory(arguments):
