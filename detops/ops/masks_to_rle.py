@@ -3,13 +3,11 @@
 import ctypes
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import _C
 
 
-@torch.compiler.disable
 def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
     """Encodes masks in COCO's compressed run lengths, ready for ``json.dump``.
 
