@@ -228,12 +228,15 @@ class Contract:
             check(call)
         return call
 
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The arguments of a call by their names, with the defaults that it left out."""
+        formals = getattr(torch.ops.detops, self.op).default._schema.arguments
+        defaults = {formal.name: formal.default_value for formal in formals}
+        return defaults | dict(zip(self.arguments, args, strict=False)) | kwargs
+
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """What the op gives for tensors without memory."""
-        formals = getattr(torch.ops.detops, self.op).default._schema.arguments
-        arguments = {f.name: f.default_value for f in formals if f.has_default_value()}
-        arguments |= dict(zip(self.arguments, args, strict=False)) | kwargs
-        call = self.check({f.name: arguments.get(f.name) for f in formals})
+        call = self.check(self.bind(*args, **kwargs))
         found: list[Any] = []  # one symbol for all outputs of a call
 
         def by_values() -> Any:

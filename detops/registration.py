@@ -19,13 +19,7 @@ for _contract in CONTRACTS.values():
 
 def derivative(op: str, function: Callable[..., Any]) -> None:
     """Makes ``function`` what the op does above its kernels: an autograd function over raw ops."""
-    formals = getattr(torch.ops.detops, op).default._schema.arguments
-    defaults = [formal.default_value for formal in formals]
-
-    def complete(*args: Any) -> Any:  # the dispatcher leaves defaults out
-        return function(*args, *defaults[len(args) :])
-
-    implementation(op, "Autograd", complete)
+    implementation(op, "Autograd", function)
 
 
 def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
@@ -33,8 +27,9 @@ def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
     contract = CONTRACTS[op]
 
     def checked(*args: Any) -> Any:
-        contract.check_dense(dict(zip(contract.arguments, args, strict=False)))
-        return function(*args)
+        arguments = contract.bind(*args)
+        contract.check_dense(arguments)
+        return function(*arguments.values())
 
     _LIBRARY.impl(op, checked, key)
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import FLOAT, dtype_name
+from ..contract import MOST_SIZE, dtype_name
+from ..contract_call import CLASSES
 from ..registration import CONTRACTS, buffered
 
 _ops = torch.ops.detops
@@ -23,11 +24,9 @@ def _refuse(op: str, what: str) -> None:
 
 def _check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
     """A buffer has memory of its own: what is written to a negated view would be negated."""
-    if buffer.dtype not in FLOAT:
-        words = "float32, float64, float16 or bfloat16"
+    is_taken, words = CLASSES["float"]
+    if not is_taken(buffer.dtype):
         _refuse(op, f"{name} must be {words}, got {dtype_name(buffer.dtype)}")
-    if buffer.layout != torch.strided:
-        _refuse(op, f"{name} must be strided, got {buffer.layout}")
     if buffer.device != like.device:
         where = f"on the device of input ({like.device})"
         _refuse(op, f"{name} must be {where}, got {buffer.device}")
@@ -66,8 +65,8 @@ class _Window:
             dims = f"{input.dim()}, {offset.dim()} and {weight.dim()}"
             _refuse(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
         for groups in (self.groups, self.offset_groups):
-            if not 1 <= groups < 2**31:
-                _refuse(self.op, f"groups must be in [1, {2**31 - 1}], got {groups}")
+            if not 1 <= groups <= MOST_SIZE:
+                _refuse(self.op, f"groups must be in [1, {MOST_SIZE}], got {groups}")
         high, wide = self.kernel
         if tuple(weight.shape[2:]) != self.kernel:
             _refuse(

@@ -11,6 +11,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._prims_common import suggest_memory_format
 from torch.compiler import is_dynamo_compiling
 
+from ..contract import FLOAT
+
 
 class Function(torch.autograd.Function):
     """An op's derivative: ``forward``, ``setup_context``, ``backward`` and a rule for vmap.
@@ -117,12 +119,9 @@ def in_format(grad: Tensor, layout: Any) -> Tensor:
     return grad if memory_format(grad) == layout else grad.contiguous(memory_format=layout)
 
 
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
 def as_labels(idxs: Tensor) -> Tensor:
     """Integer labels that are equal where ``idxs`` are, which may be floating."""
-    if idxs.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+    if idxs.dtype in FLOAT:
         return torch.unique(idxs, return_inverse=True)[1]
     return idxs
 

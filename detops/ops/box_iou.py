@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import _C
-from ._shared import INTEGERS, Function
+from ..contract import INTEGER
+from ._shared import Function
 from .boxes import box_convert
 
 
@@ -68,7 +69,7 @@ def _overlap(
 
 
 def _overlap_of_integers(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str) -> Tensor:
-    exact = [x.to(torch.float64) if x.dtype in INTEGERS else x for x in (boxes1, boxes2)]
+    exact = [x.to(torch.float64) if x.dtype in INTEGER else x for x in (boxes1, boxes2)]
     if not all(x.is_floating_point() for x in exact):
         return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
     dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import _C
-from ._shared import INTEGERS, Function
+from ..contract import INTEGER
+from ._shared import Function
 
 
 class BoxIoULossFunction(Function):
@@ -43,9 +44,9 @@ class BoxIoULossFunction(Function):
 
 def _alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     """Floating boxes of one size. What cannot be made so is left for the op to refuse."""
-    if boxes1.dtype in INTEGERS:
+    if boxes1.dtype in INTEGER:
         boxes1 = boxes1.float()
-    if boxes2.dtype in INTEGERS:
+    if boxes2.dtype in INTEGER:
         boxes2 = boxes2.float()
     if boxes1.shape[-1:] != boxes2.shape[-1:]:
         return boxes1, boxes2
