@@ -230,7 +230,7 @@ class Check final : public Scope {
     const int argument = given(type.argument) ? type.argument : 0;
     ScalarType found = arguments_[argument].tensors[0].dtype;
     if (type.other >= 0) found = promoted_type(found, arguments_[type.other].tensors[0].dtype);
-    return type.kind == Type::Kind::kWide ? wide_type(found) : found;
+    return type.kind == Type::Kind::kWide ? compute_type(found) : found;
   }
 
   bool type_holds(const Type& type, ScalarType got) const {

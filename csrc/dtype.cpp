@@ -36,7 +36,7 @@ const char* dtype_name(ScalarType type) {
   return code < sizeof kNames / sizeof *kNames ? kNames[code] : "a dtype unknown to it";
 }
 
-ScalarType wide_type(ScalarType type) {
+ScalarType compute_type(ScalarType type) {
   return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 

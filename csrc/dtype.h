@@ -15,8 +15,8 @@ bool is_discrete(ScalarType type);  // to compare: any integer, and bool
 // "float32", as Python writes it.
 const char* dtype_name(ScalarType type);
 
-// float32 at least.
-ScalarType wide_type(ScalarType type);
+// The dtype that coordinates are computed in: float32 at least.
+ScalarType compute_type(ScalarType type);
 // Of two floating ones.
 ScalarType promoted_type(ScalarType a, ScalarType b);
 

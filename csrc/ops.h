@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "contract.h"
+#include "masks_to_rle.h"
 #include "math/decay.h"
 #include "math/overlap.h"
 
@@ -32,18 +33,17 @@ constexpr int64_t kMaxLevels = 16;
 
 namespace cpu {
 
+using detops::masks_to_rle;  // on the host, whatever the device
 #include "ops.inl"
 
 }  // namespace cpu
 
 namespace cuda {
 
+using detops::masks_to_rle;
 #include "ops.inl"
 
 }  // namespace cuda
-
-// The dtype that coordinates are computed in: never below float32.
-inline at::ScalarType compute_type(at::ScalarType type) { return wide_type(type); }
 
 // The tensor itself where it has that type: `to` alone would ask the dispatcher.
 inline Tensor as_type(const Tensor& t, at::ScalarType type) {

@@ -204,7 +204,7 @@ struct Structured<op, function> {
     const Argument arguments[] = {std::get<in>(values).argument(Place{contract, in}, facts[in])...};
     std::vector<Output> described;
     contract.check(arguments, described);
-    const c10::Device device = first_device(stack, base);
+    const c10::Device device = first_device(arguments);
     const c10::OptionalDeviceGuard guard(device);
     std::vector<Tensor> outputs;
     outputs.reserve(described.size());
@@ -225,10 +225,11 @@ struct Structured<op, function> {
     }
   }
 
-  static c10::Device first_device(const Stack& stack, size_t base) {
-    for (size_t i = base; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) return stack[i].toTensor().device();
-      if (stack[i].isTensorList()) return stack[i].toTensorVector().at(0).device();
+  static c10::Device first_device(const Argument (&arguments)[kInputs]) {
+    for (const Argument& a : arguments) {
+      if (a.kind != Argument::Kind::kTensors || a.size == 0) continue;
+      const auto type = static_cast<c10::DeviceType>(a.tensors[0].device);
+      return {type, static_cast<c10::DeviceIndex>(a.tensors[0].index)};
     }
     return c10::kCPU;
   }

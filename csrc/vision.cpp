@@ -11,7 +11,6 @@
 #endif
 
 #include "cpu/kernels/isa.h"
-#include "masks_to_rle.h"
 #include "ops.h"
 #include "structured.h"
 
@@ -73,6 +72,7 @@ namespace {
   op(sigmoid_focal_loss_sum, sigmoid_focal_loss_sum) \
   op(sigmoid_focal_loss_backward, sigmoid_focal_loss_backward) \
   op(masks_to_boxes, masks_to_boxes) \
+  op(masks_to_rle, masks_to_rle) \
   op(paste_masks_in_image, paste_masks_in_image) \
   op(axpy, axpy_forward) \
   op(axpy_forward, axpy_forward) \
@@ -98,7 +98,6 @@ namespace name_of {
 
 #define DETOPS_NAME_OF(op, function) constexpr char op[] = #op;
 DETOPS_OPS(DETOPS_NAME_OF)
-constexpr char masks_to_rle[] = "masks_to_rle";
 
 }  // namespace name_of
 
@@ -110,20 +109,14 @@ void impl(torch::Library& m) {
 
 constexpr struct {
   std::string_view op, function;
-} kOps[] = {DETOPS_OPS(DETOPS_NAMES){"masks_to_rle", "masks_to_rle"}};
+} kOps[] = {DETOPS_OPS(DETOPS_NAMES)};
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(detops, CPU, m) {
-  DETOPS_OPS(DETOPS_CPU)
-  impl<name_of::masks_to_rle, &detops::masks_to_rle>(m);
-}
+TORCH_LIBRARY_IMPL(detops, CPU, m) { DETOPS_OPS(DETOPS_CPU); }
 
 #ifdef WITH_CUDA
-TORCH_LIBRARY_IMPL(detops, CUDA, m) {
-  DETOPS_OPS(DETOPS_CUDA)
-  impl<name_of::masks_to_rle, &detops::masks_to_rle>(m);
-}
+TORCH_LIBRARY_IMPL(detops, CUDA, m) { DETOPS_OPS(DETOPS_CUDA); }
 #else
 namespace {
 

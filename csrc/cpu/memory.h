@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "../ops.h"
 #include "element_type.h"
 
 #if defined(__linux__)
@@ -34,10 +35,7 @@ inline void expect_writes(const at::Tensor& fresh) {
 // x.contiguous(format). The gradient of a sum is one number, expanded: to write it down takes less
 // than a general copy, which takes longer than a small op.
 inline at::Tensor in_layout(const at::Tensor& x, at::MemoryFormat format) {
-  const auto strides = x.strides();
-  const bool one = x.numel() > 1 &&
-                   std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; });
-  if (!one) return x.contiguous(format);
+  if (x.numel() <= 1 || !is_constant(x)) return x.contiguous(format);
   at::Tensor copy = at::empty(x.sizes(), x.options(), format);
   with_element_type(x.scalar_type(), [&](auto element) {
     using T = decltype(element);
