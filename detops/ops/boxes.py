@@ -1,10 +1,11 @@
 """Small operations on boxes: compositions of ATen's."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..contract import FLOAT, INTEGER, MOST_SIZE
 from ..registration import CONTRACTS, composition
@@ -27,8 +28,10 @@ def _without_narrow_integers(boxes: Tensor) -> Tensor:
     return boxes.to(torch.int32) if narrow else boxes
 
 
-def _columns(boxes: Tensor, count: int = 4) -> list[Tensor]:
-    """Not ``unbind``, which asks for all sizes."""
+def _columns(boxes: Tensor, count: int = 4) -> Sequence[Tensor]:
+    """``unbind`` is one call, but asks for all sizes, which a traced tensor may not have yet."""
+    if type(boxes) is Tensor and not is_compiling():
+        return boxes.unbind(-1)
     return [boxes.select(-1, i) for i in range(count)]
 
 
@@ -39,25 +42,31 @@ def _stack(*columns: Tensor) -> Tensor:
 # Upright formats meet in xyxy.
 
 
+def _halves(boxes: Tensor) -> Sequence[Tensor]:
+    if type(boxes) is Tensor and not is_compiling():
+        return boxes.split(2, -1)
+    return boxes.narrow(-1, 0, 2), boxes.narrow(-1, 2, 2)
+
+
 def _xywh_to_xyxy(boxes: Tensor) -> Tensor:
-    x, y, w, h = _columns(boxes)
-    return _stack(x, y, x + w, y + h)
+    first, size = _halves(boxes)
+    return torch.cat((first, first + size), -1)
 
 
 def _xyxy_to_xywh(boxes: Tensor) -> Tensor:
-    x1, y1, x2, y2 = _columns(boxes)
-    return _stack(x1, y1, x2 - x1, y2 - y1)
+    first, last = _halves(boxes)
+    return torch.cat((first, last - first), -1)
 
 
 def _cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
-    cx, cy, w, h = _columns(boxes)
-    half_w, half_h = 0.5 * w, 0.5 * h
-    return _stack(cx - half_w, cy - half_h, cx + half_w, cy + half_h)
+    centre, size = _halves(boxes)
+    half = 0.5 * size
+    return torch.cat((centre - half, centre + half), -1)
 
 
 def _xyxy_to_cxcywh(boxes: Tensor) -> Tensor:
-    x1, y1, x2, y2 = _columns(boxes)
-    return _stack((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1)
+    first, last = _halves(boxes)
+    return torch.cat(((first + last) / 2, last - first), -1)
 
 
 # Rotated formats meet in xywhr: the first corner, the size, and the angle in degrees,
@@ -127,9 +136,10 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
     if fmt not in _UPRIGHT:
         raise ValueError(f"detops.box_area: fmt must be xyxy, xywh or cxcywh, got {fmt}")
     _check("box_area", boxes, 4, fmt=fmt)
-    if boxes.is_floating_point():  # products of half precision sides overflow from 256 pixels on
-        wide = boxes.to(torch.promote_types(boxes.dtype, torch.float32))
-    else:
+    wide = boxes
+    if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on
+        wide = boxes.float()
+    elif boxes.dtype not in FLOAT:
         wide = _without_narrow_integers(boxes)
     a, b, c, d = _columns(wide)
     return (c - a) * (d - b) if fmt == "xyxy" else c * d
@@ -192,8 +202,9 @@ def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
     # A side of an image that integer boxes cannot express is beyond all of them.
     most = torch.iinfo(boxes.dtype).max if boxes.dtype in INTEGER else MOST_SIZE
     high, wide = (min(size, most, MOST_SIZE) for size in (height, width))
-    x1, y1, x2, y2 = _columns(boxes)
-    return _stack(x1.clamp(0, wide), y1.clamp(0, high), x2.clamp(0, wide), y2.clamp(0, high))
+    # Of x and of y: two calls of each, where four columns would take twice as many.
+    x, y = boxes[..., 0::2], boxes[..., 1::2]
+    return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
 
 
 def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
