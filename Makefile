@@ -4,8 +4,11 @@
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
-# make stub    detops/_C.pyi, from the contracts
-# make wheel   a wheel for this Python, PyTorch and CUDA, in dist/
+# make stub    detops/_C.pyi, from the contracts; make header: the C++ functions
+# make wheel   dist/: one wheel for every Python in PYTHONS and every PyTorch, with CUDA kernels for
+#              ARCHS if there is a toolkit (CUDA=0 without), and the demonstration's files
+# make symbols what the libraries in that wheel ask of PyTorch and the system
+# make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
@@ -16,16 +19,24 @@ VENV ?= .venv
 ARCHS ?= 9.0
 MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN := $(abspath $(VENV))/bin
+CUDA ?= $(if $(or $(CUDA_HOME),$(wildcard /usr/local/cuda/bin/nvcc),$(shell command -v nvcc)),1,0)
+# Those on PATH that run and have their headers; PYTHONS="/opt/a/bin/python3.12 ..." for others.
+IF_HEADERS = import os, sys, sysconfig as s; \
+	os.path.exists(s.get_path('include') + '/Python.h') and print(sys.executable)
+PYTHONS ?= $(shell for v in 10 11 12 13 14; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
+# Python, torch, torchvision: the oldest, that of GPU machines, the newest.
+WHEEL_CHECKS ?= 3.10/2.10.0/0.25.0 3.11/2.11.0/0.26.0 3.13/2.15.0/0.29.2
 CSRC := $(shell find csrc -type f)
 TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
-FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/*))
+FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
+WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick lint format bench docs stub wheel cuda-build gpu-check sanitize emulate cross-check clean
+.PHONY: demo test test-quick lint format bench docs stub header wheel symbols wheel-check cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -58,8 +69,29 @@ stub: $(VENV)/.built
 	$(BIN)/ruff format --quiet build/_C.pyi
 	mv build/_C.pyi detops/_C.pyi
 
+header: $(VENV)/.built
+	$(BIN)/python -m detops.header > build/ops.h
+	$(BIN)/clang-format -i build/ops.h
+	mv build/ops.h detops/include/detops/ops.h
+
+# auditwheel looks at the files and gives the wheel its name; PyTorch brings its own libraries.
 wheel: $(VENV)/.dependencies
-	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+	test -n "$(strip $(PYTHONS))" || { echo "no Python with headers found: set PYTHONS" >&2; exit 1; }
+	@echo "detops._C for: $(PYTHONS)"
+	@echo "CUDA kernels: $(or $(DETOPS_CUDA_LIBRARY),$(if $(filter 1,$(CUDA)),$(ARCHS),none))"
+	rm -rf build/lib.* build/bdist.* build/wheel dist
+	DETOPS_PYTHONS="$(PYTHONS)" FORCE_CUDA=$(CUDA) TORCH_CUDA_ARCH_LIST="$(ARCHS)" \
+		MAX_JOBS=$(MAX_JOBS) $(WHEEL) --wheel-dir build/wheel .
+	PATH="$(BIN):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_x86_64 --only-plat \
+		--exclude 'libtorch*.so' --wheel-dir dist build/wheel/detops-*.whl
+	$(WHEEL) --wheel-dir dist ./demo
+	$(BIN)/twine check --strict dist/*.whl
+
+symbols: $(VENV)/.dependencies
+	$(BIN)/python release/symbols.py dist/detops-*.whl
+
+wheel-check:
+	for check in $(WHEEL_CHECKS); do release/check_wheel.sh $$(echo $$check | tr / ' ') || exit 1; done
 
 cuda-build: $(VENV)/.dependencies
 	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="$(ARCHS)" MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet \
@@ -83,18 +115,25 @@ sanitize: $(VENV)/.dependencies
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests
 
-# Twice: blocks and their threads in order, and backwards.
+# Twice: blocks and their threads in order, and backwards. TESTS=kernels leaves out what looks at the
+# detector, its data and its commands: kernels run there as they do elsewhere, slowly.
+NO_KERNELS = annotations bench checkpoint class_map cli command compile_detectors config% data% \
+	detect% distributed docs% engine evaluate examples family_networks fine_tuning gpu_check \
+	help_examples images modeling% package patch_detectors shapes tiling train% transforms weights%
+KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
+	$(wildcard tests/test_*.py))
+emulate: EMULATED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
 	for order in forwards backwards; do (cd build/emulation/lib && DETOPS_EMULATION=$$order \
-		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests) || exit 1; done
+		$(PYTEST) -p no:cacheprovider $(EMULATED)) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
 	mkdir -p build/cross
-	for file in csrc/cpu/*.cpp csrc/cpu/kernels/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
-	$(CROSS_CXX) -O2 -static tests/cross/*.cpp csrc/cpu/kernels/*.cpp -o build/cross/kernels
+	for file in csrc/cpu/*/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
+	$(CROSS_CXX) -O2 -static tests/cross/*.cpp csrc/cpu/*/*_kernels.cpp csrc/cpu/simd/isa.cpp -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt
@@ -109,4 +148,4 @@ $(VENV)/.built: $(VENV)/.dependencies setup.py pyproject.toml $(CSRC)
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info detops/_C*.so detops/_build.py $(VENV)/.built
+	rm -rf build dist *.egg-info detops/_C*.so detops/lib*.so $(VENV)/.built

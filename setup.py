@@ -1,42 +1,63 @@
-"""Builds detops._C.
+"""Builds the libraries of the ops, libdetops and libdetops_cuda, and detops._C.
 
-FORCE_CUDA=1 builds the CUDA half without a GPU, DEBUG=1 for a debugger, SANITIZE=1 with checks of
-every memory access and of undefined behaviour. EMULATE_CUDA=1 is for tests: the CUDA kernels run on
-the CPU, in place of the CPU's own.
+The libraries use PyTorch's stable ABI, so they serve every version from 2.10 on, whichever they are
+compiled with; _C knows no PyTorch at all. FORCE_CUDA=1 builds the CUDA half without a GPU, and 0
+leaves it out where there is one. DEBUG=1 is for a debugger, SANITIZE=1 checks every memory access
+and undefined behaviour. EMULATE_CUDA=1 is for tests: the CUDA kernels run on the CPU, in place of
+the CPU's own.
+
+DETOPS_PYTHONS="python3.10 python3.13" is for `make wheel`: one wheel for each of these versions of
+Python, and for systems from glibc 2.28 on. DETOPS_CUDA_LIBRARY is a libdetops_cuda.so that is built
+already and goes in as it is.
 """
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
-
+try:
+    from setuptools import Extension, setup
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError as error:
+    sys.exit(f"detops builds with setuptools 77 or newer: pip install -U setuptools ({error})")
+try:
+    import pybind11
+except ImportError:
+    sys.exit("detops builds with pybind11, and found none: pip install pybind11")
 try:
     import torch
-    from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
+    from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, include_paths, library_paths
 except ImportError as error:
     sys.exit(
-        "detops builds against the PyTorch that is installed, and found none.\n"
-        "Install it first, then build without isolation:\n"
-        "    pip install torch ninja setuptools wheel\n"
-        f"    pip install --no-build-isolation .\n({error})"
+        "detops builds with the headers of an installed PyTorch, and found none: install torch "
+        f"2.10 or newer, or build without --no-build-isolation ({error})"
     )
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 WERROR = os.environ.get("DETOPS_WERROR", "0") == "1"
 SANITIZE = os.environ.get("SANITIZE", "0") == "1"
-FORCE_CUDA = os.environ.get("FORCE_CUDA", "0") == "1"
+FORCE_CUDA = os.environ.get("FORCE_CUDA") == "1"
 EMULATE_CUDA = os.environ.get("EMULATE_CUDA", "0") == "1"
-WITH_CUDA = CUDA_HOME is not None and (torch.cuda.is_available() or FORCE_CUDA) and not EMULATE_CUDA
+PYTHONS = os.environ.get("DETOPS_PYTHONS", "").split()
+REPOSITORY = os.environ.get("DETOPS_REPOSITORY", "")  # its address, for the page on an index
+CUDA_LIBRARY = os.environ.get("DETOPS_CUDA_LIBRARY", "")
+GPU = torch.cuda.is_available() and os.environ.get("FORCE_CUDA") != "0"
+WITH_CUDA = CUDA_HOME is not None and (GPU or FORCE_CUDA) and not (EMULATE_CUDA or CUDA_LIBRARY)
 if FORCE_CUDA and CUDA_HOME is None:
-    sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc.")
+    sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc")
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
+    sys.exit(f"detops needs torch 2.10 or newer to build, found {torch.__version__}")
+if GPU and CUDA_HOME is None:
+    print("detops: no CUDA toolkit (CUDA_HOME or nvcc): the CPU's half alone", file=sys.stderr)
 COMPILER = os.environ.get("CXX", "c++").split()[0]
 if shutil.which(COMPILER) is None:
     sys.exit(
-        f"detops is compiled when it is installed, and found no C++ compiler ({COMPILER!r}).\n"
-        "Install one, for example with: apt install g++, or set CXX."
+        f"detops is compiled when it is installed, and found no C++ compiler ({COMPILER!r}): "
+        "install one, for example with apt install g++, or set CXX"
     )
 
 
@@ -48,8 +69,7 @@ def sources(*patterns: str) -> list[str]:
 
 
 # Contraction into fused multiply-adds would make NMS decisions depend on the instruction set.
-# Without -fopenmp, at::parallel_for is silently serial.
-cxx = ["-std=c++17", "-ffp-contract=off", "-fopenmp", "-fvisibility=hidden"]
+cxx = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden"]
 # GCC warns about its own AVX-512 header, and PyTorch's headers leave parameters unused.
 cxx += ["-Wno-maybe-uninitialized", "-Wno-unused-parameter"]
 cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
@@ -62,56 +82,187 @@ nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-la
 nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
 nvcc += ["-Werror", "all-warnings"] if WERROR else []
 
-options = {
-    "sources": sources("csrc/*.cpp", "csrc/*/*.cpp", "csrc/cpu/kernels/*.cpp"),
-    "extra_compile_args": {"cxx": cxx, "nvcc": nvcc},
-    "extra_link_args": ["-fopenmp", *checks] + ([] if DEBUG or SANITIZE else ["-s"]),
-    "depends": sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh"),
-    "define_macros": [],
-}
-if WITH_CUDA:
-    options["sources"] += sources("csrc/cuda/*.cu")
-    options["define_macros"] += [("WITH_CUDA", None)]
+LINK = [*checks, "-Wl,--version-script=release/exports.map"]
+DEFINED = [] if SANITIZE else ["-Wl,--no-undefined"]
+LINK += [] if DEBUG or SANITIZE else ["-s"]
+# On a system newer than the wheel promises, the older versions of symbols have to be asked for.
+GLIBC = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
+OLD_SYMBOLS = sources("release/old_symbols.cpp") if PYTHONS and GLIBC > (2, 28) else []
+OLD_SYMBOLS_CUDA = sources("release/old_symbols_cuda.cpp") if OLD_SYMBOLS else []
+
+
+def old_symbols(paths: list[str]) -> list[str]:
+    """The linker's options for the names that these files list."""
+    if not paths:
+        return []
+    text = "".join((ROOT / path).read_text() for path in paths)
+    wrapped = [f"-Wl,--wrap={n}" for n in re.findall(r"^OLD_SYMBOL\((\w+)", text, re.MULTILINE)]
+    # Libraries that a newer glibc keeps for their names alone.
+    return [*wrapped, "-Wl,--no-as-needed", "-l:libdl.so.2", "-l:libpthread.so.0", "-l:librt.so.1"]
+
+
+DEPENDS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
+DEPENDS += sources("detops/include/detops/*.h")
+OLDEST_TORCH = "0x020a000000000000"  # 2.10: what is younger, headers hide
+SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp", "csrc/deform/*.cpp")
+SHARED += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
+SHARED = sorted({*SHARED} - {"csrc/python.cpp", "csrc/library.cpp"})
+
+
+def library(name: str, paths: list[str], libraries: list[str], macros: list[str]) -> Extension:
+    """A library that PyTorch loads, without Python in it."""
+    old = OLD_SYMBOLS + (OLD_SYMBOLS_CUDA if "USE_CUDA" in macros else [])
+    return Extension(
+        f"detops.{name}",
+        sources=paths + old,
+        language="c++",
+        depends=DEPENDS,
+        include_dirs=include_paths("cuda" if "USE_CUDA" in macros else "cpu"),
+        library_dirs=library_paths("cuda" if "USE_CUDA" in macros else "cpu"),
+        libraries=libraries,
+        define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *((m, None) for m in macros)],
+        extra_compile_args={"cxx": cxx, "nvcc": nvcc},
+        extra_link_args=[
+            "-Wl,--as-needed",
+            f"-Wl,-soname,{name}.so",
+            *DEFINED,
+            *LINK,
+            *old_symbols(old),
+        ],
+    )
+
+
+cpu_sources = sorted({*sources("csrc/cpu/*/*.cpp")} - {*SHARED})
 if EMULATE_CUDA:
     # Under names that the C++ compiler gets; unchanged ones stay, and so do their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
     wrappers.mkdir(parents=True, exist_ok=True)
-    for path in map(Path, sources("csrc/cuda/*.cu")):
-        wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../{path.name}"\n'
-        if not wrapper.exists() or wrapper.read_text() != text:
+    for path in map(Path, sources("csrc/cuda/**/*.cu")):
+        wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../../../{path}"\n'
+        if path.stem != "library" and not (wrapper.exists() and wrapper.read_text() == text):
             wrapper.write_text(text)
-    not_needed = {*sources("csrc/cpu/**/*.cpp")} - {*sources("csrc/cpu/**/isa.cpp")}
-    options["sources"] = [path for path in options["sources"] if path not in not_needed]
-    options["sources"] += sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
-    options["define_macros"] += [("DETOPS_EMULATE_CUDA", None)]
-    options["include_dirs"] = [str(ROOT / "csrc/cuda/emulation")]
-if DEBUG:
-    options["define_macros"] += [("DETOPS_DEBUG", None)]
+    cpu_sources = sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
+extensions = [
+    library(
+        "libdetops",
+        [*SHARED, "csrc/library.cpp", *cpu_sources],
+        ["torch_cpu"],
+        ["DETOPS_EMULATE_CUDA"] * EMULATE_CUDA + ["DETOPS_DEBUG"] * DEBUG,
+    )
+]
+if WITH_CUDA:
+    extensions.append(
+        library(
+            "libdetops_cuda",
+            [*SHARED, *sources("csrc/cuda/**/*.cu")],
+            # The runtime comes along, so that PyTorch may have another.
+            ["torch_cuda", "torch_cpu", "cudart_static", "rt", "pthread", "dl"],
+            ["USE_CUDA"],
+        )
+    )
+# Last: it is linked against the first.
+extensions.append(
+    Extension(
+        "detops._C",
+        sources=["csrc/python.cpp", *OLD_SYMBOLS],
+        language="c++",
+        depends=DEPENDS,
+        include_dirs=[pybind11.get_include()],
+        extra_compile_args={"cxx": cxx},
+        extra_link_args=["-Wl,-rpath,$ORIGIN", *LINK, *old_symbols(OLD_SYMBOLS)],
+    )
+)
 
 
 class Build(BuildExtension):
-    """Records what the module was built for, so that a mismatch at import can be explained."""
+    """Names libraries as libraries, and compiles each on its own."""
 
     def finalize_options(self) -> None:
-        """Keeps the object files of an editable install, which would go to a temporary folder."""
+        """Keeps the object files in one folder: what an install compiled, a wheel need not."""
         super().finalize_options()
-        if self.editable_mode:
-            self.build_temp = str(ROOT / "build" / "editable")
+        if self.editable_mode or PYTHONS:
+            self.build_temp = str(ROOT / "build" / "objects")
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Without the tag of a Python version, where there is no Python in it."""
+        name = fullname.split(".")[-1]
+        if name.startswith("lib"):
+            return str(Path(*fullname.split(".")[:-1], f"{name}.so"))
+        return str(super().get_ext_filename(fullname))
+
+    def build_extension(self, ext: Extension) -> None:
+        """Into a folder for its objects: two libraries compile some files in two ways."""
+        shared, self.build_temp = self.build_temp, str(Path(self.build_temp) / ext.name)
+        try:
+            if ext.name == "detops._C":
+                ext.extra_objects = [self.get_ext_fullpath("detops.libdetops")]
+            super().build_extension(ext)
+        finally:
+            self.build_temp = shared
 
     def run(self) -> None:
-        """Writes detops/_build.py, then compiles."""
-        target = (ROOT if self.inplace else Path(self.build_lib)) / "detops" / "_build.py"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(
-            '"""What detops._C was built for. Written by setup.py."""\n\n'
-            f"TORCH = {torch.__version__!r}\n"
-            f"PYTHON = {sys.version.split()[0]!r}\n"
-            f"CUDA = {torch.version.cuda if WITH_CUDA else None!r}\n"
-        )
+        """Also detops._C for other Pythons, and a CUDA library that is there already."""
         super().run()
+        folder = Path(self.get_ext_fullpath("detops._C")).parent
+        if CUDA_LIBRARY:
+            shutil.copy(CUDA_LIBRARY, folder / "libdetops_cuda.so")
+        elif not WITH_CUDA:
+            # Of an earlier build, it would go into the wheel.
+            (folder / "libdetops_cuda.so").unlink(missing_ok=True)
+        for python in PYTHONS:
+            compile_for(python, folder)
+
+
+def compile_for(python: str, folder: Path) -> None:
+    """Compiles detops._C for another Python, by nothing but its headers and the suffix it wants."""
+    code = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
+    result = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    headers, suffix = result.stdout.split()
+    extension = extensions[-1]
+    if (folder / f"_C{suffix}").exists():
+        return  # this Python's own
+    print(f"detops._C for {python}", flush=True)
+    sources = [str(ROOT / source) for source in extension.sources]
+    flags = ["-shared", "-fPIC", f"-I{headers}", f"-I{pybind11.get_include()}", *cxx]
+    libraries = [str(folder / "libdetops.so"), *extension.extra_link_args]
+    output = ["-o", str(folder / f"_C{suffix}")]
+    subprocess.run([COMPILER, *flags, *sources, *libraries, *output], check=True, cwd=ROOT)
+
+
+class Wheel(bdist_wheel):
+    """Has the tag of every Python, if it was built for a list of them."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Auditwheel names the systems later, by what it sees in the files."""
+        python, abi, platform = super().get_tag()
+        return ("py3", "none", platform) if PYTHONS else (python, abi, platform)
+
+
+def index_page() -> str:
+    """README.md for a package index, where links need whole addresses: else they become text."""
+
+    def link(match: re.Match[str]) -> str:
+        picture, text, path = match.groups()
+        if not REPOSITORY:
+            return "" if picture else text
+        return f"{picture}[{text}]({REPOSITORY}/{'raw' if picture else 'blob'}/HEAD/{path})"
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", link, readme)
 
 
 setup(
-    ext_modules=[(CUDAExtension if WITH_CUDA else CppExtension)("detops._C", **options)],
-    cmdclass={"build_ext": Build.with_options(use_ninja=True)},
+    long_description=index_page(),
+    long_description_content_type="text/markdown",
+    project_urls={
+        title: REPOSITORY + path
+        for title, path in {
+            "Source": "",
+            "Issues": "/issues",
+            "Changelog": "/blob/HEAD/CHANGELOG.md",
+        }.items()
+        if REPOSITORY
+    },
+    ext_modules=extensions,
+    cmdclass={"build_ext": Build.with_options(use_ninja=True), "bdist_wheel": Wheel},
 )

@@ -2,6 +2,8 @@
 #include "dtype.h"
 
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 
 namespace detops {
 
@@ -18,6 +20,18 @@ bool is_integer(ScalarType type) {
 bool is_discrete(ScalarType type) {
   return is_integer(type) || type == ScalarType::Bool || type == ScalarType::UInt16 ||
          type == ScalarType::UInt32 || type == ScalarType::UInt64;
+}
+
+uint64_t significant_bits(ScalarType type) {
+  if (!is_float(type)) return ~uint64_t(0);
+  const int bits = type == kDouble ? 64 : type == kFloat ? 32 : 16;
+  uint64_t signs = 0;
+  for (int i = bits; i <= 64; i += bits) signs |= uint64_t(1) << (i - 1);
+  return ~signs;
+}
+
+void no_kernel(ScalarType type) {
+  throw std::runtime_error(std::string("no kernel takes ") + dtype_name(type));
 }
 
 const char* dtype_name(ScalarType type) {

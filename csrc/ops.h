@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "contract.h"
-#include "masks_to_rle.h"
+#include "contract/contract.h"
+#include "cpu/masks/masks_to_rle.h"
+#include "dtype_switch.h"
 #include "math/decay.h"
 #include "math/overlap.h"
+#include "parallel.h"
 
 namespace detops {
-
-using at::Tensor;
 
 // Of words that a contract has checked.
 inline math::Overlap overlap_kind(std::string_view kind) {
@@ -46,7 +44,7 @@ using detops::masks_to_rle;
 }  // namespace cuda
 
 // The tensor itself where it has that type: `to` alone would ask the dispatcher.
-inline Tensor as_type(const Tensor& t, at::ScalarType type) {
+inline Tensor as_type(const Tensor& t, ScalarType type) {
   return t.scalar_type() == type ? t : t.to(type);
 }
 
@@ -59,19 +57,17 @@ inline bool is_constant(const Tensor& t) {
 }
 
 // In the type that ops on features of type `features` compute coordinates in.
-inline Tensor wide(const Tensor& t, at::ScalarType features) {
+inline Tensor wide(const Tensor& t, ScalarType features) {
   return as_type(t, compute_type(features)).contiguous();
 }
 
 // Undefined where there is none.
-inline Tensor wide(const std::optional<Tensor>& t, at::ScalarType features) {
+inline Tensor wide(const std::optional<Tensor>& t, ScalarType features) {
   return t ? wide(*t, features) : Tensor();
 }
 
 inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 
-inline bool is_channels_last(const Tensor& t) {
-  return t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-}
+inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.facts()); }
 
 }  // namespace detops

@@ -26,16 +26,16 @@ void roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_
                         int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                         int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
                         bool aligned, Tensor& map);
-void multiscale_roi_align_forward(at::TensorList inputs, const Tensor& boxes,
-                                  at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+void multiscale_roi_align_forward(TensorList inputs, const Tensor& boxes,
+                                  ArrayRef<double> spatial_scales, int64_t pooled_height,
                                   int64_t pooled_width, int64_t sampling_ratio, bool aligned,
                                   double canonical_scale, int64_t canonical_level, Tensor& output);
 void multiscale_roi_align_backward(const Tensor& grad, const Tensor& boxes,
-                                   at::ArrayRef<double> spatial_scales, int64_t pooled_height,
+                                   ArrayRef<double> spatial_scales, int64_t pooled_height,
                                    int64_t pooled_width, int64_t batch_size, int64_t channels,
-                                   at::IntArrayRef heights, at::IntArrayRef widths,
-                                   int64_t sampling_ratio, bool aligned, double canonical_scale,
-                                   int64_t canonical_level, std::vector<Tensor>& maps);
+                                   IntArrayRef heights, IntArrayRef widths, int64_t sampling_ratio,
+                                   bool aligned, double canonical_scale, int64_t canonical_level,
+                                   std::vector<Tensor>& maps);
 void roi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                                Tensor& output);
@@ -74,16 +74,16 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
 
 void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                            const std::optional<Tensor>& mask, const Tensor& weight,
-                           const std::optional<Tensor>& bias, at::IntArrayRef stride,
-                           at::IntArrayRef padding, at::IntArrayRef dilation, Tensor& output);
+                           const std::optional<Tensor>& bias, IntArrayRef stride,
+                           IntArrayRef padding, IntArrayRef dilation, Tensor& output);
 // A sample at exactly -1 is zero: with `edge_gradient`, its derivative is that of the side within
 // the image, as torchvision has it, else zero.
 void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
                             const std::optional<Tensor>& mask, const Tensor& weight,
-                            const std::optional<Tensor>& bias, at::IntArrayRef stride,
-                            at::IntArrayRef padding, at::IntArrayRef dilation,
-                            std::array<bool, 5> wanted, bool edge_gradient, Tensor& to_input,
-                            Tensor& to_offset, Tensor& to_mask, Tensor& to_weight, Tensor& to_bias);
+                            const std::optional<Tensor>& bias, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef dilation, std::array<bool, 5> wanted,
+                            bool edge_gradient, Tensor& to_input, Tensor& to_offset,
+                            Tensor& to_mask, Tensor& to_weight, Tensor& to_bias);
 void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                             const Tensor& level_start_index, const Tensor& sampling_locations,
                             const Tensor& attention_weights, Tensor& output);
@@ -102,14 +102,14 @@ void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tenso
                            std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
 void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output);
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index);
-void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, at::ArrayRef<double> weights,
+void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<double> weights,
                           Tensor& output);
 void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
-                           at::ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors);
-void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, at::ArrayRef<double> weights,
+                           ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors);
+void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<double> weights,
                           double clip, Tensor& output);
 void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tensor& anchors,
-                           at::ArrayRef<double> weights, double clip, Tensor& to_deltas,
+                           ArrayRef<double> weights, double clip, Tensor& to_deltas,
                            Tensor& to_anchors);
 
 // An alpha below 0: no weights.

@@ -17,8 +17,8 @@ Row<T>* mutable_rows(const Tensor& t) {
 }
 
 // The dtype that two tensors are computed in together.
-inline at::ScalarType compute_type(const Tensor& a, const Tensor& b) {
-  return compute_type(at::promote_types(a.scalar_type(), b.scalar_type()));
+inline ScalarType compute_type(const Tensor& a, const Tensor& b) {
+  return compute_type(promoted_type(a.scalar_type(), b.scalar_type()));
 }
 
 }  // namespace detops

@@ -1,51 +1,102 @@
 // SPDX-License-Identifier: MIT
 #include "structured.h"
 
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+#include "library.h"
+
+// Of this thread. A program that is linked against both libraries has one: its linker takes these
+// functions from the first for both.
+static std::string& last_error() {
+  static thread_local std::string message;
+  return message;
+}
+const char* detops_last_error(void) { return last_error().c_str(); }
+void detops_set_last_error(const char* message) { last_error() = message; }
+
 namespace detops {
+namespace {
 
-TensorFacts facts_of(const Place& place, const Tensor& t) {
-  const auto refuse = [&](const auto&... what) {
-    TORCH_CHECK(false, "detops.", place.contract.name(), ": ", place.contract.argument(place.index),
-                " must ", what...);
+// PyTorch's C functions tell a caller that an op failed, and not why.
+[[noreturn]] void fail_and_tell(const std::string& message) {
+  detops_set_last_error(message.c_str());
+  fail(message);
+}
+
+}  // namespace
+
+const TensorFacts& facts_of(const Place& place, const Tensor& t) {
+  const auto refuse = [&](const char* what) {
+    check(false, "detops.", place.contract.name(), ": ", place.contract.argument(place.index),
+          " must be ", what);
   };
-  if (!t.defined()) refuse("be a tensor, got None");
-  if (t.layout() != at::kStrided) refuse("be strided, got ", t.layout());
-  if (t.is_nested() || at::isQIntType(t.scalar_type())) {
-    refuse("not be ", t.is_nested() ? "nested" : "quantized");
-  }
-  const c10::Device device = t.device();
-  return {t.sizes().data(), t.strides().data(), t.dim(),
-          t.scalar_type(),  int(device.type()), device.index()};
+  if (!t.defined()) refuse("a tensor, got None");
+  if (t.facts().strides == nullptr) refuse("strided, got another layout");
+  return t.facts();
 }
 
-Tensor empty(const Output& output, const c10::Device& device) {
-  const auto format =
-      output.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  return at::empty(at::IntArrayRef(output.sizes, output.dim),
-                   at::TensorOptions().dtype(output.dtype).device(device).memory_format(format));
+std::vector<StableIValue> list_of(StableIValue value) {
+  const auto list = reinterpret_cast<StableListHandle>(value);
+  size_t size = 0;
+  check_status(torch_list_size(list, &size), "torch_list_size");
+  std::vector<StableIValue> items(size);
+  for (size_t i = 0; i < size; ++i) {
+    check_status(torch_list_get_item(list, i, &items[i]), "torch_list_get_item");
+  }
+  check_status(torch_delete_list(list), "torch_delete_list");
+  return items;
 }
 
-bool is_empty(const std::vector<Tensor>& outputs) {
-  for (const Tensor& t : outputs) {
-    if (t.numel() > 0) return false;
+Parameter<std::string_view>::Parameter(StableIValue from) {
+  const auto string = reinterpret_cast<StringHandle>(from);
+  size_t length = 0;
+  const char* data = nullptr;
+  check_status(torch_string_length(string, &length), "torch_string_length");
+  check_status(torch_string_c_str(string, &data), "torch_string_c_str");
+  value.assign(data, length);
+  check_status(torch_delete_string(string), "torch_delete_string");
+}
+
+StableIValue given(std::vector<Tensor>& list) {
+  StableListHandle result = nullptr;
+  check_status(torch_new_list_reserve_size(list.size(), &result), "torch_new_list_reserve_size");
+  for (Tensor& t : list)
+    check_status(torch_list_push_back(result, given(t)), "torch_list_push_back");
+  return reinterpret_cast<StableIValue>(result);
+}
+
+Options device_of(const Argument* arguments, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const Argument& a = arguments[i];
+    if (a.kind != Argument::Kind::kTensors || a.size == 0) continue;
+    return {a.tensors()[0].dtype, a.tensors()[0].device, a.tensors()[0].index};
   }
-  return true;
+  return {kFloat, kCPU, -1};
+}
+
+Tensor make(const Output& output, const Options& device) {
+  return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
+               output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
+}
+
+bool is_empty(const Tensor* outputs, size_t count) {
+  return std::all_of(outputs, outputs + count, [](const Tensor& t) { return t.numel() == 0; });
 }
 
 void rethrow(const Contract& contract) {
-  constexpr const char* kNoMemory =
-      ": not enough memory for what lies between the input and the result";
+  const std::string op = "detops." + contract.name();
+  const std::string no_memory = op + ": not enough memory for the result or on the way to it";
   try {
     throw;
-  } catch (c10::Error& error) {
-    if (error.msg().find("detops") == std::string::npos) {
-      error.add_context("in detops." + contract.name());
-    }
-    throw;
   } catch (const std::bad_alloc&) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "detops.", contract.name(), kNoMemory);
+    fail_and_tell(no_memory);
   } catch (const std::length_error&) {  // of a std::vector
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "detops.", contract.name(), kNoMemory);
+    fail_and_tell(no_memory);
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    fail_and_tell(message.find("detops") == 0 ? message : op + ": " + message);
   }
 }
 

@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The dispatch page: every op's schema, and which function runs it on which backend. Nothing else.
-#include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/extension.h>
-#include <torch/library.h>
+// The dispatch page: every op, and which function runs it on which backend. Nothing else. It is
+// compiled into the library of each backend.
+#include <torch/csrc/stable/library.h>
 
-#ifdef WITH_CUDA
-#include <cuda.h>
-#endif
-
-#include "cpu/kernels/isa.h"
 #include "ops.h"
 #include "structured.h"
-
-TORCH_LIBRARY(detops, m) {
-  for (const detops::Contract& contract : detops::Contract::all()) m.def(contract.schema().c_str());
-}
 
 namespace {
 
@@ -85,12 +73,10 @@ namespace {
   op(lltm_backward, lltm_backward)
 // clang-format on
 
-#define DETOPS_NAMES(op, function) {#op, #function},
-#define DETOPS_CUDA(op, function) impl<name_of::op, &detops::cuda::function>(m);
-#ifdef DETOPS_EMULATE_CUDA
-#define DETOPS_CPU DETOPS_CUDA
+#if defined(USE_CUDA) || defined(DETOPS_EMULATE_CUDA)
+namespace backend = detops::cuda;
 #else
-#define DETOPS_CPU(op, function) impl<name_of::op, &detops::cpu::function>(m);
+namespace backend = detops::cpu;
 #endif
 
 // As template arguments.
@@ -101,123 +87,20 @@ DETOPS_OPS(DETOPS_NAME_OF)
 
 }  // namespace name_of
 
-template <const char* op, auto function>
-void impl(torch::Library& m) {
-  using Call = detops::Structured<op, function>;
-  m.impl(op, torch::CppFunction::makeFromBoxedFunction<&Call::call>());
-}
-
-constexpr struct {
-  std::string_view op, function;
-} kOps[] = {DETOPS_OPS(DETOPS_NAMES)};
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(detops, CPU, m) { DETOPS_OPS(DETOPS_CPU); }
-
-#ifdef WITH_CUDA
-TORCH_LIBRARY_IMPL(detops, CUDA, m) { DETOPS_OPS(DETOPS_CUDA); }
-#else
-namespace {
-
-void report_no_cuda(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK(
-      false, op.schema().name(),
-      ": detops was built without CUDA and got tensors on a GPU; install a CUDA toolkit and "
-      "rebuild with FORCE_CUDA=1");
+void implement_ops(torch::stable::detail::StableLibrary& m) {
+#define DETOPS_IMPLEMENT(op, function) \
+  m.impl(#op, &detops::Structured<name_of::op, &backend::function>::call);
+  DETOPS_OPS(DETOPS_IMPLEMENT)
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(detops, CUDA, m) {
-  for (const auto& row : kOps) {
-    m.impl(row.op.data(), torch::CppFunction::makeFromBoxedFunction<&report_no_cuda>());
-  }
-}
-#endif
-
-// The derivative of a public op is an autograd function over raw ops, in Python. A raw op called
-// with gradients wanted says so on the way back, instead of recording what ATen calls happen inside
-// it.
-TORCH_LIBRARY_IMPL(detops, Autograd, m) {
-  for (const auto& row : kOps) {
-    if (row.op != row.function) continue;
-    m.impl(row.op.data(), torch::autograd::autogradNotImplementedFallback());
-  }
-}
-
-namespace {
-
-// Under autocast, boxes, losses and the demo ops are computed and returned in float32. The RoI ops
-// are not here: they take features of any dtype with boxes of any other, and accumulate in float32
-// as it is.
-template <c10::DeviceType device, c10::DispatchKey key>
-void autocast_to_float(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const size_t count = op.schema().arguments().size();
-  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
-    c10::IValue& value = (*stack)[i];
-    if (value.isTensor()) value = at::autocast::cached_cast(at::kFloat, value.toTensor(), device);
-  }
-  op.callBoxed(stack);
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-void impl_autocast(torch::Library& m) {
-  for (const char* op : {"nms",
-                         "batched_nms",
-                         "nms_padded",
-                         "nms_rotated",
-                         "batched_nms_rotated",
-                         "soft_nms",
-                         "matrix_nms",
-                         "box_iou_forward",
-                         "box_iou_loss_forward",
-                         "match_boxes",
-                         "box_iou_rotated",
-                         "encode_boxes_forward",
-                         "decode_boxes_forward",
-                         "sigmoid_focal_loss_forward",
-                         "sigmoid_focal_loss_sum",
-                         "axpy",
-                         "mlp",
-                         "lltm_cell",
-                         "lltm",
-                         "encode_boxes",
-                         "decode_boxes"}) {
-    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&autocast_to_float<device, key>>());
-  }
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(detops, AutocastCPU, m) {
-  impl_autocast<c10::DeviceType::CPU, c10::DispatchKey::AutocastCPU>(m);
-}
-
-TORCH_LIBRARY_IMPL(detops, AutocastCUDA, m) {
-  impl_autocast<c10::DeviceType::CUDA, c10::DispatchKey::AutocastCUDA>(m);
-}
-
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  namespace py = pybind11;
-  // TORCH_LIBRARY's initialisers have run by now: detops._C.X is torch.ops.detops.X.
-  const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
-  for (const auto& contract : detops::Contract::all()) {
-    m.attr(contract.op().c_str()) = ops.attr(contract.op().c_str());
-  }
-  m.attr("contracts") = detops::Contract::text();
-  m.def("cpu_isa", &detops::cpu::cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
-  m.def("set_cpu_isa", &detops::cpu::set_cpu_isa, py::arg("name"),
-        "Forces an instruction set (baseline, avx2, avx512), or auto for PyTorch's choice.");
-#ifdef DETOPS_EMULATE_CUDA
-  m.attr("emulated") = true;
+#ifdef USE_CUDA
+STABLE_TORCH_LIBRARY_IMPL(detops, CUDA, m) { implement_ops(m); }
 #else
-  m.attr("emulated") = false;
-#endif
-#ifdef WITH_CUDA
-  m.attr("cuda_version") = CUDA_VERSION;
-#else
-  m.attr("cuda_version") = py::none();
-#endif
+STABLE_TORCH_LIBRARY(detops, m) {
+  for (const detops::Contract& contract : detops::Contract::all()) m.def(contract.schema().c_str());
 }
+
+STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) { implement_ops(m); }
+#endif

@@ -1,6 +1,6 @@
 """The compiled module. Every op is the object ``torch.ops.detops.<name>``.
 
-Made by ``make stub`` from csrc/ops.contract.
+Made by ``make stub`` from csrc/contract/*.contract.
 """
 
 from collections.abc import Sequence
@@ -259,6 +259,19 @@ def deform_psroi_pool_backward(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[Tensor, Tensor]: ...
+def deform_psroi_pooling(
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    output_channels: int,
+    group_size: int,
+    pooled_height: int,
+    pooled_width: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> Tensor: ...
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,
@@ -402,6 +415,68 @@ def sigmoid_focal_loss_backward(
     alpha: float,
     gamma: float,
 ) -> Tensor: ...
+def box_area(
+    boxes: Tensor,
+    fmt: str = "xyxy",
+) -> Tensor: ...
+def box_convert(
+    boxes: Tensor,
+    in_fmt: str,
+    out_fmt: str,
+) -> Tensor: ...
+def clip_boxes_to_image(
+    boxes: Tensor,
+    height: int,
+    width: int,
+) -> Tensor: ...
+def remove_small_boxes(
+    boxes: Tensor,
+    min_size: float,
+) -> Tensor: ...
+def box_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    fmt: str = "xyxy",
+) -> Tensor: ...
+def generalized_box_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+) -> Tensor: ...
+def distance_box_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    eps: float = 1e-7,
+) -> Tensor: ...
+def complete_box_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    eps: float = 1e-7,
+) -> Tensor: ...
+def generalized_box_iou_loss(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    reduction: str = "none",
+    eps: float = 1e-7,
+) -> Tensor: ...
+def distance_box_iou_loss(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    reduction: str = "none",
+    eps: float = 1e-7,
+) -> Tensor: ...
+def complete_box_iou_loss(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    reduction: str = "none",
+    eps: float = 1e-7,
+) -> Tensor: ...
+def sigmoid_focal_loss(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    reduction: str = "none",
+) -> Tensor: ...
 def masks_to_boxes(
     masks: Tensor,
 ) -> Tensor: ...
@@ -492,24 +567,6 @@ def lltm(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
-def box_area(
-    boxes: Tensor,
-    fmt: str = "xyxy",
-) -> Tensor: ...
-def box_convert(
-    boxes: Tensor,
-    in_fmt: str,
-    out_fmt: str,
-) -> Tensor: ...
-def clip_boxes_to_image(
-    boxes: Tensor,
-    height: int,
-    width: int,
-) -> Tensor: ...
-def remove_small_boxes(
-    boxes: Tensor,
-    min_size: float,
-) -> Tensor: ...
 def deform_conv_forward(
     input: Tensor,
     weight: Tensor,

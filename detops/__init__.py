@@ -4,6 +4,7 @@ Importing the package loads the compiled module ``detops._C`` and registers its 
 ``torch.ops.detops``.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._load import load_extension
@@ -15,8 +16,10 @@ from .compat import maskrcnn_benchmark  # noqa: E402, F401
 from .ops import *  # noqa: E402, F403
 from .patch import patch_torchvision  # noqa: E402
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "patch_torchvision", *ops.__all__]
+__version__ = "0.2.0.dev0"
+#: For CMake's find_package(detops), as ``torch.utils.cmake_prefix_path`` is for Torch.
+cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
+__all__ = ["__version__", "cmake_prefix_path", "patch_torchvision", *ops.__all__]
 
 if TYPE_CHECKING:
     from . import _C as _C

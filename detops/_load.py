@@ -1,39 +1,48 @@
-"""Loads ``detops._C``, or explains in one message why it cannot be loaded and what to do."""
+# SPDX-License-Identifier: MIT
+"""Loads the compiled libraries, or explains in one message what is missing and what to do."""
 
+import ctypes
 import importlib
 import sys
+import warnings
+from pathlib import Path
 from types import ModuleType
 
-REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
+OLDEST_TORCH = (2, 10)
 
 
 def load_extension() -> ModuleType:
-    """Returns the compiled module.
+    """Returns ``detops._C``, with the ops registered that this PyTorch has devices for.
 
     Raises:
-        ImportError: it is missing, or was built for another PyTorch or Python than is installed;
-            the message says what was built, what is here, and the command that mends it.
+        ImportError: PyTorch is too old, or a library is missing or damaged; the message says what
+            is here and what mends it.
     """
-    # libtorch must be in the process before the extension is: hence torch first, always.
+    # libtorch must be in the process before the libraries are: hence torch first, always.
     import torch
 
     here = f"torch {torch.__version__}, Python {sys.version.split()[0]}"
+    if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"detops needs torch {oldest} or newer; installed: {here}")
     try:
-        from . import _build
-    except ImportError:
-        built = "nothing was built in this installation"
-        same_torch = True
-    else:
-        built = f"it was built for torch {_build.TORCH}, Python {_build.PYTHON}"
-        same_torch = _minor(_build.TORCH) == _minor(torch.__version__)
-    problem = f"{built}; installed: {here}. From the source tree, run: {REBUILD}"
-    if not same_torch:
-        raise ImportError(f"detops._C does not fit this PyTorch: {problem}")
-    try:
-        return importlib.import_module("detops._C")
+        module = importlib.import_module("detops._C")
     except ImportError as error:
-        raise ImportError(f"detops._C cannot be loaded: {problem} ({error})") from error
+        raise ImportError(
+            f"detops._C cannot be loaded: {error}; installed: {here}. "
+            "Install detops again; from the source tree: pip install --no-build-isolation ."
+        ) from error
+    module.cuda_version = _load_cuda() if torch.version.cuda else None  # type: ignore[attr-defined]
+    return module
 
 
-def _minor(version: str) -> list[str]:
-    return version.split("+")[0].split(".")[:2]
+def _load_cuda() -> int | None:
+    """The version of CUDA that the ops' kernels were built with, None where there are none."""
+    path = Path(__file__).with_name("libdetops_cuda.so")
+    if not path.exists():
+        return None
+    try:
+        return int(ctypes.CDLL(str(path)).detops_cuda_version())
+    except OSError as error:
+        warnings.warn(f"detops runs on the CPU alone: {path.name}: {error}", stacklevel=2)
+        return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The contracts of csrc/ops.contract, for fake tensors.
+"""The contracts of csrc/contract, for fake tensors.
 
-The grammar is explained there. Calls are checked in C++, by csrc/contract.cpp; what is checked here
-are tensors without memory, whose sizes may be symbols and stay so. Both raise the same errors.
+The grammar is explained there, in contract.h. Calls are checked in C++; what is checked here are
+tensors without memory, whose sizes may be symbols and stay so. Both raise the same errors.
 """
 
 from __future__ import annotations
@@ -174,6 +174,8 @@ class Contract:
     checks: list[Check] = field(default_factory=list)
     outputs: list[OutputLine] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # by a word, other names
+    tensor_lines: list[str] = field(default_factory=list)  # as they stand there
+    output_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
         """Adds a line."""
@@ -184,13 +186,16 @@ class Contract:
                 self.names[word] = name
         elif line.startswith("-> "):
             self.outputs.append(OutputLine(line[3:]))
+            self.output_lines.append(line[3:])
         elif " | " in line:
             self.checks.append(_requirement(line))
         elif match := re.match(r"(\w+): (.*)", line):
             argument, text = match.groups()
             if argument in self.arguments:
-                make = _tensor if " [" in text and not text.startswith("in [") else _rule
-                check = make(argument, text)
+                is_tensor = " [" in text and not text.startswith("in [")
+                check = (_tensor if is_tensor else _rule)(argument, text)
+                if is_tensor:
+                    self.tensor_lines.append(line)
 
                 def unless_missing(call: Call) -> None:
                     if call.arguments[argument] is not None:

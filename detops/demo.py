@@ -18,12 +18,12 @@ from torch import Tensor
 
 import detops
 
+from .cli.options import TREE_CROWNS
 from .data import CocoDetection
 from .engine import Detector, coco_metrics
 from .engine.evaluate import to_coco
 from .visualize import draw_detections
 
-TREE_CROWNS = Path(__file__).resolve().parent / "assets" / "tree_crowns"
 SHOWN_SCORE = 0.5
 SECONDS_PER_CASE = 1.0
 REPEATS = (3, 25)  # least and most

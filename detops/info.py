@@ -11,7 +11,7 @@ import torch
 
 def collect() -> dict[str, str]:
     """Versions, instruction set, threads and devices, by title."""
-    from . import _C, __version__, _build
+    from . import _C, __version__
 
     facts = {
         "detops": __version__,
@@ -20,7 +20,7 @@ def collect() -> dict[str, str]:
         "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
         "instruction set": str(_C.cpu_isa()),
         "threads": str(torch.get_num_threads()),
-        "built for": f"torch {_build.TORCH}, python {_build.PYTHON}, CUDA {_build.CUDA or 'none'}",
+        "CUDA kernels": _cuda_text(_C.cuda_version),
     }
     facts["torch's CUDA"] = torch.version.cuda or "none"
     facts["device"] = (
@@ -29,6 +29,10 @@ def collect() -> dict[str, str]:
         else "CPU only"
     )
     return facts
+
+
+def _cuda_text(version: int | None) -> str:
+    return f"of CUDA {version // 1000}.{version % 1000 // 10}" if version else "none"
 
 
 def _version(package: str) -> str:

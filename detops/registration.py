@@ -17,6 +17,56 @@ for _contract in CONTRACTS.values():
         torch.library.register_fake(f"detops::{_contract.op}", _contract.fake, lib=_LIBRARY)
 
 
+# Under autocast these compute and return float32. The RoI ops are not here: they take features of
+# any dtype with boxes of any other, and accumulate in float32 as it is.
+IN_FLOAT32 = (
+    "nms batched_nms nms_padded nms_rotated batched_nms_rotated soft_nms matrix_nms "
+    "box_iou_forward box_iou_loss_forward match_boxes box_iou_rotated encode_boxes_forward "
+    "decode_boxes_forward sigmoid_focal_loss_forward sigmoid_focal_loss_sum axpy mlp lltm_cell "
+    "lltm encode_boxes decode_boxes"
+).split()
+_AUTOCAST = ("AutocastCPU", "AutocastCUDA")
+_NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+def _in_float32(x: Any) -> Any:
+    narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if narrow else x
+
+
+def _autocast(op: str) -> Callable[..., Any]:
+    overload = getattr(torch.ops.detops, op).default
+
+    def cast(*args: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_NO_AUTOCAST):
+            return overload(*map(_in_float32, args))
+
+    return cast
+
+
+for _op in IN_FLOAT32:
+    for _key in _AUTOCAST:  # not register_autocast: 2.11's keeps what was registered last for both
+        _LIBRARY.impl(_op, _autocast(_op), _key)
+
+
+def _without_cuda(op: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            f"detops::{op}: detops has no CUDA kernels here and got tensors on a GPU; install a "
+            "build with them, or a CUDA toolkit and rebuild with FORCE_CUDA=1"
+        )
+
+    return refuse
+
+
+if _C.cuda_version is None:
+    for _contract in CONTRACTS.values():
+        if _contract.outputs:
+            _LIBRARY.impl(_contract.op, _without_cuda(_contract.op), "CUDA")
+
+
 def derivative(op: str, function: Callable[..., Any]) -> None:
     """Makes ``function`` what the op does above its kernels: an autograd function over raw ops."""
     implementation(op, "Autograd", function)

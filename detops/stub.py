@@ -7,7 +7,7 @@ from .registration import CONTRACTS
 
 _HEAD = '''"""The compiled module. Every op is the object ``torch.ops.detops.<name>``.
 
-Made by ``make stub`` from csrc/ops.contract.
+Made by ``make stub`` from csrc/contract/*.contract.
 """
 
 from collections.abc import Sequence
@@ -40,26 +40,37 @@ def _python_default(text: str, kind: str) -> str:
     return text.replace("'", '"')
 
 
+def signature(schema: str) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
+    """Of a schema each argument as (type, name, default), each result as (type, name)."""
+    formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", schema).groups()  # type: ignore[union-attr]
+    arguments = []
+    for formal in re.split(r", (?![^\[]*\])", formals):
+        kind, _, rest = formal.partition(" ")
+        name, _, default = rest.partition("=")
+        arguments.append((kind, name, default))
+    result = result[1:-1] if result.startswith("(") else result
+    parts = [part.partition(" ") for part in result.split(", ") if part]
+    return arguments, [(kind, name) for kind, _, name in parts]
+
+
 def stub() -> str:
     """The stub as it should be."""
     lines = [_HEAD]
     for contract in CONTRACTS.values():
-        formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", contract.schema).groups()  # type: ignore[union-attr]
+        arguments, results = signature(contract.schema)
         parameters = []
-        for formal in re.split(r", (?![^\[]*\])", formals):
-            kind, _, rest = formal.partition(" ")
-            name, _, default = rest.partition("=")
+        for kind, name, default in arguments:
             text = f"{name}: {_python_type(kind)}"
             parameters.append(f"{text} = {_python_default(default, kind)}" if default else text)
-        kinds = [part.split()[0] for part in result.strip("()").split(", ") if part]
-        if result == "()":
+        kinds = [kind for kind, _ in results]
+        if not kinds:
             returned = "None"
-        elif result.startswith("("):
+        elif contract.returns > 1:
             returned = f"tuple[{', '.join(map(_python_type, kinds))}]"
-        elif result.endswith("[]"):
-            returned = f"list[{_TYPES[result[:-2]]}]"
+        elif kinds[0].endswith("[]"):
+            returned = f"list[{_TYPES[kinds[0][:-2]]}]"
         else:
-            returned = _python_type(result)
+            returned = _python_type(kinds[0])
         body = "".join(f"    {parameter},\n" for parameter in parameters)
         lines.append(f"def {contract.op}(\n{body}) -> {returned}: ...\n")
     return "".join(lines)

@@ -24,7 +24,11 @@ DTYPES = sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)},
 # Arguments that an op of the maskrcnn-benchmark family has and leaves alone.
 LEFT_ALONE = {"columns", "ones"}
 # Arguments with real numbers in them that integers are as good for.
-TAKE_INTEGERS = {"box_area", "box_convert", "clip_boxes_to_image", "remove_small_boxes"}
+TAKE_INTEGERS = {
+    *("box_area", "box_convert", "clip_boxes_to_image", "remove_small_boxes"),
+    *("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou"),
+    *("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"),
+}
 # Copies bits, whatever they mean.
 ANY_DTYPE = {"gdh", "gdh_forward"}
 NUMBERS = (0, -1, 2**31 - 1, 2**31, 2**63 - 1)

@@ -173,6 +173,15 @@ def arguments() -> dict[str, Arguments]:
         "lltm_backward": {k: v for k, v in steps.items() if k != "bias"}
         | dict(grad_output=random(2, 4, 5), grad_h=random(4, 5), grad_c=random(4, 5))
         | dict(output=states, cells=cells, gates=gates, input_wanted=True, h_wanted=True),
+        "box_iou": pair | dict(fmt="xyxy"),
+        "generalized_box_iou": pair,
+        "distance_box_iou": pair | dict(eps=1e-7),
+        "complete_box_iou": pair | dict(eps=1e-7),
+        "generalized_box_iou_loss": pair | dict(reduction="mean", eps=1e-7),
+        "distance_box_iou_loss": pair | dict(reduction="sum", eps=1e-7),
+        "complete_box_iou_loss": pair | dict(reduction="none", eps=1e-7),
+        "sigmoid_focal_loss": classified | focal | dict(reduction="mean"),
+        "deform_psroi_pooling": deforming,
         "box_area": dict(boxes=boxes, fmt="xyxy"),
         "box_convert": dict(boxes=boxes, in_fmt="xyxy", out_fmt="xywh"),
         "clip_boxes_to_image": dict(boxes=boxes, height=H, width=W),

@@ -144,3 +144,21 @@ def sigmoid_focal_loss(inputs, targets, alpha, gamma):
     miss = torch.sigmoid(x) * (1 - t) + torch.sigmoid(-x) * t
     weight = alpha * t + (1 - alpha) * (1 - t) if alpha >= 0 else 1
     return weight * miss**gamma * cross
+
+
+def clamp_is_flat_at_its_bound() -> bool:
+    """PyTorch's choice of a derivative there, which changed after 2.11."""
+    x = torch.zeros(1, requires_grad=True)
+    x.clamp(min=0).backward()
+    return bool(x.grad == 0)
+
+
+def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``[N, M]``: 0 for pairs of boxes whose intersection has a side of exactly 0, else 1.
+
+    The derivative of their overlap is torchvision's on a PyTorch with a flat clamp alone.
+    """
+    if clamp_is_flat_at_its_bound():
+        return torch.ones(len(a), len(b))
+    low = torch.maximum(a[:, None, :2], b[:, :2])
+    return (torch.minimum(a[:, None, 2:], b[:, 2:]) != low).all(2).float()

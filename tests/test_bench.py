@@ -28,6 +28,7 @@ def test_plain_versions_compute_the_same():
     torch.testing.assert_close(plain_roi_align(x, rois, 7, 0.25, 2), ours)
 
 
+@pytest.mark.slow
 def test_every_case_runs_once_and_agrees(monkeypatch):
     """All cases but the largest; the calls that are compared must do the same work."""
     seen = set()
@@ -73,6 +74,7 @@ def test_report():
     assert math.isclose(data["results"][0]["limit"]["1"], 0.001)
 
 
+@pytest.mark.slow
 def test_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench_run, "LEAST_SECONDS", 1e-4)
     monkeypatch.setattr(bench_run, "WARM_UP_SECONDS", 0.0)
@@ -91,6 +93,7 @@ def test_command(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "times.svg").exists() and (tmp_path / "speedups.svg").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

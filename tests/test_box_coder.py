@@ -90,6 +90,7 @@ def test_empty_and_strided(device):
     assert torch.equal(detops.encode_boxes(strided, anchors), detops.encode_boxes(boxes, anchors))
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     boxes, anchors = pair(5)
     weights = list(WEIGHTS)

@@ -216,6 +216,7 @@ def test_layouts(device, name):
     assert torch.equal(leaf.grad, other.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_opcheck_compile_vmap(name):
     loss, kind = both(name)[0], KINDS[name]

@@ -184,6 +184,7 @@ def test_broken_class_maps_of_files(tmp_path, content, message):
         read_class_map(str(tmp_path / "m.yaml"))
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_class_map(tmp_path, capsys):
     data = json.loads((TREE_CROWNS / "val.json").read_text())
     data["categories"][0]["name"] = "Crown"

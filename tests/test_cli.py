@@ -51,6 +51,7 @@ def test_info(capsys):
     assert torch.__version__ in text and "instruction set" in text
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(capsys, tmp_path, config):
     damaged = tmp_path / "damaged.pt"
     damaged.write_bytes(b"nothing")
@@ -89,6 +90,7 @@ def test_debug_shows_the_traceback(capsys, tmp_path):
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_train_resume_detect_eval(capsys, tmp_path, config):
     run = tmp_path / "run"
     train = ["train", "--config", str(config), "--output", str(run), "--device", "cpu"]
@@ -122,6 +124,7 @@ def ordinary_algorithms():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
     files = []
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
@@ -142,6 +145,7 @@ def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
     assert "not there, training starts from step 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_demo_of_masks(capsys, tmp_path, monkeypatch):
     from detops import demo_masks
 
@@ -154,6 +158,7 @@ def test_demo_of_masks(capsys, tmp_path, monkeypatch):
     assert Image.open(picture).size == (1200, 800)
 
 
+@pytest.mark.slow
 def test_shipped_detector(capsys, tmp_path):
     found, results = tmp_path / "found.json", tmp_path / "results.json"
     assert cli.main(["detect", str(VAL), "--output", str(tmp_path), "--json", str(found)]) == 0

@@ -68,6 +68,7 @@ def test_the_version_does_not_import_torch(tmp_path):
     assert out.splitlines() == [f"detops {detops.__version__}", "False False 0"], error
 
 
+@pytest.mark.slow
 def test_the_command_runs_what_the_package_has():
     script = SCRIPT.format(arguments=["info"], **entry())
     _, out, error = python("-c", script + "import detops; print(detops.nms)")
@@ -76,6 +77,7 @@ def test_the_command_runs_what_the_package_has():
     assert (status, out) == (0, f"detops {detops.__version__}\n"), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -1,4 +1,4 @@
-"""Calls are checked by csrc/ops.contract in C++, fake tensors in Python: in the same words."""
+"""Calls are checked by csrc/contract in C++, fake tensors in Python: in the same words."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which block owns what: csrc/cuda/geometry.h, compiled for the CPU."""
+"""Which block owns what: csrc/cuda/common/geometry.h, compiled for the CPU."""
 
 import os
 import subprocess

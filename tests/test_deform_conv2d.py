@@ -258,6 +258,7 @@ def test_second_derivatives_are_refused(device):
         grad.sum().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("masked", [True, False])
 def test_opcheck(masked, layout):
@@ -271,6 +272,7 @@ def test_opcheck(masked, layout):
         )
 
 
+@pytest.mark.slow
 def test_compile():
     def function(x, offset, mask, weight, bias):
         return detops.deform_conv2d(x, offset, weight, bias, 1, 1, 1, mask).square().sum()

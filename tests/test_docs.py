@@ -40,15 +40,17 @@ def error_of(call):
     return f"RuntimeError: {caught.value}"
 
 
-def broken_copy(folder, build):
-    """What importing a copy says whose library is damaged and whose build record is `build`."""
+def broken_copy(folder, torch_version):
+    """What importing a copy says whose library is damaged, with a PyTorch of this version."""
     copy = folder / "detops"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("_C*.so", "assets", "__pycache__"))
     (copy / f"_C{next(PACKAGE.glob('_C*.so')).suffixes[0]}.so").write_bytes(b"no library")
-    (copy / "_build.py").write_text(f'TORCH = "{build}"\nPYTHON = "3.11.0"\nCUDA = None\n')
     # An editable installation would find what the copy lacks.
     alone = "sys.meta_path = [f for f in sys.meta_path if 'editable' not in f'{f}{type(f)}']"
-    return run("-c", f"import sys; {alone}; sys.path.insert(0, {str(folder)!r}); import detops")
+    version = f"import torch; torch.__version__ = {torch_version!r}"
+    return run(
+        "-c", f"{version}; import sys; {alone}; sys.path.insert(0, {str(folder)!r}); import detops"
+    )
 
 
 def without_torch(folder):
@@ -66,7 +68,7 @@ def twice_differentiated():
 MESSAGES = {
     "No compiler": [lambda tmp: run("setup.py", "--version", CXX="c++", PATH=str(tmp))],
     "No PyTorch while building": [without_torch],
-    "Another PyTorch than it was built for": [lambda tmp: broken_copy(tmp, "2.3.1")],
+    "PyTorch is too old": [lambda tmp: broken_copy(tmp, "2.3.1")],
     "Undefined symbol, or a damaged library": [lambda tmp: broken_copy(tmp, torch.__version__)],
     "The CUDA half is missing": [
         lambda tmp: run(

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 EXCERPT = re.compile(r"<!-- from (\S+) -->\n```\S+\n(.*?)\n```", re.S)
 CODE = re.compile(r"^```(?:c\+\+|python)\n", re.M)
-NAMED = re.compile(r"^<!-- from \S+ -->\n```(?:c\+\+|python)\n", re.M)
+# What stands in no source is a file that test_docs_first_extension.py builds from the page.
+NAMED = re.compile(r"^<!-- (?:from|file) \S+ -->\n```(?:c\+\+|python)\n", re.M)
 EXCERPTS = [
     pytest.param(source, code, id=f"{page.stem}-{k}-{source}")
     for page in PAGES

@@ -229,6 +229,7 @@ def test_many_strips(threads):
             torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_a_million_boxes_in_little_memory():
     script = """
 import resource, torch, detops

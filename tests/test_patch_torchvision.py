@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import pytest
+import reference
 import torch
 import torchvision
 from patched import our_ops, random_boxes
@@ -194,6 +195,8 @@ FLOATING = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", FLOATING)
 def test_overlaps_and_losses(name, dtype):
+    if dtype == torch.bfloat16 and not reference.clamp_is_flat_at_its_bound():
+        pytest.skip("coarse numbers make boxes that just touch, where this PyTorch has a slope")
     a, b = positive(20, 4).to(dtype), positive(20, 4).to(dtype)
 
     def run():
@@ -437,12 +440,14 @@ def run_python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_when_it_is_patched():
     code = "import sys, detops; print('torchvision' in sys.modules); detops.patch_torchvision();"
     result = run_python(code + "print('torchvision' in sys.modules)")
     assert result.stdout.split() == ["False", "True"], result.stderr
 
 
+@pytest.mark.slow
 def test_without_torchvision():
     result = run_python(
         "import sys; sys.modules['torchvision'] = None\nimport detops\ndetops.patch_torchvision()"

@@ -135,7 +135,7 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   const auto finite = all - all == V{};
   // Flat where the boxes do not meet, and where the IoU is defined as 0: a union that is not a
   // positive finite number.
-  const auto meets = loss ? (w > V{}) & (h > V{}) : (w >= V{}) & (h >= V{});
+  const auto meets = (w > V{}) & (h > V{});
   const auto solid = meets & finite & (all > V{});
   const V ratio = where(solid, meet / whole);
   const V to_meet = where(solid, grad / whole * (T(1) + ratio));

@@ -7,6 +7,7 @@ quick where `detops_command` has loaded this package without the one around it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from .errors import (
     rank,
     user_errors,
 )
+from .options import ASSETS, WITHOUT_ASSETS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, user_errors()):
             # A remedy in Python's terms is of no use here.
             advising = getattr(error, "advising", None)
-            return fail(str(advising("--skip-broken") if advising else error), USER_ERROR)
+            text = str(advising("--skip-broken") if advising else error)
+            if not ASSETS.is_dir() and re.search(r"\b(tree_crowns|shapes)/", text):
+                text += f"; {WITHOUT_ASSETS}"
+            return fail(text, USER_ERROR)
         hint = "" if debug else " (--debug shows where)"
         return fail(f"{type(error).__name__}: {error}{hint}", INTERNAL_ERROR)

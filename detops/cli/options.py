@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 PACKAGE = Path(__file__).resolve().parents[1]
-TREE_CROWNS = PACKAGE / "assets" / "tree_crowns"
+
+
+def demo_files() -> Path:
+    """The demonstration's files: in a checkout those of the package, else detops-demo's."""
+    spec = None if (PACKAGE / "assets").is_dir() else find_spec("detops_demo")
+    return Path(spec.origin).parent if spec and spec.origin else PACKAGE / "assets"
+
+
+ASSETS = demo_files()
+WITHOUT_ASSETS = "the demonstration's files are not installed: pip install 'detops[demo]'"
+TREE_CROWNS = ASSETS / "tree_crowns"
 DEFAULT_WEIGHTS = TREE_CROWNS / "weights.pt"
-SHAPES_WEIGHTS = PACKAGE / "assets" / "shapes" / "weights.pt"
+SHAPES_WEIGHTS = ASSETS / "shapes" / "weights.pt"
 # Beside the package in a checkout, inside it in an installation.
 CONFIGS = PACKAGE.parent / "configs", PACKAGE / "configs"
 DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.yaml"

@@ -35,10 +35,11 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     JSON file, in itself and in `annotations`.
 
     Args:
-        spec: a path; a relative one is looked for in the working folder, then among the package's
-            assets, then beside the package. A format before it, as in ``voc:data/VOC2007``, is
-            not guessed; ``shapes:train`` and ``shapes:test`` are generated. Options may follow as
-            in an address: ``voc:data/VOC2007?split=val&difficult=use``.
+        spec: a path; a relative one is looked for in the working folder, then among the
+            demonstration's files, then beside the package. A format before it, as in
+            ``voc:data/VOC2007``, is not guessed; ``shapes:train`` and ``shapes:test`` are
+            generated. Options may follow as in an address:
+            ``voc:data/VOC2007?split=val&difficult=use``.
         options: of the format's class, besides those in `spec`: see `DetectionDataset` (on_error,
             check, masks, keypoints, transform), `CocoDetection` (image_dir), `VocDetection`,
             `Shapes`. `split` chooses among a COCO folder's files the one that has it in its name.
@@ -110,8 +111,10 @@ def load_datasets(
 
 
 def resolve_path(path: str | Path) -> Path:
-    """A data path as given if it exists, else the same under the package's assets or beside it."""
-    candidates: Iterable[Path] = (Path(path), PACKAGE / "assets" / path, PACKAGE.parent / path)
+    """A data path as given if it exists, else among the demo's files or beside the package."""
+    from ..cli.options import ASSETS
+
+    candidates: Iterable[Path] = (Path(path), ASSETS / path, PACKAGE.parent / path)
     return next((candidate for candidate in candidates if candidate.exists()), Path(path))
 
 

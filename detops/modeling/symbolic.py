@@ -1,6 +1,6 @@
 """Sizes that are symbols while a graph is exported: a question would bind it to the answer."""
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -16,12 +16,12 @@ def exporting() -> bool:
 
 def smaller(a: Number, b: Number) -> Number:
     """``min(a, b)``."""
-    return torch.sym_min(a, b) if exporting() else min(a, b)
+    return cast(Number, torch.sym_min(a, b)) if exporting() else min(a, b)
 
 
 def larger(a: Number, b: Number) -> Number:
     """``max(a, b)``."""
-    return torch.sym_max(a, b) if exporting() else max(a, b)
+    return cast(Number, torch.sym_max(a, b)) if exporting() else max(a, b)
 
 
 def surely(condition: bool) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, is_grad_enabled, nn
 from torch._C import _are_functorch_transforms_active
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._prims_common import suggest_memory_format
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from ..contract import FLOAT
@@ -20,6 +21,10 @@ class Function(torch.autograd.Function):
     Ops call :meth:`run`. It gives what ``apply`` gives, which takes longer than the small calls of
     these ops: it binds its arguments to the signature of ``forward`` each time, and keeps a context
     whether or not there will be a backward pass.
+
+    Results that only the backward pass reads come last; ``setup_context`` says by ``ctx.shown`` how
+    many come before them. Autograd then has no outputs to keep for those, and :meth:`run` may leave
+    them out.
     """
 
     _recorded: Callable[..., Any]
@@ -31,8 +36,9 @@ class Function(torch.autograd.Function):
 
         def forward(ctx: Any, *args: Any) -> Any:
             output = compute(*args)
+            ctx.shown = None
             keep(ctx, args, output)
-            return output
+            return output if ctx.shown is None else output[: ctx.shown]
 
         # Transforms of torch.func need a setup_context; without them a forward that fills the
         # context itself is cheaper.
@@ -44,7 +50,8 @@ class Function(torch.autograd.Function):
     @classmethod
     def run(cls, *args: Any) -> Any:
         """The op, recorded for a backward pass if one of ``args`` wants a gradient."""
-        if _are_functorch_transforms_active():
+        # Without a rule for it, forward mode is refused, not lost.
+        if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return cls.apply(*args)
         if is_grad_enabled():
             for x in args:
@@ -54,6 +61,30 @@ class Function(torch.autograd.Function):
                         return cls.apply(*args)
                     return cls._recorded(*args)
         return cls.forward(*args)
+
+
+class _RawFunction(Function):
+    """An op without a derivative: a gradient that is asked of it is an error, not lost."""
+
+    @staticmethod
+    def forward(op: Any, *args: Any) -> Any:
+        return op(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        ctx.op = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        name = str(ctx.op).removesuffix(".default").replace(".", "::", 1)
+        raise RuntimeError(f"the derivative for {name} is not implemented")
+
+
+def raw(op: Any, *args: Any) -> Any:
+    """Calls a raw op from where a gradient of its result may be asked for."""
+    if not is_grad_enabled() or _are_functorch_transforms_active():
+        return op(*args)
+    return _RawFunction.run(op, *args)
 
 
 class PoolingModule(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, fold, unfold
+from ._shared import Function, fold, raw, unfold
 
 CLIP = math.log(1000 / 16)
 
@@ -31,7 +31,7 @@ class EncodeBoxesFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         """See csrc/math/box_coder.h."""
         boxes, anchors = ctx.saved_tensors
-        return *_C.encode_boxes_backward(grad, boxes, anchors, ctx.weights), None
+        return *raw(_C.encode_boxes_backward, grad, boxes, anchors, ctx.weights), None
 
     @staticmethod
     def vmap(
@@ -61,7 +61,7 @@ class DecodeBoxesFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """See csrc/math/box_coder.h."""
         deltas, anchors = ctx.saved_tensors
-        grads = _C.decode_boxes_backward(grad, deltas, anchors, ctx.weights, ctx.clip)
+        grads = raw(_C.decode_boxes_backward, grad, deltas, anchors, ctx.weights, ctx.clip)
         return *grads, None, None
 
     @staticmethod

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from .. import _C
 from ..contract import INTEGER
-from ._shared import Function
-from .boxes import box_convert
+from ..registration import composition
+from ._shared import Function, raw
+from .box_iou_rotated import box_iou_rotated
+from .boxes import ROTATED, box_convert
 
 
 class BoxIoUFunction(Function):
@@ -29,7 +31,7 @@ class BoxIoUFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """Sums over pairs, each box by one owner in a fixed order."""
         boxes1, boxes2 = ctx.saved_tensors
-        return *_C.box_iou_backward(grad, boxes1, boxes2, ctx.kind, ctx.eps), None, None
+        return *raw(_C.box_iou_backward, grad, boxes1, boxes2, ctx.kind, ctx.eps), None, None
 
     @staticmethod
     def vmap(
@@ -85,7 +87,9 @@ def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
     Args:
         boxes1: ``[..., N, 4]`` in pixels, floating or integer.
         boxes2: ``[..., M, 4]`` in pixels, likewise, with leading dimensions that broadcast.
-        fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``.
+        fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``; or of rotated boxes, ``[N, 5]``
+            as ``cxcywhr`` or ``xywhr``, ``[N, 8]`` as ``xyxyxyxy``: see
+            :func:`~detops.box_iou_rotated`.
 
     Returns:
         ``[..., N, M]`` in [0, 1]: float64 if one of the inputs is, otherwise float32.
@@ -94,6 +98,11 @@ def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
         RuntimeError: wrong shape, dtype or device.
         ValueError: an unknown format.
     """
+    if fmt in ROTATED:
+        first, second = (
+            x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)
+        )
+        return box_iou_rotated(first, second)
     return _overlap(boxes1, boxes2, "iou", fmt=fmt)
 
 
@@ -160,3 +169,9 @@ def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
         RuntimeError: wrong shape, dtype or device.
     """
     return _C.match_boxes(boxes1.detach(), boxes2.detach())
+
+
+composition("box_iou", box_iou)
+composition("generalized_box_iou", generalized_box_iou)
+composition("distance_box_iou", distance_box_iou)
+composition("complete_box_iou", complete_box_iou)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from .. import _C
 from ..contract import INTEGER
-from ._shared import Function
+from ..registration import composition
+from ._shared import Function, raw
 
 
 class BoxIoULossFunction(Function):
@@ -28,7 +29,7 @@ class BoxIoULossFunction(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """See csrc/math/overlap.inl."""
         boxes1, boxes2 = ctx.saved_tensors
-        return *_C.box_iou_loss_backward(grad, boxes1, boxes2, ctx.kind, ctx.eps), None, None
+        return *raw(_C.box_iou_loss_backward, grad, boxes1, boxes2, ctx.kind, ctx.eps), None, None
 
     @staticmethod
     def vmap(
@@ -129,3 +130,8 @@ def complete_box_iou_loss(
             union and the squared diagonal get 1e-7 whatever it is.
     """
     return _loss(boxes1, boxes2, "ciou", reduction, eps)
+
+
+composition("generalized_box_iou_loss", generalized_box_iou_loss)
+composition("distance_box_iou_loss", distance_box_iou_loss)
+composition("complete_box_iou_loss", complete_box_iou_loss)

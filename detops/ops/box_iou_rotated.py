@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from .. import _C
+from ._shared import raw
 
 
 def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
@@ -29,4 +30,4 @@ def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     Raises:
         RuntimeError: wrong shape or dtype, or devices that differ.
     """
-    return _C.box_iou_rotated(boxes1, boxes2)
+    return raw(_C.box_iou_rotated, boxes1, boxes2)

@@ -108,7 +108,7 @@ _UPRIGHT: dict[str, Format] = {
     "xywh": (4, _xywh_to_xyxy, _xyxy_to_xywh),
     "cxcywh": (4, _cxcywh_to_xyxy, _xyxy_to_cxcywh),
 }
-_ROTATED: dict[str, Format] = {
+ROTATED: dict[str, Format] = {
     "xywhr": (5, _same, _same),
     "cxcywhr": (
         5,
@@ -162,7 +162,7 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
         ValueError: an unknown format, or an upright with a rotated one.
         RuntimeError: wrong shape or dtype.
     """
-    for formats in (_UPRIGHT, _ROTATED):
+    for formats in (_UPRIGHT, ROTATED):
         if in_fmt in formats and out_fmt in formats:
             break
     else:
@@ -176,7 +176,7 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
     if in_fmt == out_fmt:
         return boxes.clone() if wide is boxes else wide
     # Angles need real numbers; integer boxes get theirs back, rounded.
-    if formats is _ROTATED and not boxes.is_floating_point():
+    if formats is ROTATED and not boxes.is_floating_point():
         return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
     return formats[out_fmt][2](to_common(wide))
 

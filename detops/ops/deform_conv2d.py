@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, as_pair
+from ._shared import Function, as_pair, raw
 
 
 class DeformConv2dFunction(Function):
@@ -41,8 +41,9 @@ class DeformConv2dFunction(Function):
         wanted = list(ctx.needs_input_grad[:5])
         input, offset, mask, weight, bias = ctx.saved_tensors
         stride, padding, dilation = ctx.window
-        gradients = _C.deform_conv2d_backward(
-            grad, input, offset, mask, weight, bias, stride, padding, dilation, wanted
+        gradients = raw(
+            _C.deform_conv2d_backward,
+            *(grad, input, offset, mask, weight, bias, stride, padding, dilation, wanted),
         )
         return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None
 

@@ -7,7 +7,8 @@ import torch.fx
 from torch import Tensor
 
 from .. import _C
-from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, unfold
+from ..registration import composition
+from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
 
 
 class _Pooling(NamedTuple):
@@ -43,10 +44,10 @@ class DeformPSRoIPoolFunction(Function):
         """Both gradients in one call."""
         input, boxes, offset, count = ctx.saved_tensors
         p = ctx.pooling
-        grad_input, grad_offset = _C.deform_psroi_pool_backward(
-            grad, input, boxes, offset, count, p.spatial_scale, p.group_size, p.part_size,
-            p.sample_per_part, p.trans_std,
-        )  # fmt: skip
+        sizes = (p.spatial_scale, p.group_size, p.part_size, p.sample_per_part, p.trans_std)
+        grad_input, grad_offset = raw(
+            _C.deform_psroi_pool_backward, grad, input, boxes, offset, count, *sizes
+        )
         return grad_input, None, None if offset is None else grad_offset, None
 
     @staticmethod
@@ -169,3 +170,11 @@ class DeformPSRoIPooling(PoolingModule):
             self.trans_std,
             self.no_trans,
         )
+
+
+composition(
+    "deform_psroi_pooling",
+    lambda input, boxes, offset, *pooling: DeformPSRoIPoolFunction.run(
+        input, boxes, offset, _Pooling(*pooling)
+    )[0],
+)

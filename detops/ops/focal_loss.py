@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _C
-from ._shared import Function
+from ..registration import composition
+from ._shared import Function, raw
 
 
 def _gradient_to_targets(
@@ -57,7 +58,7 @@ class SigmoidFocalLossFunction(Function):
         if ctx.reduction == "mean":  # a number of elements may be beyond float16
             grad = grad.to(torch.promote_types(grad.dtype, torch.float32)) / inputs.numel()
         grad = grad.expand_as(inputs)
-        to_inputs = _C.sigmoid_focal_loss_backward(grad, inputs, targets, ctx.alpha, ctx.gamma)
+        to_inputs = raw(_C.sigmoid_focal_loss_backward, grad, inputs, targets, ctx.alpha, ctx.gamma)
         to_targets = None
         if ctx.needs_input_grad[1]:
             to_targets = _gradient_to_targets(grad, inputs, targets, ctx.alpha, ctx.gamma)
@@ -124,3 +125,6 @@ def sigmoid_focal_loss(
             f"detops.sigmoid_focal_loss: reduction must be none, mean or sum, got {reduction!r}"
         )
     return SigmoidFocalLossFunction.run(inputs, targets, alpha, gamma, reduction)
+
+
+composition("sigmoid_focal_loss", sigmoid_focal_loss)

@@ -8,7 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from ..registration import CONTRACTS, composition
-from ._shared import Function, of_one_dtype
+from ._shared import Function, of_one_dtype, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
@@ -43,7 +43,8 @@ class LltmFunction(Function):
         """Keeps all but the bias."""
         input, weights, _, h, c = inputs
         ctx.sequence = input.dim() == 3
-        ctx.mark_non_differentiable(*output[3 if ctx.sequence else 2 :])
+        ctx.shown = 3 if ctx.sequence else 2
+        ctx.mark_non_differentiable(*output[ctx.shown :])
         ctx.set_materialize_grads(False)
         cells, gates = output[-2:]
         ctx.save_for_backward(input, weights, h, c, output[0], cells, gates)
@@ -54,7 +55,8 @@ class LltmFunction(Function):
         input, weights, h, c, output, cells, gates = ctx.saved_tensors
         grad_h, grad_c = grads[:2] if ctx.sequence else (None, grads[0])
         input_wanted, _, _, h_wanted, _ = ctx.needs_input_grad
-        to_input, to_weights, to_bias, to_h, to_c = _backward(
+        to_input, to_weights, to_bias, to_h, to_c = raw(
+            _backward,
             torch.zeros_like(output) if grad_output is None else grad_output,
             grad_h,
             torch.zeros_like(c) if grad_c is None else grad_c,

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from .. import _C
+from ._shared import raw
 
 
 def matrix_nms(
@@ -44,4 +45,4 @@ def matrix_nms(
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN ``min_score``,
             ``sigma`` not positive and finite, or an unknown method.
     """
-    return _C.matrix_nms(boxes, scores, idxs, sigma, min_score, method)
+    return raw(_C.matrix_nms, boxes, scores, idxs, sigma, min_score, method)

@@ -7,7 +7,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from ..registration import derivative
-from ._shared import Function, of_one_dtype
+from ._shared import Function, of_one_dtype, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.mlp_forward.default
@@ -26,17 +26,18 @@ class MlpFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keeps what the slopes depend on."""
         input, hidden_weights, _, output_weights, _ = inputs
+        ctx.shown = 1
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, output[1], hidden_weights, output_weights)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         """All at once; that of the input where it is wanted."""
         if grad is None:
             return (None,) * 5
         wanted = ctx.needs_input_grad[0]
-        to_input, *rest = _backward(grad, *ctx.saved_tensors, wanted)
+        to_input, *rest = raw(_backward, grad, *ctx.saved_tensors, wanted)
         return to_input if wanted else None, *rest
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, fold, unfold
+from ._shared import Function, fold, raw, unfold
 
 
 class MSDeformAttnFunction(Function):
@@ -36,8 +36,8 @@ class MSDeformAttnFunction(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, Tensor]:
         """All three gradients in one pass over the samples."""
-        to_value, to_locations, to_weights = _C.ms_deform_attn_backward(grad, *ctx.saved_tensors)
-        return to_value, None, None, to_locations, to_weights
+        gradients = raw(_C.ms_deform_attn_backward, grad, *ctx.saved_tensors)
+        return gradients[0], None, None, *gradients[1:]
 
     @staticmethod
     def vmap(

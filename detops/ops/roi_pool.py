@@ -39,13 +39,14 @@ class RoIPoolFunction(Function):
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
         input, boxes, pooling = inputs
         argmax = output[1]
+        ctx.shown = 1
         ctx.mark_non_differentiable(argmax)
         ctx.set_materialize_grads(False)  # no zeros for the places
         ctx.save_for_backward(boxes, argmax)
         ctx.kept = pooling, input.shape, memory_format(input)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
         """Each bin's gradient goes to the pixel that it was taken from."""
         if grad is None:
             return None, None, None

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from .. import _C
+from ._shared import raw
 
 
 def soft_nms(
@@ -44,4 +45,4 @@ def soft_nms(
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold or
             ``min_score``, ``sigma`` not positive and finite, or an unknown method.
     """
-    return _C.soft_nms(boxes, scores, iou_threshold, sigma, min_score, method)
+    return raw(_C.soft_nms, boxes, scores, iou_threshold, sigma, min_score, method)

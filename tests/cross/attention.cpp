@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "../../csrc/cpu/kernels/focal_loss.h"
-#include "../../csrc/cpu/kernels/ms_deform_attn.h"
+#include "../../csrc/cpu/boxes/focal_loss_kernels.h"
+#include "../../csrc/cpu/deform/ms_deform_attn_kernels.h"
 #include "check.h"
 
 namespace detops::cross {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "../../csrc/cpu/kernels/deform_conv2d.h"
+#include "../../csrc/cpu/deform/deform_conv2d_kernels.h"
 #include "../../csrc/math/deform_conv2d.h"
 #include "check.h"
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/cpu/kernels/box_iou.h"
-#include "../../csrc/cpu/kernels/isa.h"
-#include "../../csrc/cpu/kernels/nms.h"
-#include "../../csrc/cpu/kernels/roi_align.h"
-#include "../../csrc/cpu/nms_grid.h"
+#include "../../csrc/cpu/boxes/box_iou_kernels.h"
+#include "../../csrc/cpu/nms/nms_grid.h"
+#include "../../csrc/cpu/nms/nms_kernels.h"
+#include "../../csrc/cpu/roi/roi_align_kernels.h"
+#include "../../csrc/cpu/simd/isa.h"
 #include "check.h"
 
 // The one function of PyTorch that the kernels call.

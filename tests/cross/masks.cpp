@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "../../csrc/cpu/kernels/box_iou_loss.h"
-#include "../../csrc/cpu/kernels/masks_to_boxes.h"
-#include "../../csrc/cpu/kernels/paste_masks_in_image.h"
+#include "../../csrc/cpu/boxes/box_iou_loss_kernels.h"
+#include "../../csrc/cpu/masks/masks_to_boxes_kernels.h"
+#include "../../csrc/cpu/masks/paste_masks_in_image_kernels.h"
 #include "check.h"
 
 namespace detops::cross {

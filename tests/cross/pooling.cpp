@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../csrc/cpu/kernels/ps_roi_align.h"
-#include "../../csrc/cpu/kernels/ps_roi_rows.h"
-#include "../../csrc/cpu/kernels/roi_pool.h"
+#include "../../csrc/cpu/roi/ps_roi_align_kernels.h"
+#include "../../csrc/cpu/roi/ps_roi_rows_kernels.h"
+#include "../../csrc/cpu/roi/roi_pool_kernels.h"
 #include "check.h"
 
 namespace detops::cross {

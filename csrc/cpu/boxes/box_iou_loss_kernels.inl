@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+#include "../../math/overlap.inl"
+#include "../simd/arctangent.inl"
+
+// So many pairs at a time, a column per coordinate. Behind the last pair there is what was there
+// before: numbers that nobody reads.
+constexpr int64_t kPairs = 64;
+template <typename T>
+struct BoxBlock {
+  T side[4][kPairs];
+};
+
+template <typename T>
+DETOPS_INLINE void to_columns(const T* boxes, int64_t count, BoxBlock<T>& block) {
+  for (int64_t i = 0; i < count; ++i) {
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) block.side[c][i] = boxes[4 * i + c];
+  }
+}
+
+template <typename T>
+DETOPS_INLINE void from_columns(const BoxBlock<T>& block, int64_t count, T* boxes) {
+  for (int64_t i = 0; i < count; ++i) {
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) boxes[4 * i + c] = block.side[c][i];
+  }
+}
+
+template <math::Overlap kind, typename T>
+DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxBlock<T>& block, int64_t i) {
+  const Vector<T> x1 = load(block.side[0] + i), y1 = load(block.side[1] + i);
+  const Vector<T> x2 = load(block.side[2] + i), y2 = load(block.side[3] + i);
+  const Vector<T> w = x2 - x1, h = y2 - y1;
+  Vector<T> angle{};
+  if (kind == math::Overlap::kCIoU) angle = pairwise::finite_or_zero(arctangent(w / h));
+  return {{x1, y1, x2, y2}, w * h, angle};
+}
+
+template <typename T>
+DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vector<T>>& box) {
+  store(block.side[0] + i, box.x1);
+  store(block.side[1] + i, box.y1);
+  store(block.side[2] + i, box.x2);
+  store(block.side[3] + i, box.y2);
+}
+
+template <math::Overlap kind, typename T>
+void box_loss_forward(const T* a, const T* b, int64_t count, T eps, T* loss) {
+  BoxBlock<T> first{}, second{};
+  for (int64_t i = 0; i < count; i += kPairs) {
+    const int64_t n = count - i < kPairs ? count - i : kPairs;
+    to_columns(a + 4 * i, n, first);
+    to_columns(b + 4 * i, n, second);
+    for (int64_t j = 0; j < n; j += kLanes<T>) {
+      const Vector<T> value = pairwise::overlap_loss<kind, T>(load_boxes<kind>(first, j),
+                                                              load_boxes<kind>(second, j), eps);
+      store_first(loss + i + j, value, n - j);
+    }
+  }
+}
+
+template <math::Overlap kind, typename T>
+void box_loss_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
+                       T* grad_b) {
+  BoxBlock<T> first{}, second{}, to_first, to_second;
+  for (int64_t i = 0; i < count; i += kPairs) {
+    const int64_t n = count - i < kPairs ? count - i : kPairs;
+    to_columns(a + 4 * i, n, first);
+    to_columns(b + 4 * i, n, second);
+    for (int64_t j = 0; j < n; j += kLanes<T>) {
+      math::Box<Vector<T>> da, db;
+      pairwise::overlap_loss_gradient<kind, T>(load_boxes<kind>(first, j),
+                                               load_boxes<kind>(second, j), eps,
+                                               load_first(grad + i + j, n - j), da, db);
+      store_box(to_first, j, da);
+      store_box(to_second, j, db);
+    }
+    from_columns(to_first, n, grad_a + 4 * i);
+    from_columns(to_second, n, grad_b + 4 * i);
+  }
+}
+
+template <typename T>
+constexpr BoxLossKernels<T> kBoxLossKernels{
+    {box_loss_forward<math::Overlap::kIoU, T>, box_loss_forward<math::Overlap::kGIoU, T>,
+     box_loss_forward<math::Overlap::kDIoU, T>, box_loss_forward<math::Overlap::kCIoU, T>},
+    {box_loss_backward<math::Overlap::kIoU, T>, box_loss_backward<math::Overlap::kGIoU, T>,
+     box_loss_backward<math::Overlap::kDIoU, T>, box_loss_backward<math::Overlap::kCIoU, T>}};

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#include "../../ops.h"
+#include "../common/memory.h"
+#include "box_iou_rotated_kernels.h"
+#include "rotated_boxes.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kPairsPerThread = 1 << 14;
+
+template <typename T>
+Buffer<RotatedBox> rotated_boxes(const T* boxes, int64_t count) {
+  Buffer<RotatedBox> result(count);
+  for (int64_t i = 0; i < count; ++i) result[i] = math::rotated_box(boxes + 5 * i);
+  return result;
+}
+
+}  // namespace
+
+void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output) {
+  expect_writes(output);
+  const Tensor first = as_type(boxes1, output.scalar_type()).contiguous();
+  const Tensor second = as_type(boxes2, output.scalar_type()).contiguous();
+  const int64_t n = first.size(0), m = second.size(0);
+  DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
+    const auto rows = rotated_boxes(first.const_data_ptr<scalar_t>(), n);
+    const auto columns = rotated_boxes(second.const_data_ptr<scalar_t>(), m);
+    BoundsList storage;
+    const NmsBoxes<float> bounds = storage.reserve(m);
+    for (int64_t j = 0; j < m; ++j) put(bounds, j, rotated_bounds(columns[j], 0));
+    const RotatedList others{columns.data(), bounds, m};
+    scalar_t* out = output.mutable_data_ptr<scalar_t>();
+    const auto row = rotated_iou_kernels<scalar_t>().row;
+    const int64_t grain = std::max<int64_t>(1, kPairsPerThread / m);
+    parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        row(rows[i], rotated_bounds(rows[i], 0), others, out + i * m);
+      }
+    });
+  });
+}
+
+}  // namespace detops::cpu

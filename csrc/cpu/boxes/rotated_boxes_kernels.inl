@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+#include "../../math/overlap.inl"
+//
+#include "../../math/rotated_box.inl"
+//
+#include "../simd/bounds.inl"
+
+constexpr int64_t kPairs = kLanes<double>;
+
+DETOPS_INLINE math::RotatedBox<Vector<double>> splat_box(const RotatedBox& b) {
+  return {splat(b.x),   splat(b.y),   splat(b.half_w), splat(b.half_h),
+          splat(b.cos), splat(b.sin), splat(b.area),   Vector<double>{}};
+}
+
+DETOPS_INLINE math::RotatedBox<Vector<double>> load_boxes(const RotatedBox* boxes,
+                                                          const uint32_t* index) {
+  // A box is a row of eight numbers, and a vector holds up to as many.
+  Vector<double> columns[8];
+  DETOPS_UNROLL for (int64_t c = 0; c < 8; c += kPairs) {
+    DETOPS_UNROLL for (int64_t i = 0; i < kPairs; ++i) {
+      columns[c + i] = load(&boxes[index[i]].x + c);
+    }
+    transpose<double>(columns + c);
+  }
+  return {columns[0], columns[1], columns[2], columns[3],
+          columns[4], columns[5], columns[6], columns[7]};
+}
+
+// Pairs of one box with others that have passed the filter, computed as many at a time as a vector
+// holds. use(index, iou) is called for each other box, at a time that suits, until it returns true;
+// add and flush say whether it did. An IoU without value is NaN.
+struct RotatedPairs {
+  uint32_t index[kPairs];
+  int64_t count;
+};
+
+template <typename Use>
+DETOPS_INLINE bool flush(RotatedPairs& pairs, const RotatedBox& box, const RotatedBox* others,
+                         Use&& use) {
+  if (pairs.count == 0) return false;
+  for (int64_t i = pairs.count; i < kPairs; ++i) pairs.index[i] = pairs.index[0];
+  double iou[kPairs];
+  store(iou, rotated::iou(splat_box(box), load_boxes(others, pairs.index)));
+  const int64_t count = pairs.count;
+  pairs.count = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (use(pairs.index[i], iou[i])) return true;
+  }
+  return false;
+}
+
+template <typename Use>
+DETOPS_INLINE bool add(RotatedPairs& pairs, uint32_t index, const RotatedBox& box,
+                       const RotatedBox* others, Use&& use) {
+  pairs.index[pairs.count++] = index;
+  return pairs.count == kPairs && flush(pairs, box, others, use);
+}

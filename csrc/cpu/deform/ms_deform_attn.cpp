@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#include "../../deform/levels.h"
+#include "../../ops.h"
+#include "../common/buffer.h"
+#include "../common/element_type.h"
+#include "../common/memory.h"
+#include "ms_deform_attn_kernels.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kSamplesPerThread = 4096;
+
+// How many queries ahead the backward pass asks for what it reads of them: those of one head lie
+// far apart.
+constexpr int64_t kAhead = 4;
+
+// The tensors as kernels want them.
+template <typename T>
+class Attention {
+ public:
+  using A = accumulate_t<T>;
+  using Index = typename SampleLevels<A>::Index;
+
+  Attention(const Tensor& value, const Tensor& spatial_shapes, const Tensor& level_start_index,
+            const Tensor& locations, const Tensor& weights)
+      : images(value.size(0)),
+        positions(value.size(1)),
+        heads(value.size(2)),
+        channels(value.size(3)),
+        queries(locations.size(1)),
+        samples(locations.size(3) * locations.size(4)),
+        value_(value.contiguous()),
+        locations_(wide(locations, value.scalar_type())),
+        weights_(wide(weights, value.scalar_type())),
+        row_(padded(samples)),
+        levels_(3 * row_),
+        zeros_(channels) {
+    const Tensor shapes = spatial_shapes.contiguous(), starts = level_start_index.contiguous();
+    const auto *size = shapes.const_data_ptr<int64_t>(), *start = starts.const_data_ptr<int64_t>();
+    const int64_t points = locations.size(4);
+    std::fill_n(levels_.data(), 3 * row_, Index(0));
+    for (int64_t i = 0; i < samples; ++i) {
+      levels_[i] = static_cast<Index>(size[2 * (i / points)]);
+      levels_[row_ + i] = static_cast<Index>(size[2 * (i / points) + 1]);
+      levels_[2 * row_ + i] = static_cast<Index>(start[i / points]);
+    }
+    std::fill_n(zeros_.data(), channels, T{});
+  }
+
+  // Up to whole vectors.
+  static int64_t padded(int64_t n) {
+    const int64_t lanes = attention_kernels<T>().lanes;
+    return (n + lanes - 1) / lanes * lanes;
+  }
+
+  SampleLevels<A> levels() const {
+    const Index* heights = levels_.data();
+    return {heights, heights + row_, heights + 2 * row_, samples};
+  }
+
+  // Where a head of an image begins in tensors like the value.
+  int64_t offset(int64_t image, int64_t head) const {
+    return (image * positions * heads + head) * channels;
+  }
+
+  HeadValues<T> values(int64_t image, int64_t head) const {
+    return {static_cast<const T*>(value_.const_data_ptr()) + offset(image, head), heads * channels,
+            channels, zeros_.data()};
+  }
+
+  // `i` counts heads of queries of images.
+  const A* locations(int64_t i) const {
+    return locations_.template const_data_ptr<A>() + 2 * i * samples;
+  }
+  const A* weights(int64_t i) const { return weights_.template const_data_ptr<A>() + i * samples; }
+
+  const int64_t images, positions, heads, channels, queries, samples;
+
+ private:
+  Tensor value_, locations_, weights_;
+  int64_t row_;
+  Buffer<Index> levels_;
+  Buffer<T> zeros_;
+};
+
+template <typename T>
+void forward(const Attention<T>& a, T* output) {
+  const auto& kernel = attention_kernels<T>();
+  const int64_t grain =
+      std::max<int64_t>(1, kSamplesPerThread / std::max<int64_t>(1, a.heads * a.samples));
+  parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
+    Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
+    for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
+      const int64_t image = i / (a.heads * a.queries);
+      kernel.forward(a.levels(), a.values(image, i % a.heads), a.locations(i), a.weights(i),
+                     output + i * a.channels, scratch.data());
+    }
+  });
+}
+
+// One thread owns a head of an image, and adds its queries in their order. `grad` is [N, Q, M, D
+// padded].
+template <typename T, typename A = accumulate_t<T>>
+void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
+  const auto& kernel = attention_kernels<T>();
+  const int64_t padded = a.padded(a.channels), samples = a.samples;
+  parallel_for(0, a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
+    Buffer<A> memory((a.positions + 1) * 2 * padded);
+    const HeadRows<A> rows{memory.data() + 2 * padded, padded};
+    for (int64_t owned = begin; owned < end; ++owned) {
+      const int64_t image = owned / a.heads, head = owned % a.heads;
+      const HeadValues<T> values = a.values(image, head);
+      const auto number = [&](int64_t q) { return (image * a.queries + q) * a.heads + head; };
+      kernel.load_rows(values, a.positions, rows);
+      for (int64_t q = 0; q < a.queries; ++q) {
+        const int64_t i = number(q), next = number(std::min(q + kAhead, a.queries - 1));
+        fetch(grad + next * padded, padded * sizeof(A));
+        fetch(a.locations(next), 2 * samples * sizeof(A));
+        fetch(a.weights(next), samples * sizeof(A));
+        kernel.backward(a.levels(), rows, a.locations(i), a.weights(i), grad + i * padded,
+                        to_locations + 2 * i * samples, to_weights + i * samples);
+      }
+      kernel.store_rows(rows, a.positions, values, to_value + a.offset(image, head));
+    }
+  });
+}
+
+void check_levels(const char* op, const Tensor& value, const Tensor& spatial_shapes,
+                  const Tensor& level_start_index) {
+  check(value.size(1) <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " positions, got ",
+        value.size(1));
+  detops::check_levels(op, spatial_shapes, level_start_index, value.size(1));
+}
+
+}  // namespace
+
+void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
+                            const Tensor& level_start_index, const Tensor& sampling_locations,
+                            const Tensor& attention_weights, Tensor& output) {
+  check_levels("ms_deform_attn", value, spatial_shapes, level_start_index);
+  expect_writes(output);
+  with_element_type(value.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
+                         attention_weights);
+    forward(a, static_cast<T*>(output.mutable_data_ptr()));
+  });
+}
+
+void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tensor& spatial_shapes,
+                             const Tensor& level_start_index, const Tensor& sampling_locations,
+                             const Tensor& attention_weights, Tensor& to_value,
+                             Tensor& to_locations, Tensor& to_weights) {
+  check_levels("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
+  const ScalarType type = value.scalar_type(), wide = compute_type(type);
+  expect_writes(to_value);
+  // Themselves, unless of another dtype.
+  const Tensor locations = as_type(to_locations, wide), weights = as_type(to_weights, wide);
+  with_element_type(type, [&](auto element) {
+    using T = decltype(element);
+    using A = accumulate_t<T>;
+    const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
+                         attention_weights);
+    Tensor outer = as_type(grad, wide).contiguous();
+    const int64_t padding = a.padded(a.channels) - a.channels;
+    if (padding > 0) {
+      const Tensor wider =
+          zeros({a.images, a.queries, a.heads, a.channels + padding}, outer.options());
+      wider.narrow(3, 0, a.channels).copy_(outer.view({a.images, a.queries, a.heads, a.channels}));
+      outer = wider;
+    }
+    backward(a, outer.const_data_ptr<A>(), static_cast<T*>(to_value.mutable_data_ptr()),
+             locations.mutable_data_ptr<A>(), weights.mutable_data_ptr<A>());
+  });
+  to_locations = as_type(locations, to_locations.scalar_type());
+  to_weights = as_type(weights, to_weights.scalar_type());
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "../../ops.h"
+#include "../../parallel.h"
+#include "../../products.h"
+#include "../common/buffer.h"
+#include "lltm_kernels.h"
+
+namespace detops::cpu {
+namespace {
+
+// Rows of a batch are independent of each other, so each thread takes some of them through all
+// steps: it meets no other thread, and no row's sums depend on how many there are.
+template <typename Rows>
+void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
+  constexpr int64_t kWork = 1 << 18;  // multiplications worth a thread
+  parallel_for(0, rows, std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_per_row)), visit);
+}
+
+// A library packs its matrices first, which is half the work for the few rows of one step.
+bool few_rows(int64_t rows, const Tensor& t) { return rows <= 64 && t.scalar_type() == kFloat; }
+
+// left [N, K] times right [K, M] into out [N, M]; right's rows and out's without gaps inside.
+void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
+  if (!few_rows(std::min(left.size(0), left.size(1)), out)) {
+    mm_out(out, left, right);
+    return;
+  }
+  product_kernels<float>().small({left.size(0), right.size(1), left.size(1),
+                                  left.const_data_ptr<float>(), left.stride(0), left.stride(1),
+                                  right.const_data_ptr<float>(), right.stride(0),
+                                  out.mutable_data_ptr<float>(), out.stride(0)});
+}
+
+// [left, more] times weights transposed, plus bias, into out.
+void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
+                 Tensor& out) {
+  if (left.size(0) < kTurnedLanes / 2 || !few_rows(left.size(0), out)) {
+    const Tensor both = empty({left.size(0), weights.size(1)}, left.options());
+    both.narrow(1, 0, left.size(1)).copy_(left);
+    both.narrow(1, left.size(1), more.size(1)).copy_(more);
+    addmm_out(out, bias, both, weights.t());
+    return;
+  }
+  Buffer<float> scratch(weights.size(1) * kTurnedLanes);
+  product_kernels<float>().turned({left.size(0), weights.size(0), left.size(1), more.size(1),
+                                   left.const_data_ptr<float>(), more.const_data_ptr<float>(),
+                                   weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
+                                   out.mutable_data_ptr<float>(), scratch.data()});
+}
+
+void sum_into(const Tensor& rows, Tensor& out) {
+  const int64_t columns = rows.size(1);
+  if (!few_rows(rows.size(0), out)) {
+    out.copy_(sum_of_rows(rows).view({columns}));
+    return;
+  }
+  const float* row = rows.const_data_ptr<float>();
+  float* sum = out.zero_().mutable_data_ptr<float>();
+  for (int64_t i = 0; i < rows.size(0); ++i, row += columns) {
+    for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
+  }
+}
+
+int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+                  const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
+  const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
+  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+
+  // All steps' inputs in one product, the state's part step by step; of one step, all together.
+  const bool packed = steps > 1;
+  Tensor sums = gates.view({steps * rows, 3 * state});
+  if (packed) {
+    addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
+  } else {
+    linear_into(h0, x.view({rows, inputs}), w, b, sums);
+  }
+
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const scalar_t *first_state = h0.const_data_ptr<scalar_t>(),
+                   *first_cell = c0.const_data_ptr<scalar_t>();
+    scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
+             *out = states.mutable_data_ptr<scalar_t>();
+    const auto& kernel = lltm_kernels<scalar_t>();
+    Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+    if (packed) {
+      kernel.pack_forward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+    }
+    const int64_t size = rows * state;
+    each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+      for (int64_t t = 0; t < steps; ++t) {
+        kernel.forward(
+            {state, packed ? state : 0, weight.data(), t == 0 ? first_state : out + (t - 1) * size,
+             t == 0 ? first_cell : cell + (t - 1) * size, gate + t * 3 * size, cell + t * size,
+             out + t * size},
+            begin, end);
+      }
+    });
+  });
+  output = as_type(states, output.scalar_type());
+}
+
+void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
+                   const Tensor& grad_c, const Tensor& input, const Tensor& weights,
+                   const Tensor& h, const Tensor& c, const Tensor& output, const Tensor& cells,
+                   const Tensor& gates, bool input_wanted, bool h_wanted, Tensor& to_input,
+                   Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
+  const auto type = input.scalar_type();
+  const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
+  const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
+  // The gradients that travel back from step to step.
+  Tensor to_state;
+  if (grad_h) {
+    to_state = empty_like(h0).copy_(*grad_h);
+  } else if (steps != 1) {
+    to_state = zeros_like(h0);
+  }
+  Tensor to_cell = as_type(to_c, x.scalar_type()).copy_(grad_c);
+  Tensor to_gates = empty_like(gate_values);
+  const bool packed = steps > 1;
+  if (output.numel() > 0) {
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      const scalar_t *gate = gate_values.const_data_ptr<scalar_t>(),
+                     *cell = cell_values.const_data_ptr<scalar_t>(),
+                     *outer = g.const_data_ptr<scalar_t>();
+      scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
+               *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
+               *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
+      const auto& kernel = lltm_kernels<scalar_t>();
+      Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+      if (packed) {
+        kernel.pack_backward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+      }
+      const int64_t size = rows * state;
+      each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
+        for (int64_t t = steps - 1; t >= 0; --t) {
+          kernel.backward(
+              {state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
+               outer + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
+              begin, end);
+        }
+      });
+    });
+  }
+  const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
+  Tensor product = as_type(to_weights, x.scalar_type());  // itself, unless half precision
+  // Products over all steps; the state before step t is that after step t - 1.
+  Tensor of_state = product.narrow(1, 0, state), of_input = product.narrow(1, state, inputs);
+  multiply_into(left, x.view({steps * rows, inputs}), of_input);
+  if (steps == 0) {
+    of_state.zero_();
+  } else if (steps == 1) {
+    multiply_into(left, h0, of_state);
+    if (h_wanted) {
+      to_state = as_type(to_h, x.scalar_type());
+      multiply_into(grads, w.narrow(1, 0, state), to_state);
+    }
+  } else {
+    const int64_t later = (steps - 1) * rows;
+    mm_out(of_state, left.narrow(1, rows, later),
+           states.view({steps * rows, state}).narrow(0, 0, later));
+    addmm_out(of_state, of_state, left.narrow(1, 0, rows), h0);
+  }
+  if (input_wanted) {
+    const Tensor result = as_type(to_input, x.scalar_type());
+    Tensor rows_of_input = result.view({steps * rows, inputs});
+    multiply_into(grads, w.narrow(1, state, inputs), rows_of_input);
+    to_input = as_type(result, type);
+  }
+  if (h_wanted) to_h = as_type(to_state, type);
+  Tensor sum = as_type(to_bias, x.scalar_type());
+  sum_into(grads, sum);
+  to_weights = as_type(product, type);
+  to_bias = as_type(sum, type);
+  to_c = as_type(to_cell, type);
+}
+
+}  // namespace detops::cpu

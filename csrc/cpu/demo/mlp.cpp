@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+
+#include "../../demo/mlp_products.h"
+#include "../../ops.h"
+#include "../common/buffer.h"
+#include "mlp_kernels.h"
+
+namespace detops::cpu {
+namespace {
+
+// Layers up to this many weights go through the fused kernel, which keeps them in the first cache;
+// larger ones through matrix products.
+constexpr int64_t kFusedWeights = 4096;
+constexpr int64_t kLanesAtMost = 16;
+// Rows whose gradients are summed before they meet those of others: sums depend on neither the
+// number of threads nor, in their rounding, much on the number of rows.
+constexpr int64_t kChunk = 512;
+
+int64_t padded(int64_t units) { return (units + kLanesAtMost - 1) / kLanesAtMost * kLanesAtMost; }
+
+bool fits(int64_t inputs, int64_t hidden, int64_t outputs) {
+  return padded(hidden) * (inputs + outputs + 1) <= kFusedWeights;
+}
+
+// The parameters, vectors of hidden units padded with zeros.
+template <typename T>
+class Layers {
+ public:
+  Layers(const Tensor& hidden_weights, const T* hidden_bias, const Tensor& output_weights,
+         const T* output_bias)
+      : inputs_(hidden_weights.size(1)),
+        hidden_(hidden_weights.size(0)),
+        outputs_(output_weights.size(0)),
+        padded_(padded(hidden_)),
+        memory_(padded_ * (inputs_ + 1 + outputs_)) {
+    std::fill_n(memory_.data(), padded_ * (inputs_ + 1 + outputs_), T(0));
+    const T* w = hidden_weights.const_data_ptr<T>();
+    for (int64_t j = 0; j < hidden_; ++j) {
+      for (int64_t k = 0; k < inputs_; ++k) memory_[k * padded_ + j] = w[j * inputs_ + k];
+    }
+    T* bias = memory_.data() + inputs_ * padded_;
+    if (hidden_bias != nullptr) std::copy_n(hidden_bias, hidden_, bias);
+    const T* v = output_weights.const_data_ptr<T>();
+    for (int64_t o = 0; o < outputs_; ++o) {
+      std::copy_n(v + o * hidden_, hidden_, bias + (1 + o) * padded_);
+    }
+    layers_ = {inputs_,        hidden_, padded_,        outputs_,
+               memory_.data(), bias,    bias + padded_, output_bias};
+  }
+
+  const MlpLayers<T>& operator*() const { return layers_; }
+
+ private:
+  int64_t inputs_, hidden_, outputs_, padded_;
+  Buffer<T> memory_;
+  MlpLayers<T> layers_;
+};
+
+template <typename T>
+void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const T* grad,
+                    int64_t rows, T* to_input, const std::array<T*, 4>& to) {
+  // A chunk's gradients: hidden weights [I, P], hidden bias [P], output weights [O, P], output
+  // bias.
+  const int64_t size = m.padded * (m.inputs + 1 + m.outputs) + m.outputs;
+  const int64_t chunks = std::max<int64_t>(1, (rows + kChunk - 1) / kChunk);
+  Buffer<T> sums(chunks * size);
+  std::fill_n(sums.data(), chunks * size, T(0));
+  parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t end) {
+    for (; chunk < end; ++chunk) {
+      T* w = sums.data() + chunk * size;
+      T *b = w + m.inputs * m.padded, *v = b + m.padded, *c = v + m.outputs * m.padded;
+      mlp_kernels<T>().backward(m, input, hidden, grad, chunk * kChunk,
+                                std::min(rows, (chunk + 1) * kChunk), {to_input, w, b, v, c});
+    }
+  });
+  T* total = sums.data();
+  for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+    for (int64_t i = 0; i < size; ++i) total[i] += total[chunk * size + i];
+  }
+  for (int64_t j = 0; j < m.hidden; ++j) {
+    for (int64_t k = 0; k < m.inputs; ++k) to[0][j * m.inputs + k] = total[k * m.padded + j];
+  }
+  const T* bias = total + m.inputs * m.padded;
+  std::copy_n(bias, m.hidden, to[1]);
+  for (int64_t o = 0; o < m.outputs; ++o) {
+    std::copy_n(bias + (1 + o) * m.padded, m.hidden, to[2] + o * m.hidden);
+  }
+  std::copy_n(bias + (1 + m.outputs) * m.padded, m.outputs, to[3]);
+}
+
+}  // namespace
+
+void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+                 const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
+                 Tensor& hidden) {
+  const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
+  const Tensor v = wide(output_weights), c = wide(output_bias);
+  const auto type = input.scalar_type();
+  if (!fits(w.size(1), w.size(0), v.size(0))) {
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    return;
+  }
+  output = as_type(output, x.scalar_type());  // themselves, unless half precision
+  hidden = as_type(hidden, x.scalar_type());
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const Layers<scalar_t> layers(w, b.const_data_ptr<scalar_t>(), v, c.const_data_ptr<scalar_t>());
+    const scalar_t* in = x.const_data_ptr<scalar_t>();
+    scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
+    parallel_for(0, x.size(0), kChunk, [&](int64_t begin, int64_t end) {
+      mlp_kernels<scalar_t>().forward(*layers, in, begin, end, h, out);
+    });
+  });
+  output = as_type(output, type);
+  hidden = as_type(hidden, type);
+}
+
+void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
+                  const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
+                  Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
+                  Tensor& to_output_weights, Tensor& to_output_bias) {
+  const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
+  const Tensor w = wide(hidden_weights), v = wide(output_weights);
+  const auto type = input.scalar_type();
+  if (!fits(w.size(1), w.size(0), v.size(0))) {
+    const Tensor to_hidden = mm(g, v);
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      scalar_t* to = to_hidden.mutable_data_ptr<scalar_t>();
+      const scalar_t* unit = h.const_data_ptr<scalar_t>();
+      for (int64_t i = 0; i < h.numel(); ++i) to[i] = unit[i] > 0 ? to[i] : scalar_t(0);
+    });
+    std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
+        mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
+    return;
+  }
+  Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,
+                        &to_output_bias};
+  for (Tensor* t : to) *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const auto data = [&](int64_t k) { return to[k]->mutable_data_ptr<scalar_t>(); };
+    const Layers<scalar_t> layers(w, nullptr, v, nullptr);
+    fused_backward<scalar_t>(*layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
+                             g.const_data_ptr<scalar_t>(), x.size(0),
+                             input_wanted ? data(0) : nullptr,
+                             {data(1), data(2), data(3), data(4)});
+  });
+  for (Tensor* t : to) *t = as_type(*t, type);
+}
+
+}  // namespace detops::cpu

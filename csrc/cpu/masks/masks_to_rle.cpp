@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+#include "masks_to_rle.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../../parallel.h"
+
+#define DETOPS_KERNELS "../masks/masks_to_rle_kernels.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+using Differences = int64_t(const uint8_t* a, const uint8_t* b, int64_t n, uint32_t* list);
+Differences* differences_in_use() { return DETOPS_IN_USE(differences); }
+
+}  // namespace
+}  // namespace detops::cpu
+
+namespace detops {
+namespace {
+
+constexpr int64_t kBytesPerThread = 1 << 16;
+
+// A mask as COCO writes it: the lengths of its runs down the columns, the first one of zeros, each
+// less the length two before it from the fourth on, in groups of five bits, low ones first. A
+// character is 48 + group, + 32 where more follow; the highest bit of the last one is the sign.
+class RunLengths {
+ public:
+  // The value changes at this pixel, counted down the columns.
+  void change_at(int64_t pixel) {
+    if (used_ + kLongest > text_.size()) text_.resize(2 * text_.size() + 256);
+    const int64_t length = pixel - begin_;
+    int64_t rest = length - two_before_;
+    for (bool more = true; more;) {
+      const int64_t group = rest & 31;
+      rest >>= 5;
+      more = rest != ((group & 16) ? -1 : 0);
+      text_[used_++] = static_cast<uint8_t>(48 + group + (more ? 32 : 0));
+    }
+    two_before_ = one_before_;
+    one_before_ = first_ ? 0 : length;  // the third length is written as it is
+    first_ = false;
+    begin_ = pixel;
+  }
+
+  const uint8_t* text() const { return text_.data(); }
+  int64_t size() const { return static_cast<int64_t>(used_); }
+
+ private:
+  static constexpr size_t kLongest = 7;  // 33 bits and a sign
+
+  std::vector<uint8_t> text_;
+  size_t used_ = 0;
+  int64_t begin_ = 0, one_before_ = 0, two_before_ = 0;
+  bool first_ = true;
+};
+
+// Pixels (y, x) at data[y * down + x * right]. A run ends where the byte changes.
+struct Mask {
+  const uint8_t* data;
+  int64_t height, width, down, right;
+};
+
+// The first pixel of a column follows the last one of the column before.
+bool starts_with_change(const Mask& m, int64_t x) {
+  const uint8_t before = x == 0 ? 0 : m.data[(m.height - 1) * m.down + (x - 1) * m.right];
+  return m.data[x * m.right] != before;
+}
+
+// Where neighbours in a column differ, by rows: columns[k] of row y for k from row_end[y - 1] to
+// row_end[y].
+struct Changes {
+  std::vector<uint32_t> columns;
+  std::vector<int64_t> row_end;
+};
+
+class Encoder {
+ public:
+  void operator()(const Mask& mask, RunLengths& runs) {
+    if (mask.down == 1) {
+      along_columns(mask, runs);
+    } else {
+      along_rows(mask, runs);
+    }
+  }
+
+  // Sorts the changes, which are rare, by column.
+  void write(const Mask& m, const Changes& changes, RunLengths& runs) {
+    const int64_t count = changes.row_end[m.height - 1];
+    column_end_.assign(m.width + 1, 0);
+    for (int64_t k = 0; k < count; ++k) ++column_end_[changes.columns[k] + 1];
+    for (int64_t x = 0; x < m.width; ++x) column_end_[x + 1] += column_end_[x];
+    if (row_of_.size() < size_t(count)) row_of_.resize(count);
+    for (int64_t y = 1, k = 0; y < m.height; ++y) {
+      for (; k < changes.row_end[y]; ++k) {
+        row_of_[column_end_[changes.columns[k]]++] = static_cast<uint32_t>(y);
+      }
+    }
+    for (int64_t x = 0, k = 0; x < m.width; ++x) {
+      if (starts_with_change(m, x)) runs.change_at(x * m.height);
+      for (; k < column_end_[x]; ++k) runs.change_at(x * m.height + row_of_[k]);
+    }
+    runs.change_at(m.height * m.width);
+  }
+
+ private:
+  // Neighbours in a column are neighbours in memory.
+  void along_columns(Mask m, RunLengths& runs) {
+    constexpr int64_t kBlock = 4096;
+    uint32_t list[kBlock];
+    const int64_t height = m.height, pixels = m.height * m.width;
+    if (m.right == height) m.height = pixels, m.width = 1;
+    for (int64_t x = 0; x < m.width; ++x) {
+      if (starts_with_change(m, x)) runs.change_at(x * height);
+      const uint8_t* column = m.data + x * m.right;
+      for (int64_t y = 1; y < m.height; y += kBlock) {
+        const int64_t n = std::min(kBlock, m.height - y);
+        const int64_t count = differences_(column + y - 1, column + y, n, list);
+        for (int64_t k = 0; k < count; ++k) runs.change_at(x * height + y + list[k]);
+      }
+    }
+    runs.change_at(pixels);
+  }
+
+  // Neighbours in a column are in neighbouring rows.
+  void along_rows(const Mask& m, RunLengths& runs) {
+    changes_.row_end.assign(m.height, 0);
+    if (m.width < kShortRow && m.down == m.width && m.height < kFewRows) {
+      return along_short_rows(m, runs);
+    }
+    int64_t count = 0;
+    for (int64_t y = 1; y < m.height; ++y) {
+      auto& columns = changes_.columns;
+      const size_t most = count + m.width;
+      if (most > columns.size()) columns.resize(std::max(most, 2 * columns.size()));
+      const uint8_t* row = m.data + y * m.down;
+      count += differences_(row - m.down, row, m.width, columns.data() + count);
+      changes_.row_end[y] = count;
+    }
+    write(m, changes_, runs);
+  }
+
+  // One comparison of the mask with itself, a row on: rows are shorter than a few vectors.
+  void along_short_rows(const Mask& m, RunLengths& runs) {
+    auto& columns = changes_.columns;
+    const int64_t pairs = (m.height - 1) * m.width;
+    if (columns.size() < size_t(pairs)) columns.resize(pairs);
+    const int64_t count = differences_(m.data, m.data + m.width, pairs, columns.data());
+    for (int64_t k = 0, y = 1, begin = 0; y < m.height; ++y, begin += m.width) {
+      for (; k < count && columns[k] < begin + m.width; ++k) {
+        columns[k] -= static_cast<uint32_t>(begin);
+      }
+      changes_.row_end[y] = k;
+    }
+    write(m, changes_, runs);
+  }
+
+  static constexpr int64_t kShortRow = 128, kFewRows = 512;
+
+  cpu::Differences* differences_ = cpu::differences_in_use();
+  Changes changes_;
+  std::vector<uint32_t> row_of_, column_end_;
+};
+
+// All masks are side by side in each pixel, and compared at once: pixel by pixel, or, where pixels
+// are side by side, too, row by row.
+std::vector<Changes> changes_of_all(const Mask& first, int64_t masks) {
+  const auto differences = cpu::differences_in_use();
+  const bool whole_rows = first.right == masks;
+  const int64_t run = whole_rows ? first.width * masks : masks;
+  std::vector<Changes> changes(masks);
+  std::vector<uint32_t> list(run);
+  for (Changes& of : changes) of.row_end.assign(first.height, 0);
+  for (int64_t y = 1; y < first.height; ++y) {
+    for (int64_t x = 0; x < (whole_rows ? 1 : first.width); ++x) {
+      const uint8_t* pixel = first.data + y * first.down + x * first.right;
+      const int64_t count = differences(pixel - first.down, pixel, run, list.data());
+      for (int64_t k = 0; k < count; ++k) {
+        const uint32_t j = list[k], each = static_cast<uint32_t>(masks);
+        changes[j % each].columns.push_back(static_cast<uint32_t>(x) + j / each);
+      }
+    }
+    for (Changes& of : changes) of.row_end[y] = static_cast<int64_t>(of.columns.size());
+  }
+  return changes;
+}
+
+// A few masks are worth it only by whole rows.
+bool worth_comparing_at_once(const Tensor& masks) {
+  constexpr int64_t kMany = 64;
+  const int64_t count = masks.size(0);
+  return masks.stride(0) == 1 && count * masks.size(2) <= UINT32_MAX &&
+         (masks.stride(2) == count || count >= kMany);
+}
+
+void encode(const Tensor& masks, RunLengths* runs) {
+  const int64_t count = masks.size(0), height = masks.size(1), width = masks.size(2);
+  if (height * width == 0) {
+    for (int64_t i = 0; i < count; ++i) runs[i].change_at(0);
+    return;
+  }
+  const bool contiguous = masks.stride(1) == 1 || masks.stride(2) == 1;
+  const bool side_by_side = !contiguous && worth_comparing_at_once(masks);
+  const Tensor pixels = contiguous || side_by_side ? masks : masks.contiguous();
+  const auto* data = static_cast<const uint8_t*>(pixels.const_data_ptr());
+  const auto mask = [&](int64_t i) -> Mask {
+    return {data + i * pixels.stride(0), height, width, pixels.stride(1), pixels.stride(2)};
+  };
+  std::vector<Changes> changes;
+  if (side_by_side) changes = changes_of_all(mask(0), count);
+  const int64_t grain = std::max<int64_t>(1, kBytesPerThread / (height * width));
+  parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+    Encoder encoder;
+    for (int64_t i = begin; i < end; ++i) {
+      if (side_by_side) {
+        encoder.write(mask(i), changes[i], runs[i]);
+      } else {
+        encoder(mask(i), runs[i]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
+  const int64_t count = masks.size(0);
+  std::vector<RunLengths> runs(count);
+  if (masks.is_cpu()) {
+    encode(masks, runs.data());
+  } else {
+    // One at a time, so that a few megabytes are enough on the host.
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor one = masks.narrow(0, i, 1);
+      encode(empty(one.sizes(), {one.scalar_type(), kCPU, -1}).copy_(one), runs.data() + i);
+    };
+  }
+  Tensor ends = empty({count}, {kLong, kCPU, -1});
+  int64_t* end = ends.mutable_data_ptr<int64_t>();
+  int64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) end[i] = total += runs[i].size();
+  Tensor text = empty({total}, {kByte, kCPU, -1});
+  uint8_t* out = text.mutable_data_ptr<uint8_t>();
+  for (const RunLengths& of : runs) out = std::copy_n(of.text(), of.size(), out);
+  return {text, ends};
+}
+
+}  // namespace detops

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+#include "../simd/bounds.inl"
+
+// IoU > threshold decided without a division, exactly as if the quotient had been rounded to
+// float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
+// rounded quotient exceeds the threshold if and only if I / U > m, or I / U = m and t is odd, from
+// which a tie is rounded up. Only a subnormal t has ties: other midpoints are odd numbers of 25
+// bits, so that m * U is never a number of 24 bits as I is. Both I and m * U are exact in double.
+//
+// In front of it a filter: I > thr U is I > thr / (1 + thr) (area_a + area_b), and with areas
+// scaled by that factor, rounded a little down, it costs one addition and one comparison. Numbers
+// so small that rounding would move them by more than that count as 0.
+template <typename T>
+struct SuppressionTest {
+  double midpoint, threshold;
+  T scale;
+  bool tie;
+};
+constexpr float kTiny = 1e-30f;
+
+template <typename T>
+DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
+  float low = static_cast<float>(threshold) + 0.0f;  // minus zero is zero
+  uint32_t bits = math::float_bits(low);
+  if (double(low) > threshold) low = math::bits_float(--bits);
+  const double scale = threshold / (1 + threshold) * (1 - 1e-6);
+  return {0.5 * (double(low) + double(math::bits_float(bits + 1))), threshold,
+          scale < kTiny ? T(0) : static_cast<T>(scale), (bits & 1) != 0};
+}
+
+DETOPS_INLINE bool exceeds(const SuppressionTest<float>& test, float overlap, float all) {
+  const double limit = test.midpoint * double(all);
+  return double(overlap) > limit || (test.tie && double(overlap) == limit);
+}
+// No wider type to be exact in: divide.
+DETOPS_INLINE bool exceeds(const SuppressionTest<double>& test, double overlap, double all) {
+  return overlap / all > test.threshold;
+}
+
+template <typename T>
+struct Candidate {
+  math::Box<T> box;
+  T area, scaled;
+  bool meets;  // a box that meets nothing is kept, and never looked at again
+};
+
+template <typename T>
+DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
+                                     const SuppressionTest<T>& test) {
+  const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
+  const T area = math::area(box), scaled = area * test.scale;
+  return {box, area, scaled < T(kTiny) ? T(0) : scaled, can_meet(box)};
+}
+
+template <typename T>
+DETOPS_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Candidate<T>& c) {
+  list.x1[k] = c.box.x1;
+  list.y1[k] = c.box.y1;
+  list.x2[k] = c.box.x2;
+  list.y2[k] = c.box.y2;
+  list.scaled[k] = c.scaled;
+}
+
+// Calls hit(k) for the boxes k in [begin, end) of a list that suppress the candidate, until it
+// returns true; says whether it did.
+template <int kVectors, typename T, typename Hit>
+DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
+                        const SuppressionTest<T>& test, Hit&& hit) {
+  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
+    const math::Box<T> other{list.x1[k], list.y1[k], list.x2[k], list.y2[k]};
+    const T overlap = math::intersection(other, c.box);
+    return exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k);
+  });
+}
+
+// Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
+template <typename T>
+void nms_plain(const NmsSegment<T>& s) {
+  for (int64_t i = 0; i < s.count; ++i) {
+    const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
+    s.keep[i] = 1;
+    for (int64_t j = 0; j < i && s.keep[i]; ++j) {
+      const math::Box<T> kept{s.x1[j], s.y1[j], s.x2[j], s.y2[j]};
+      s.keep[i] = !(s.keep[j] &&
+                    math::suppresses(kept, math::area(kept), box, math::area(box), s.threshold));
+    }
+  }
+}
+
+// Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
+// is small or hits come early. Returns how many candidates are settled: fewer than all where the
+// list has become so long that building an index for the rest pays.
+template <typename T>
+int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
+  if (s.threshold >= 1) {  // an IoU is at most 1
+    for (int64_t i = 0; i < s.count; ++i) s.keep[i] = 1;
+    return s.count;
+  }
+  if (s.threshold < 0) {
+    nms_plain(s);
+    return s.count;
+  }
+  // In steps of two vectors: what a look into the index costs, and what building it costs per box.
+  const bool tree = s.threshold < kNmsGridThreshold;
+  const int64_t look = tree ? 12 : 5, build = tree ? 6 : 2;
+  constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
+  const auto test = suppression_test<T>(s.threshold);
+  int64_t count = 0, scanned = 0;
+  for (int64_t i = 0; i < s.count; ++i) {
+    if (i % kWindow == 0) {
+      if ((scanned / kWindow - look) * (s.count - i) > build * s.count) return i;
+      scanned = 0;
+    }
+    const Candidate<T> c = candidate(s, i, test);
+    s.keep[i] = 1;
+    if (!c.meets) continue;
+    int64_t last = count;
+    const auto hit = [&](int64_t k) {
+      last = k;
+      return true;
+    };
+    if (scan<2>(kept, 0, count, c, test, hit)) {
+      s.keep[i] = 0;
+    } else {
+      put(kept, count++, c);
+    }
+    scanned += last / kStep + 1;
+  }
+  return s.count;
+}
+
+// Calls look(cell) for the cells that can hold a box which suppresses the candidate, until it
+// returns true.
+template <typename T, typename Look>
+DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
+  const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
+  const double ratio = grid.ratio * (1 - kGridSlack);
+  const int last = grid_class(double(c.area) / ratio);
+  for (int size = grid_class(double(c.area) * ratio); size <= last; ++size) {
+    const GridLevel<T>& level = grid.levels[size];
+    if (level.columns == 0) continue;
+    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.widest);
+    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.tallest);
+    const int64_t left = grid_cell(x - rx, level.low_x, level.per_x, level.columns);
+    const int64_t right = grid_cell(x + rx, level.low_x, level.per_x, level.columns);
+    const int64_t top = grid_cell(y - ry, level.low_y, level.per_y, level.rows);
+    const int64_t bottom = grid_cell(y + ry, level.low_y, level.per_y, level.rows);
+    for (int64_t row = top; row <= bottom; ++row) {
+      const GridCell* cells = grid.cells + level.first + row * level.columns;
+      for (int64_t column = left; column <= right; ++column) {
+        if (look(cells[column])) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
+template <typename T>
+void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
+  for (int64_t i = 0; i < s.count; ++i) {
+    const Candidate<T> c = candidate(s, i, test);
+    if (i >= settled) {
+      s.keep[i] = 1;
+      if (grid.cell[i] < 0) continue;
+      const auto look = [&](const GridCell& cell) {
+        return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
+      };
+      // Its own cell is where a candidate finds most often what suppresses it.
+      s.keep[i] = !look(grid.cells[grid.cell[i]]) && !around(grid, c, look);
+    }
+    if (s.keep[i] && grid.cell[i] >= 0) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+  }
+}
+
+template <typename T>
+DETOPS_INLINE NmsBoxes<T> children(const NmsTree<T>& tree, int level) {
+  T* x1 = tree.nodes[level];
+  return {x1, x1 + kNmsFanOut, x1 + 2 * kNmsFanOut, x1 + 3 * kNmsFanOut, x1 + 4 * kNmsFanOut};
+}
+
+// Does a kept box within this node suppress the candidate?
+template <typename T>
+bool falls(const NmsTree<T>& tree, int level, int64_t node, const Candidate<T>& c,
+           const SuppressionTest<T>& test) {
+  constexpr int kVectors = kNmsFanOut / kLanes<T>;
+  const NmsBoxes<T> list = children(tree, level);
+  const int64_t begin = node * kNmsNode, end = begin + kNmsFanOut;
+  if (level == 0) {
+    return scan<kVectors>(list, begin, end, c, test, [](int64_t) { return true; });
+  }
+  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
+    return falls(tree, level - 1, node * kNmsFanOut + k - begin, c, test);
+  });
+}
+
+template <typename T>
+DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>& c) {
+  const auto at = [](int64_t s) { return s / kNmsFanOut * kNmsNode + s % kNmsFanOut; };
+  put(children(tree, 0), at(slot), c);
+  for (int level = 1; level < tree.levels; ++level) {
+    slot /= kNmsFanOut;
+    const NmsBoxes<T> bounds = children(tree, level);
+    const int64_t k = at(slot);
+    bounds.x1[k] = math::min(bounds.x1[k], c.box.x1);
+    bounds.y1[k] = math::min(bounds.y1[k], c.box.y1);
+    bounds.x2[k] = math::max(bounds.x2[k], c.box.x2);
+    bounds.y2[k] = math::max(bounds.y2[k], c.box.y2);
+    bounds.scaled[k] = math::min(bounds.scaled[k], c.scaled);
+  }
+}
+
+// As nms_grid. A candidate's own leaf is where it finds most often what suppresses it.
+template <typename T>
+void nms_tree(const NmsSegment<T>& s, const NmsTree<T>& tree, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
+  for (int64_t i = 0; i < s.count; ++i) {
+    if (i >= settled) s.keep[i] = 1;
+    if (tree.slot[i] == kNoSlot) continue;
+    const Candidate<T> c = candidate(s, i, test);
+    if (i >= settled) {
+      s.keep[i] = !falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
+                  !falls(tree, tree.levels - 1, 0, c, test);
+    }
+    if (s.keep[i]) add(tree, tree.slot[i], c);
+  }
+}
+
+// As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
+// found that suppresses it is open. Open boxes are entered like kept ones.
+template <typename T>
+void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip) {
+  const auto test = suppression_test<T>(s.threshold);
+  for (int64_t i = 0; i < s.count; ++i) {
+    const Candidate<T> c = candidate(s, i, test);
+    s.keep[i] = 1;
+    if (grid.cell[i] < 0) continue;
+    uint32_t met = kNoSlot;
+    const auto hit = [&](int64_t k) {
+      met = static_cast<uint32_t>(k);
+      return true;
+    };
+    const auto look = [&](const GridCell& cell) {
+      return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
+    };
+    if ((look(grid.cells[grid.cell[i]]) || around(grid, c, look)) &&
+        !(strip.slot_box[met] & kOpenSlot)) {
+      s.keep[i] = 0;
+      continue;
+    }
+    const T low = strip.along_y ? c.box.y1 : c.box.x1, high = strip.along_y ? c.box.y2 : c.box.x2;
+    const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high, high - low);
+    const bool open = met != kNoSlot || !(middle - r > strip.low && middle + r < strip.high);
+    const uint32_t slot = grid.cells[grid.cell[i]].end++;
+    put(grid.boxes, slot, c);
+    strip.slot_box[slot] = static_cast<uint32_t>(i) | (open ? kOpenSlot : 0);
+    if (open) {
+      strip.box[strip.count] = static_cast<uint32_t>(i);
+      strip.met[strip.count] = met;
+      strip.slot[strip.count++] = slot;
+    }
+  }
+}
+
+// Does one of the first `limit` boxes of a strip suppress the candidate, which may be of another?
+template <typename T>
+bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
+                    const NmsOpen<T>& strip, int64_t limit) {
+  const auto test = suppression_test<T>(s.threshold);
+  const Candidate<T> c = candidate(s, i, test);
+  return around(grid, c, [&](const GridCell& cell) {
+    return scan<1>(grid.boxes, cell.begin, cell.end, c, test,
+                   [&](int64_t k) { return (strip.slot_box[k] & ~kOpenSlot) < limit; });
+  });
+}
+
+template <typename T>
+constexpr NmsKernels<T> kNmsKernels{nms_flat<T>, nms_grid<T>, nms_tree<T>, nms_strip<T>,
+                                    nms_suppressed<T>};

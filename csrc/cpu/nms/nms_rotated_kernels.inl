@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+#include "../boxes/rotated_boxes_kernels.inl"
+
+// Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
+template <typename T>
+void rotated_nms_plain(const RotatedSegment& s) {
+  for (int64_t i = 0; i < s.count; ++i) {
+    s.keep[i] = 1;
+    for (int64_t j = 0; j < i && s.keep[i]; ++j) {
+      s.keep[i] = !(s.keep[j] && math::suppresses<T>(s.boxes[j], s.boxes[i], s.threshold));
+    }
+  }
+}
+
+// Each candidate against the boxes kept so far: first their bounds, then the few that pass.
+template <typename T>
+void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t* index) {
+  if (s.threshold < 0) return rotated_nms_plain<T>(s);
+  int64_t count = 0;
+  for (int64_t i = 0; i < s.count; ++i) {
+    s.keep[i] = 1;
+    // An IoU is at most 1, and that of an empty box 0 at most.
+    if (s.threshold >= 1 || !(s.boxes[i].area > 0)) continue;
+    RotatedPairs pairs{{}, 0};
+    const auto exceeds = [&](uint32_t, double iou) {
+      return static_cast<double>(static_cast<T>(iou)) > s.threshold;
+    };
+    // Of boxes around one centre all bounds meet, but an intersection is at most the smaller area.
+    const auto too_unlike = [&](double a, double b) {
+      return a + b > 1e-290 && !(math::min(a, b) > s.factor * (a + b));
+    };
+    const auto hit = [&](int64_t k) {
+      if (too_unlike(s.boxes[index[k]].area, s.boxes[i].area)) return false;
+      return add(pairs, index[k], s.boxes[i], s.boxes, exceeds);
+    };
+    const RotatedBounds& bounds = s.bounds[i];
+    if (scan_bounds<2>(kept, 0, count, bounds.box, bounds.scaled, hit) ||
+        flush(pairs, s.boxes[i], s.boxes, exceeds)) {
+      s.keep[i] = 0;
+    } else {
+      put(kept, count, bounds);
+      index[count++] = static_cast<uint32_t>(i);
+    }
+  }
+}
+
+template <typename T>
+constexpr RotatedNmsKernels<T> kRotatedNmsKernels{rotated_nms<T>};

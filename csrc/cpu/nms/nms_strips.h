@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "nms_grid.h"
+#include "nms_kernels.h"
+#include "sort.h"
+
+namespace detops::cpu {
+
+// NMS of one class by several threads. The picture is cut into strips, and each thread sorts and
+// settles the boxes of one of them, with three answers: kept, suppressed, or open, for a box that
+// may depend on a box of another strip or on an open one. The open ones, a few along the cuts, are
+// then settled in order by one thread. The result is that of one thread, whatever the cuts.
+template <typename T, typename Key>
+class NmsStrips {
+ public:
+  // box_of(i) points to the coordinates of the i-th box; boxes are selected by ascending key_of(i),
+  // and ties by i. False, with nothing done, where cuts would leave too much open.
+  template <typename BoxOf, typename KeyOf>
+  bool settle(int64_t n, double threshold, const BoxOf& box_of, const KeyOf& key_of) {
+    if (!(threshold >= kNmsGridThreshold && threshold < 1)) return false;
+    if (!choose_cuts(n, (1 - threshold) / (2 * threshold), box_of)) return false;
+    strips_ = std::vector<Strip>(cuts_.size() + 1);
+    each([&](int64_t k) {
+      take_boxes(n, k, threshold, box_of, key_of);
+      settle_strip(k);
+    });
+    settle_open();
+    return true;
+  }
+
+  // Sets keep[i] of every box.
+  void mark(uint8_t* keep) {
+    each([&](int64_t k) {
+      const Strip& strip = strips_[k];
+      for (int64_t j = 0; j < strip.segment.count; ++j) keep[index(strip.rank[j])] = strip.keep[j];
+    });
+  }
+
+  // The kept boxes in the order of selection.
+  Tensor selected(const Options& options) {
+    each([&](int64_t k) {
+      Strip& strip = strips_[k];
+      for (int64_t j = 0; j < strip.segment.count; ++j) {
+        strip.rank[strip.kept] = strip.rank[j];
+        strip.kept += strip.keep[j];
+      }
+    });
+    const int64_t count = static_cast<int64_t>(strips_.size());
+    for (int64_t stride = 1; stride < count; stride *= 2) {
+      each([&](int64_t k) {
+        if (k % (2 * stride) == 0 && k + stride < count) merge(strips_[k], strips_[k + stride]);
+      });
+    }
+    Tensor output = empty({strips_[0].kept}, options);
+    int64_t* out = output.mutable_data_ptr<int64_t>();
+    for (int64_t j = 0; j < strips_[0].kept; ++j) out[j] = index(strips_[0].rank[j]);
+    return output;
+  }
+
+ private:
+  // A place in the order of selection: key, then index.
+  __extension__ using Wide = unsigned __int128;
+  using Rank = std::conditional_t<sizeof(Key) == 4, uint64_t, Wide>;
+  // In place of its scaled area, so that a box suppresses nothing.
+  static constexpr T kFallen = std::numeric_limits<T>::infinity();
+  static uint32_t index(Rank rank) { return static_cast<uint32_t>(rank); }
+
+  // A thread makes its strip in memory of its own: lines that another core wrote last are slow.
+  struct Strip {
+    Buffer<Rank> rank;  // of its boxes, ascending
+    Buffer<T> coordinates;
+    Buffer<uint8_t> keep;
+    Buffer<uint32_t> slot_box, open_box, open_slot, open_met;
+    NmsGridStorage<T> storage;
+    NmsSegment<T> segment;
+    NmsGrid<T> grid;
+    NmsOpen<T> open;
+    int64_t kept = 0;
+  };
+
+  template <typename Visit>
+  void each(const Visit& visit) {
+    parallel_for(0, static_cast<int64_t>(strips_.size()), 1, [&](int64_t k, int64_t end) {
+      for (; k < end; ++k) visit(k);
+    });
+  }
+
+  // NaN, which meets nothing, is in strip 0.
+  int64_t strip_of(T at) const {
+    int64_t strip = 0;
+    for (const T cut : cuts_) strip += at >= cut;
+    return strip;
+  }
+
+  // Cuts at quantiles of a sample, across the axis where fewer boxes reach over a cut.
+  template <typename BoxOf>
+  bool choose_cuts(int64_t n, double reach, const BoxOf& box_of) {
+    constexpr int64_t kSamples = 1024;
+    constexpr double kMostOpen = 0.15;
+    const int64_t strips = std::min<int64_t>(get_num_threads(), 32);
+    double least = 2;
+    std::vector<T> chosen;
+    for (const int axis : {0, 1}) {
+      std::vector<T> centres, reaches;
+      for (int64_t k = 0; k < kSamples; ++k) {
+        const T* box = box_of(k * n / kSamples);
+        const T low = box[axis], high = box[axis + 2];
+        if (!(high > low && high - low < std::numeric_limits<T>::infinity())) continue;
+        centres.push_back(grid_centre(low, high));
+        reaches.push_back(grid_reach(reach, low, high, high - low));
+      }
+      const auto valid = static_cast<int64_t>(centres.size());
+      if (valid < 8 * strips) return false;
+      std::vector<T> sorted = centres;
+      auto from = sorted.begin();
+      cuts_.clear();
+      for (int64_t k = 1; k < strips; ++k) {
+        const auto cut = sorted.begin() + k * valid / strips;
+        std::nth_element(from, cut, sorted.end());
+        cuts_.push_back(*cut);
+        from = cut;
+      }
+      int64_t crossing = 0;
+      for (int64_t k = 0; k < valid; ++k) {
+        crossing += strip_of(centres[k] - reaches[k]) != strip_of(centres[k] + reaches[k]);
+      }
+      if (double(crossing) / double(valid) < least) {
+        least = double(crossing) / double(valid);
+        along_y_ = axis == 1;
+        chosen = cuts_;
+      }
+    }
+    cuts_ = std::move(chosen);
+    return least <= kMostOpen;
+  }
+
+  // The boxes of strip k in the order of selection. The strips together take every box once.
+  template <typename BoxOf, typename KeyOf>
+  void take_boxes(int64_t all, int64_t k, double threshold, const BoxOf& box_of,
+                  const KeyOf& key_of) {
+    const bool first = k == 0, last = k == static_cast<int64_t>(cuts_.size());
+    const T from = first ? T(0) : cuts_[k - 1], to = last ? T(0) : cuts_[k];
+    const int low = along_y_ ? 1 : 0, high = low + 2;
+    Buffer<uint32_t> taken(all), order;
+    int64_t n = 0;
+    for (int64_t i = 0; i < all; ++i) {
+      const T* box = box_of(i);
+      const T at = grid_centre(box[low], box[high]);
+      taken[n] = static_cast<uint32_t>(i);
+      n += (first | (at >= from)) & (last | !(at >= to));
+    }
+    ArgSort<Key>()(n, [&](int64_t j) { return key_of(taken[j]); }, order.reserve(n));
+
+    Strip& strip = strips_[k];
+    Rank* rank = strip.rank.reserve(n + 1);
+    T* x1 = strip.coordinates.reserve(4 * n);
+    T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
+    for (int64_t j = 0; j < n; ++j) {
+      const uint32_t i = taken[order[j]];
+      const T* box = box_of(i);
+      rank[j] = Rank(key_of(i)) << 32 | i;
+      x1[j] = box[0], y1[j] = box[1], x2[j] = box[2], y2[j] = box[3];
+    }
+    strip.segment = {x1, y1, x2, y2, n, threshold, strip.keep.reserve(n)};
+  }
+
+  void settle_strip(int64_t k) {
+    Strip& strip = strips_[k];
+    const int64_t n = strip.segment.count;
+    const T infinity = std::numeric_limits<T>::infinity();
+    strip.grid = strip.storage.build(strip.segment, 0);
+    strip.open = {along_y_,
+                  k == 0 ? -infinity : cuts_[k - 1],
+                  k == static_cast<int64_t>(cuts_.size()) ? infinity : cuts_[k],
+                  strip.slot_box.reserve(n),
+                  strip.open_box.reserve(n),
+                  strip.open_slot.reserve(n),
+                  strip.open_met.reserve(n),
+                  0};
+    nms_kernels<T>().strip(strip.segment, strip.grid, strip.open);
+  }
+
+  // An open box falls to any box before it that is in a grid by now: what fell is taken out.
+  void settle_open() {
+    struct Item {
+      Rank rank;
+      uint32_t strip, entry;
+    };
+    const auto before = [](const Item& a, const Item& b) { return a.rank < b.rank; };
+    std::vector<Item> items;
+    for (size_t k = 0; k < strips_.size(); ++k) {
+      const auto middle = static_cast<std::ptrdiff_t>(items.size());
+      for (int64_t e = 0; e < strips_[k].open.count; ++e) {
+        items.push_back({strips_[k].rank[strips_[k].open.box[e]], static_cast<uint32_t>(k),
+                         static_cast<uint32_t>(e)});
+      }
+      std::inplace_merge(items.begin(), items.begin() + middle, items.end(), before);
+    }
+    for (const Item& item : items) {
+      Strip& own = strips_[item.strip];
+      const int64_t i = own.open.box[item.entry];
+      const auto& kernel = nms_kernels<T>();
+      const uint32_t met = own.open.met[item.entry];
+      bool kept = met == kNoSlot || own.grid.boxes.scaled[met] == kFallen;
+      const T low = along_y_ ? own.segment.y1[i] : own.segment.x1[i];
+      const T high = along_y_ ? own.segment.y2[i] : own.segment.x2[i];
+      const T reach = grid_reach(own.grid.reach, low, high, high - low);
+      const int64_t last = strip_of(grid_centre(low, high) + reach);
+      for (int64_t k = strip_of(grid_centre(low, high) - reach); k <= last && kept; ++k) {
+        const Strip& other = strips_[k];
+        int64_t limit = i;
+        if (k == item.strip) {
+          if (met == kNoSlot) continue;
+        } else {
+          const Rank* ranks = other.rank.data();
+          limit = std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
+        }
+        kept = !kernel.suppressed(own.segment, i, other.grid, other.open, limit);
+      }
+      own.keep[i] = kept;
+      if (!kept) own.grid.boxes.scaled[own.open.slot[item.entry]] = kFallen;
+    }
+  }
+
+  // Merges the kept boxes of `b` into those of `a`, without branches, which could not be foreseen.
+  static void merge(Strip& a, Strip& b) {
+    constexpr Rank kEnd = ~Rank(0);
+    Buffer<Rank> merged(a.kept + b.kept + 1);
+    a.rank[a.kept] = b.rank[b.kept] = kEnd;
+    const Rank *x = a.rank.data(), *y = b.rank.data();
+    for (int64_t j = 0; j < a.kept + b.kept; ++j) {
+      const bool second = *y < *x;
+      merged[j] = second ? *y : *x;
+      x += !second;
+      y += second;
+    }
+    std::swap(a.rank, merged);
+    a.kept += b.kept;
+  }
+
+  bool along_y_ = false;
+  std::vector<T> cuts_;
+  std::vector<Strip> strips_;
+};
+
+}  // namespace detops::cpu

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "../../ops.h"
+#include "sort.h"
+
+namespace detops::cpu {
+
+// Labels as int64; none where all are equal.
+class Labels {
+ public:
+  explicit Labels(const Tensor* idxs) {
+    if (idxs == nullptr) return;
+    const Tensor wide = idxs->to(kLong).contiguous();
+    const int64_t* label = wide.const_data_ptr<int64_t>();
+    if (!std::all_of(label, label + wide.numel(), [=](int64_t l) { return l == label[0]; })) {
+      labels_ = wide;
+    }
+  }
+
+  // [N], or null.
+  const int64_t* data() const {
+    return labels_.defined() ? labels_.const_data_ptr<int64_t>() : nullptr;
+  }
+
+ private:
+  Tensor labels_;
+};
+
+// Boxes in the order of selection: by descending score, and one label after another. Labels are
+// compared as they are, and no box is moved.
+class Selection {
+ public:
+  // [N] float32 or float64, contiguous; [N] or null.
+  Selection(const Tensor& scores, const int64_t* label) : by_score_(scores.size(0)) {
+    const int64_t n = scores.size(0);
+    DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
+      const scalar_t* score = scores.const_data_ptr<scalar_t>();
+      ArgSort<decltype(descending_key(*score))>()(
+          n, [&](int64_t i) { return descending_key(score[i]); }, by_score_.data());
+    });
+    if (label != nullptr) {
+      // Flipping the sign bit makes unsigned order the signed one.
+      const auto key = [&](int64_t i) {
+        return uint64_t(label[by_score_[i]]) ^ (uint64_t(1) << 63);
+      };
+      ArgSort<uint64_t>()(n, key, place_.reserve(n));
+      by_label_.reserve(n);
+      for (int64_t i = 0; i < n; ++i) by_label_[i] = by_score_[place_[i]];
+      for (int64_t i = 1; i < n; ++i) {
+        if (label[by_label_[i]] != label[by_label_[i - 1]]) ends_.push_back(i);
+      }
+    }
+    ends_.push_back(n);
+  }
+
+  const uint32_t* order() const {
+    return by_label_.data() == nullptr ? by_score_.data() : by_label_.data();
+  }
+
+  // Where each label ends.
+  const std::vector<int64_t>& ends() const { return ends_; }
+
+  int64_t begin(size_t segment) const { return segment == 0 ? 0 : ends_[segment - 1]; }
+  int64_t count(size_t segment) const { return ends_[segment] - begin(segment); }
+
+  // The indices with keep[i], for the i-th of order(), by descending score.
+  Tensor selected(const uint8_t* keep, const Options& indices) const {
+    const int64_t n = ends_.back();
+    Buffer<uint8_t> keep_by_score;
+    if (by_label_.data() != nullptr) {
+      keep_by_score.reserve(n);
+      for (int64_t i = 0; i < n; ++i) keep_by_score[place_[i]] = keep[i];
+      keep = keep_by_score.data();
+    }
+    // Without branches, which could not be foreseen.
+    Buffer<int64_t> kept(n);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      kept[count] = by_score_[i];
+      count += keep[i];
+    }
+    Tensor output = empty({count}, indices);
+    std::copy_n(kept.data(), count, output.mutable_data_ptr<int64_t>());
+    return output;
+  }
+
+ private:
+  Buffer<uint32_t> by_score_, by_label_;
+  Buffer<uint32_t> place_;  // by_label_[i] = by_score_[place_[i]]
+  std::vector<int64_t> ends_;
+};
+
+// Indices are sorted as 32-bit numbers.
+inline void check_count(const char* op, int64_t n) {
+  check(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
+}
+
+}  // namespace detops::cpu

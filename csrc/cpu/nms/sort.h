@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "../common/buffer.h"
+
+namespace detops::cpu {
+
+// An unsigned key that ascends as the score descends. NaN comes first, as in torch.sort descending;
+// -0 and +0 are equal.
+template <typename T>
+auto descending_key(T score) {
+  using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  constexpr Key kSign = Key(1) << (8 * sizeof(T) - 1);
+  if (score != score) return Key(0);
+  score += T(0);
+  Key bits;
+  std::memcpy(&bits, &score, sizeof bits);
+  return static_cast<Key>(bits & kSign ? bits : ~bits & ~kSign);
+}
+
+// Stable ascending sort of indices by key.
+template <typename Key>
+class ArgSort {
+ public:
+  // order[i] becomes the i-th index of [0, n) by key_of(index).
+  template <typename KeyOf>
+  void operator()(int64_t n, KeyOf&& key_of, uint32_t* order) {
+    if (n <= kFew) return by_rank(n, key_of, order);
+    Item* items = items_.reserve(2 * n);
+    Item* sorted = items + n;
+    Key lowest = ~Key(0), highest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const Key key = key_of(i);
+      items[i] = {key, static_cast<uint32_t>(i)};
+      lowest = std::min(lowest, key);
+      highest = std::max(highest, key);
+    }
+    int bits = 0;
+    while (bits < int(8 * sizeof(Key)) && (highest - lowest) >> bits != 0) ++bits;
+    const int digit = digit_bits(n, bits);
+    const Key mask = (Key(1) << digit) - 1;
+    // The digits of all passes are counted in one, since a permutation does not change counts.
+    const int passes = (bits + digit - 1) / digit;
+    uint32_t* start = counts_.reserve(passes << digit);
+    std::fill_n(start, passes << digit, 0);
+    for (int64_t i = 0; i < n; ++i) {
+      Key key = items[i].key - lowest;
+      for (int pass = 0; pass < passes; ++pass, key >>= digit) {
+        ++start[(pass << digit) + (key & mask)];
+      }
+    }
+    for (int shift = 0; shift < bits; shift += digit, start += mask + 1) {
+      uint32_t total = 0;
+      for (Key d = 0; d <= mask; ++d) total += std::exchange(start[d], total);
+      for (int64_t i = 0; i < n; ++i) {
+        sorted[start[((items[i].key - lowest) >> shift) & mask]++] = items[i];
+      }
+      std::swap(items, sorted);
+    }
+    for (int64_t i = 0; i < n; ++i) order[i] = items[i].index;
+  }
+
+ private:
+  static constexpr int64_t kFew = 128;
+  static constexpr int kMostBits = 11;
+
+  struct Item {
+    Key key;
+    uint32_t index;
+  };
+
+  // Least-significant-digit radix sort: the digit that makes passes over items and counts cheapest.
+  static int digit_bits(int64_t n, int bits) {
+    int best = 1;
+    int64_t cheapest = INT64_MAX;
+    for (int digit = 1; digit <= std::min(bits, kMostBits); ++digit) {
+      const int64_t passes = (bits + digit - 1) / digit;
+      const int64_t cost = passes * (n + (int64_t(1) << digit));
+      if (cost < cheapest) cheapest = cost, best = digit;
+    }
+    return best;
+  }
+
+  // A few keys: the place of each is the number of keys before it, counted without branches.
+  template <typename KeyOf>
+  static void by_rank(int64_t n, KeyOf&& key_of, uint32_t* order) {
+    Key keys[kFew];
+    for (int64_t i = 0; i < n; ++i) keys[i] = key_of(i);
+    for (int64_t i = 0; i < n; ++i) {
+      const Key key = keys[i];
+      uint32_t rank = 0;
+      for (int64_t j = 0; j < i; ++j) rank += keys[j] <= key;
+      for (int64_t j = i + 1; j < n; ++j) rank += keys[j] < key;
+      order[rank] = static_cast<uint32_t>(i);
+    }
+  }
+
+  Buffer<Item> items_;
+  Buffer<uint32_t> counts_;
+};
+
+}  // namespace detops::cpu

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "../../ops.h"
+#include "../nms/sort.h"
+#include "roi_window.h"
+
+// What the RoI ops share: their order of work and their share of threads.
+namespace detops::cpu {
+
+// RoIs [begin, end) of the order of work lie on one level of one image.
+struct Run {
+  int64_t image, level, begin, end;
+};
+
+struct Plan {
+  Buffer<uint32_t> order;  // by image, level and height in the picture
+  std::vector<Run> runs;   // one for each level of each image
+};
+
+// The image of roi[0]; RoI k.
+template <typename A>
+int64_t image_of(const char* op, const A* roi, int64_t k, int64_t images) {
+  check(roi[0] >= 0 && roi[0] < A(images), "detops.", op, ": boxes[", k,
+        ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
+  return static_cast<int64_t>(roi[0]);
+}
+
+template <typename A>
+void check_batch_indices(const char* op, const A* rois, int64_t columns, int64_t count,
+                         int64_t images) {
+  check(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
+  for (int64_t k = 0; k < count; ++k) image_of(op, rois + columns * k, k, images);
+}
+
+// `rois` are rows of `columns` numbers, the batch index first; level(roi) is asked for where there
+// are several, top(roi) is where a RoI begins.
+template <typename A, typename Level, typename Top>
+Plan make_plan(const char* op, const A* rois, int64_t columns, int64_t count, int64_t images,
+               int64_t levels, const Level& level, const Top& top) {
+  check_batch_indices(op, rois, columns, count, images);
+  Buffer<uint64_t> keys(count);
+  std::vector<int64_t> sizes(images * levels, 0);
+  for (int64_t k = 0; k < count; ++k) {
+    const A* roi = rois + columns * k;
+    const int64_t run = static_cast<int64_t>(roi[0]) * levels + (levels == 1 ? 0 : level(roi));
+    keys[k] = uint64_t(run) << 32 | uint32_t(~descending_key(static_cast<float>(top(roi))));
+    ++sizes[run];
+  }
+  Plan plan{Buffer<uint32_t>(count), {}};
+  ArgSort<uint64_t>()(count, [&](int64_t k) { return keys[k]; }, plan.order.data());
+  int64_t begin = 0;
+  for (int64_t run = 0; run < images * levels; ++run) {
+    plan.runs.push_back({run / levels, run % levels, begin, begin + sizes[run]});
+    begin += sizes[run];
+  }
+  return plan;
+}
+
+// Of boxes [K, 5] on one level.
+template <typename A>
+Plan make_plan(const char* op, const A* rois, int64_t count, int64_t images) {
+  return make_plan(
+      op, rois, 5, count, images, 1, [](const A*) { return 0; },
+      [](const A* roi) { return roi[2]; });
+}
+
+template <typename T>
+Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
+  const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
+  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
+  return {data + image * channels * height * width, channels, height, width, channels_last};
+}
+
+inline int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
+
+// Some 16,000 outputs are worth a thread.
+inline int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
+  return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
+}
+
+// What one RoI reads of a map: rows [first, last) of some columns.
+struct Reads {
+  int64_t first, last;
+  Columns columns;
+
+  static Reads none() { return {INT32_MAX, 0, {INT32_MAX, 0}}; }
+
+  bool empty() const { return first >= last || columns.begin >= columns.end; }
+  int64_t width() const { return columns.end - columns.begin; }
+  int64_t area() const { return (last - first) * width(); }
+
+  void include(const Reads& r) {
+    first = std::min(first, r.first);
+    last = std::max(last, r.last);
+    columns.begin = std::min(columns.begin, r.columns.begin);
+    columns.end = std::max(columns.end, r.columns.end);
+  }
+};
+
+// What many do.
+class Footprint {
+ public:
+  Footprint() = default;
+  Footprint(int64_t height, int64_t width) : width_(width), columns_{width, 0}, read_(height, 0) {}
+
+  void add(const Reads& reads) {
+    widest_ = std::max(widest_, reads.width());
+    tallest_ = std::max(tallest_, reads.last - reads.first);
+    if (reads.empty()) return;
+    columns_.begin = std::min(columns_.begin, reads.columns.begin);
+    columns_.end = std::max(columns_.end, reads.columns.end);
+    positions_ += reads.area();
+    squares_ += (reads.last - reads.first) * ((reads.width() + kSquare - 1) / kSquare * kSquare);
+    std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
+  }
+
+  Columns columns() const { return {std::min(columns_.begin, columns_.end), columns_.end}; }
+  int64_t widest() const { return widest_; }        // columns of one RoI
+  int64_t positions() const { return positions_; }  // RoI by RoI
+
+  // The rows that are read, with all columns that are.
+  int64_t area() const {
+    return std::count(read_.begin(), read_.end(), 1) * (columns().end - columns().begin);
+  }
+
+  // Whether what one of `count` RoIs reads stays in a near cache.
+  bool near(int64_t count, int64_t position_bytes) const {
+    constexpr int64_t kNear = 1 << 20;
+    return positions_ / std::max<int64_t>(1, count) * position_bytes < kNear;
+  }
+
+  // Positions that are brought into lanes; from planes by squares, of which one RoI's may be empty
+  // in part.
+  int64_t moved(bool by_squares = false) const {
+    return sparse() ? (by_squares ? squares_ : positions_) : area();
+  }
+
+  // RoIs that are few and far between: together they read less than the rows they touch.
+  bool sparse() const { return positions_ < area(); }
+
+  // Bytes of a band in lanes; see RoIWindow and LaneSource.
+  template <typename A>
+  int64_t window_bytes(bool whole_rows = false) const {
+    const int64_t read = sparse() ? widest_ : columns().end - columns().begin;
+    const int64_t width = whole_rows ? width_ : read;
+    const int64_t rows = std::min<int64_t>(read_.size(), rows_for<A>(width, tallest_));
+    return rows * width * kRoIChannels * int64_t(sizeof(A));
+  }
+
+ private:
+  static constexpr int64_t kSquare = 16;
+
+  int64_t width_ = 0;
+  Columns columns_;
+  int64_t widest_ = 0, tallest_ = 0, positions_ = 0, squares_ = 0;
+  std::vector<char> read_;
+};
+
+constexpr int64_t kNearCache = 1 << 19;
+
+// Scratch memory that a call may take: a near cache or some, or as much as its result.
+inline int64_t scratch_for(int64_t result_bytes) { return std::max(3 * kNearCache, result_bytes); }
+
+// Planes [plane, plane + planes) of a map under RoIs [begin, end).
+struct PlaneTask {
+  int64_t plane, planes, begin, end;
+};
+
+// As many planes at a time as a near cache holds, where RoIs read the same of them twice over.
+// Where that makes fewer tasks than threads, threads share the RoIs.
+class PlaneTasks {
+ public:
+  PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, const Footprint& footprint)
+      : planes_(planes),
+        rois_(rois),
+        block_(footprint.positions() < 2 * footprint.area()
+                   ? planes
+                   : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
+        parts_((get_num_threads() + blocks() - 1) / blocks()) {}
+
+  int64_t size() const { return blocks() * parts_; }
+  PlaneTask operator[](int64_t i) const {
+    const int64_t plane = i / parts_ * block_, part = i % parts_;
+    return {plane, std::min(block_, planes_ - plane), rois_ * part / parts_,
+            rois_ * (part + 1) / parts_};
+  }
+
+ private:
+  int64_t blocks() const { return (planes_ + block_ - 1) / block_; }
+
+  int64_t planes_, rois_, block_, parts_;
+};
+
+// Rows [begin, end) of planes [plane, plane + planes) of a map, where sums of its gradient grow.
+struct BandTask {
+  int64_t plane, planes, begin, end;
+};
+
+// Each is one thread's alone. A copy of a band takes no more than a part of the map, or a near
+// cache.
+class BandTasks {
+ public:
+  BandTasks(int64_t planes, int64_t height, int64_t row_bytes, bool copied)
+      : planes_(planes),
+        height_(height),
+        block_(std::clamp<int64_t>(kNearCache / (height * row_bytes), 1, planes)) {
+    const int64_t blocks = (planes + block_ - 1) / block_, threads = get_num_threads();
+    const int64_t bytes = height * row_bytes * block_;
+    const int64_t most = std::max(kNearCache, planes * height * row_bytes / 8);
+    const int64_t small_enough = copied ? (bytes + most - 1) / most : 1;
+    bands_ = std::min(height, std::max(small_enough, (threads + blocks - 1) / blocks));
+    size_ = blocks * bands_;
+  }
+
+  int64_t size() const { return size_; }
+  BandTask operator[](int64_t i) const {
+    const int64_t plane = i / bands_ * block_, band = i % bands_;
+    return {plane, std::min(block_, planes_ - plane), height_ * band / bands_,
+            height_ * (band + 1) / bands_};
+  }
+
+ private:
+  int64_t planes_, height_, block_, bands_, size_;
+};
+
+// Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,
+// so that positions mean the same there as on the map; columns that are not read stay empty.
+struct LaneSource {
+  int64_t channel, channels;
+  bool whole_rows = false;
+};
+
+// A block of channels at a time: the rows that RoIs read are brought into lanes, and RoI by RoI
+// pool(i, channel, channels, window) finds them there. What many RoIs read is brought in once, and
+// they find it in a near cache. make_pool() gives each thread a pool of its own.
+template <typename T, typename ReadsOf, typename MakePool>
+void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
+                     const Footprint& footprint, int64_t count, int64_t outputs,
+                     const ReadsOf& reads_of, const MakePool& make_pool) {
+  const int64_t blocks = blocks_of(source.channels);
+  // Where there are fewer blocks than threads, threads share the RoIs of a block.
+  const int64_t parts = (get_num_threads() + blocks - 1) / blocks;
+  const bool sparse = footprint.sparse();
+  const auto columns_of = [&](const Columns& read) {
+    return source.whole_rows ? Columns{0, map.width} : read;
+  };
+  const auto share = [&](int64_t task, int64_t last_task) {
+    auto pool = make_pool();
+    RoIWindow<accumulate_t<T>> window(map.height);
+    for (; task < last_task; ++task) {
+      const int64_t first = task / parts * kRoIChannels, part = task % parts;
+      const int64_t c = source.channel + first, n = std::min(kRoIChannels, source.channels - first);
+      window.restart(columns_of(footprint.columns()), 0, 0);
+      for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+        const Reads reads = reads_of(i);
+        if (!reads.empty()) {
+          const Columns read = sparse ? reads.columns : footprint.columns();
+          if (sparse || !window.holds(reads.first, reads.last)) {
+            window.restart(columns_of(read), reads.first, reads.last);
+          }
+          window.extend(reads.last, [&](int64_t y, auto* row) {
+            load_lanes(map, c, n, y, read.begin, read.end - read.begin,
+                       row + (read.begin - window.columns().begin) * kRoIChannels);
+          });
+        }
+        pool(i, c, n, window);
+      }
+    }
+  };
+  parallel_for(0, blocks * parts, tasks_per_thread(blocks * parts, outputs), share);
+}
+
+}  // namespace detops::cpu

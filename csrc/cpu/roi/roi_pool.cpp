@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+#include "../../ops.h"
+#include "../common/element_type.h"
+#include "../common/memory.h"
+#include "roi_cost.h"
+#include "roi_plan.h"
+#include "roi_pool_kernels.h"
+
+namespace detops::cpu {
+namespace {
+
+// The pixels of each bin, RoI by RoI in the order of work.
+class BinRanges {
+ public:
+  template <typename A>
+  BinRanges(const A* rois, const Plan& plan, int64_t count, A scale, int64_t pooled_height,
+            int64_t pooled_width, int64_t height, int64_t width)
+      : pooled_height_(pooled_height),
+        pooled_width_(pooled_width),
+        ranges_(count * (pooled_height + pooled_width)) {
+    parallel_for(0, count, 256, [&](int64_t i, int64_t end) {
+      for (; i < end; ++i) {
+        const A* roi = rois + 5 * int64_t(plan.order[i]);
+        const auto row = math::pool_axis(roi[2], roi[4], scale, 1, pooled_height);
+        const auto col = math::pool_axis(roi[1], roi[3], scale, 1, pooled_width);
+        math::PixelRange* out = ranges_.data() + i * (pooled_height_ + pooled_width_);
+        for (int64_t p = 0; p < pooled_height; ++p) *out++ = math::bin_range(row, p, height);
+        for (int64_t p = 0; p < pooled_width; ++p) *out++ = math::bin_range(col, p, width);
+      }
+    });
+  }
+
+  const math::PixelRange* rows(int64_t i) const {
+    return ranges_.data() + i * (pooled_height_ + pooled_width_);
+  }
+  const math::PixelRange* cols(int64_t i) const { return rows(i) + pooled_height_; }
+
+  Reads reads(int64_t i) const {
+    const math::PixelRange *r = rows(i), *c = cols(i);
+    return {r[0].begin, r[pooled_height_ - 1].end, {c[0].begin, c[pooled_width_ - 1].end}};
+  }
+
+ private:
+  int64_t pooled_height_, pooled_width_;
+  Buffer<math::PixelRange> ranges_;
+};
+
+// Straight from a channels_last map.
+template <typename T>
+void forward_direct(const Plan& plan, const BinRanges& ranges, const accumulate_t<T>* rois,
+                    const Tensor& input, Tensor& output, Tensor& argmax) {
+  const auto& kernel = roi_pool_kernels<T>();
+  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
+  T* pooled = static_cast<T*>(output.mutable_data_ptr());
+  int32_t* index = argmax.mutable_data_ptr<int32_t>();
+  const int64_t count = output.size(0);
+  const int64_t grain = tasks_per_thread(count, output.numel());
+  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      const int64_t k = plan.order[i], begin = k * channels * ph * pw;
+      const auto map = planes_of<const T>(input, static_cast<int64_t>(rois[5 * k]), true);
+      kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels,
+                      channels, map.width, channels, pooled + begin, index + begin, channels});
+    }
+  });
+}
+
+// Planes of NCHW, or the one plane of one channel.
+template <typename T>
+void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
+                    const Planes<const T>& map, const Footprint& footprint, Tensor& output,
+                    Tensor& argmax) {
+  const auto& kernel = roi_pool_kernels<T>();
+  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
+  T* pooled = static_cast<T*>(output.mutable_data_ptr());
+  int32_t* index = argmax.mutable_data_ptr<int32_t>();
+  const int64_t count = run.end - run.begin, pixels = map.height * map.width;
+  const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint);
+  parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), count * channels * ph * pw),
+               [&](int64_t task, int64_t last) {
+                 for (; task < last; ++task) {
+                   const PlaneTask t = tasks[task];
+                   for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
+                     const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
+                     kernel.forward_planes({ranges.rows(i), ranges.cols(i), ph, pw,
+                                            map.data + t.plane * pixels, map.width, pixels,
+                                            t.planes, pooled + to, index + to});
+                   }
+                 }
+               });
+}
+
+template <typename T>
+void forward_lanes(const Plan& plan, const Run& run, const BinRanges& ranges,
+                   const Planes<const T>& map, const Footprint& footprint, Tensor& output,
+                   Tensor& argmax) {
+  using A = accumulate_t<T>;
+  const auto& kernel = roi_pool_kernels<A>();
+  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
+  int32_t* indices = argmax.mutable_data_ptr<int32_t>();
+  const int64_t count = run.end - run.begin;
+  const auto make_pool = [&] {
+    return [&, pooled = Buffer<A>(ph * pw * kRoIChannels),
+            index = Buffer<int32_t>(ph * pw * kRoIChannels)](int64_t i, int64_t c, int64_t n,
+                                                             RoIWindow<A>& window) mutable {
+      i += run.begin;
+      kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
+                      window.columns().begin, window.stride(), kRoIChannels, map.width,
+                      kRoIChannels, pooled.data(), index.data(), kRoIChannels});
+      const int64_t k = plan.order[i];
+      store_lanes(pooled.data(), planes_of<T>(output, k, false), c, n, 0, 0, ph * pw);
+      kernel.indices_to_planes(index.data(), ph * pw, n, ph * pw,
+                               indices + (k * channels + c) * ph * pw);
+    };
+  };
+  pool_from_lanes(
+      map, {0, map.channels}, footprint, count, count * channels * ph * pw,
+      [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
+}
+
+template <typename T>
+void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input, Tensor& output,
+                  Tensor& argmax) {
+  using A = accumulate_t<T>;
+  const int64_t ph = output.size(2), pw = output.size(3);
+  for (const Run& run : plan.runs) {
+    if (run.begin == run.end) continue;
+    const auto map = planes_of<const T>(input, run.image, false);
+    Footprint footprint(map.height, map.width);
+    RoICost cost(roi_pool_kernels<T>().lanes);
+    for (int64_t i = run.begin; i < run.end; ++i) {
+      footprint.add(ranges.reads(i));
+      cost.add(ranges.rows(i), ph, ranges.cols(i), pw);
+    }
+    const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
+    const RoIPath path =
+        cost.best({false, map.channels, false, true, footprint.moved(true), 0,
+                   footprint.window_bytes<A>() + buffers, scratch_for(int64_t(output.nbytes()))});
+    const auto pool = path == RoIPath::kLanes ? forward_lanes<T> : forward_planes<T>;
+    pool(plan, run, ranges, map, footprint, output, argmax);
+  }
+}
+
+// Calls add(channel, pixel, gradient) for each bin of a RoI, for channels [c, c + n), with the
+// pixel that it was taken from.
+template <typename T, typename Add>
+void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int64_t n,
+             int64_t pixels, Add add) {
+  const int64_t bins = grad.height * grad.width;
+  const auto add_one = [&](int64_t channel, int64_t from) {
+    // The indices are an argument, which may hold anything; a negative one is a large unsigned one.
+    const auto pixel = static_cast<uint32_t>(argmax[from]);
+    if (pixel < pixels) add(channel, int64_t(pixel), math::to_float(grad.data[from]));
+  };
+  if (grad.channels_last) {
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      for (int64_t j = c; j < c + n; ++j) add_one(j, bin * grad.channels + j);
+    }
+  } else {
+    for (int64_t j = c; j < c + n; ++j) {
+      for (int64_t bin = 0; bin < bins; ++bin) add_one(j, j * bins + bin);
+    }
+  }
+}
+
+// Sums of the few numbers of a map that gradients reach, by their place on it.
+template <typename A>
+class ReachedSums {
+ public:
+  void restart(int64_t most) {
+    shift_ = 63;
+    while ((int64_t(1) << (64 - shift_)) < 2 * most) --shift_;
+    slots_.reserve(size());
+    std::fill_n(slots_.data(), size(), Slot{-1, 0});
+  }
+
+  A& operator[](int64_t place) {
+    uint64_t i = uint64_t(place) * 0x9e3779b97f4a7c15u >> shift_;
+    while (slots_[i].place >= 0 && slots_[i].place != place) i = (i + 1) & (size() - 1);
+    slots_[i].place = place;
+    return slots_[i].sum;
+  }
+
+  template <typename T>
+  void store(T* map) const {
+    for (uint64_t i = 0; i < size(); ++i) {
+      if (slots_[i].place >= 0) math::from_float(slots_[i].sum, map[slots_[i].place]);
+    }
+  }
+
+ private:
+  struct Slot {
+    int64_t place;
+    A sum;
+  };
+
+  uint64_t size() const { return uint64_t(1) << (64 - shift_); }
+
+  int shift_ = 63;
+  Buffer<Slot> slots_;
+};
+
+// Channels that a thread works on at a time.
+template <typename T>
+int64_t channels_per_task(const Planes<T>& map, int64_t images) {
+  constexpr bool kInPlace = std::is_same_v<T, accumulate_t<T>>;
+  if (map.channels_last && kInPlace) {  // all of a pixel where images are as many as threads
+    const int64_t parts = (get_num_threads() + images - 1) / images;
+    return (map.channels + parts * 16 - 1) / (parts * 16) * 16;
+  }
+  constexpr int64_t kNear = 1 << 20;
+  const int64_t plane = map.height * map.width * int64_t(sizeof(accumulate_t<T>));
+  const int64_t near = std::clamp<int64_t>(kNear / plane, 1, kRoIChannels);
+  // A copy that is cheap to bring back is as wide as lanes are.
+  return kInPlace || (!map.channels_last && map.channels < 4) ? near : kRoIChannels;
+}
+
+// Threads own a block of channels of an image: no two write the same element, and each element adds
+// its RoIs in the order of the plan, so the bits do not depend on the number of threads.
+template <typename T>
+void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
+  using A = accumulate_t<T>;
+  const bool channels_last = is_channels_last(maps);
+  const int64_t images = maps.size(0), channels = maps.size(1),
+                pixels = maps.size(2) * maps.size(3);
+  constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
+  const int64_t bins = grad.size(2) * grad.size(3), pooled = channels * bins;
+  const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
+  const int32_t* index = argmax.const_data_ptr<int32_t>();
+  const int64_t size = channels_per_task(planes_of<T>(maps, 0, channels_last), images);
+  const int64_t blocks = (channels + size - 1) / size;
+  const int64_t grain = tasks_per_thread(images * blocks, maps.numel() + grad.numel());
+  parallel_for(0, images * blocks, grain, [&](int64_t task, int64_t end) {
+    Buffer<A> lanes;
+    GradientBand<T> band;
+    ReachedSums<A> reached;
+    for (; task < end; ++task) {
+      const Run& run = plan.runs[task / blocks];
+      const int64_t c = task % blocks * size, n = std::min(size, channels - c);
+      const auto map = planes_of<T>(maps, run.image, channels_last);
+      const auto add_all = [&](const auto& add) {
+        for (int64_t i = run.begin; i < run.end; ++i) {
+          const int64_t k = plan.order[i];
+          scatter(planes_of<const T>(grad, k, channels_last), index + k * pooled, c, n, pixels,
+                  add);
+        }
+      };
+      const auto add = [&](A* sums, int64_t pixel_stride, int64_t channel_stride) {
+        add_all([=](int64_t channel, int64_t pixel, A g) {
+          sums[pixel * pixel_stride + (channel - c) * channel_stride] += g;
+        });
+      };
+      const int64_t gradients = (run.end - run.begin) * n * bins;
+      if constexpr (std::is_same_v<T, A>) {
+        clear_positions(map, c, n, 0, pixels);
+        add(map.at(c, 0, 0), channels_last ? channels : 1, channels_last ? 1 : pixels);
+      } else if (gradients * kFew <= n * pixels) {
+        clear_positions(map, c, n, 0, pixels);
+        reached.restart(gradients);
+        add_all([&](int64_t channel, int64_t pixel, A g) {
+          reached[map.at(channel, 0, 0) - map.data + pixel * (channels_last ? channels : 1)] += g;
+        });
+        reached.store(map.data);
+      } else if (n < kRoIChannels && (!channels_last || n == channels)) {
+        A* sums = band.open(map, c, n, 0, map.height, true);
+        add(sums, channels_last ? n : 1, channels_last ? 1 : pixels);
+        band.close();
+      } else {
+        lanes.reserve(pixels * kRoIChannels);
+        std::fill_n(lanes.data(), pixels * kRoIChannels, A(0));
+        add(lanes.data(), kRoIChannels, 1);
+        store_lanes(lanes.data(), map, c, n, 0, 0, pixels);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                      int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax) {
+  expect_writes(output);
+  expect_writes(argmax);
+  const bool channels_last = is_channels_last(input);
+  const Tensor maps = input.contiguous(input.suggest_memory_format());
+  const Tensor wide_rois = wide(rois, input.scalar_type());
+  with_element_type(input.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    using A = accumulate_t<T>;
+    const A* roi = wide_rois.const_data_ptr<A>();
+    const Plan plan = make_plan("roi_pool", roi, rois.size(0), maps.size(0));
+    const BinRanges ranges(roi, plan, rois.size(0), static_cast<A>(spatial_scale), pooled_height,
+                           pooled_width, maps.size(2), maps.size(3));
+    if (channels_last && maps.size(1) > 1) {
+      forward_direct<T>(plan, ranges, roi, maps, output, argmax);
+    } else {
+      forward_nchw<T>(plan, ranges, maps, output, argmax);
+    }
+  });
+}
+
+void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
+                       const Tensor& argmax, double spatial_scale, int64_t pooled_height,
+                       int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
+                       int64_t width, Tensor& maps) {
+  expect_writes(maps);
+  const auto format = maps.suggest_memory_format();
+  const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
+  with_element_type(grad.scalar_type(), [&](auto element) {
+    backward<decltype(element)>(pooled, wide_rois, index, maps);
+  });
+}
+
+}  // namespace detops::cpu

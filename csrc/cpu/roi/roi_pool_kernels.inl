@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one RoI.
+
+#include "../simd/lanes.inl"
+
+typedef int32_t Indices __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
+
+DETOPS_INLINE void store_indices(int32_t* p, Vector<int32_t> v, int64_t n) { store_first(p, v, n); }
+
+DETOPS_INLINE void store_indices(int32_t* p, Vector<int64_t> v, int64_t n) {
+  const Indices narrow = __builtin_convertvector(v, Indices);
+  if (n >= kLanes<int64_t>) {
+    __builtin_memcpy(p, &narrow, sizeof narrow);
+  } else {
+    for (int64_t i = 0; i < n; ++i) p[i] = narrow[i];
+  }
+}
+
+template <bool kWhole, typename T>
+DETOPS_INLINE Vector<accumulate_t<T>> load_channels(const T* p, int64_t n) {
+  if constexpr (kWhole) return load(p);
+  return load_part(p, n);
+}
+
+// One bin that is not empty, for n channels from c on: kVectors full vectors, or one that is not.
+template <int kVectors, bool kWhole, typename T>
+DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRange rows,
+                            math::PixelRange cols, int64_t c, int64_t n) {
+  using A = accumulate_t<T>;
+  using I = lane_index_t<A>;
+  constexpr int64_t kWidth = kLanes<A>;
+  const T* map = t.map + (rows.begin - t.row_origin) * t.row_stride +
+                 (cols.begin - t.col_origin) * t.col_stride + c;
+  Vector<A> best[kVectors];
+  Vector<I> index[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    best[v] = splat<A>(-A(__builtin_inf()));
+    index[v] = splat<I>(-1);
+  }
+  const T* row = map;
+  for (int64_t y = rows.begin; y < rows.end; ++y, row += t.row_stride) {
+    const T* p = row;
+    for (int64_t x = cols.begin; x < cols.end; ++x, p += t.col_stride) {
+      const Vector<I> here = splat<I>(static_cast<I>(y * t.width + x));
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector<A> value = load_channels<kWhole>(p + v * kWidth, n);
+        const auto exceeds = value > best[v];  // see math::exceeds
+        best[v] = exceeds ? value : best[v];
+        index[v] = exceeds ? here : index[v];
+      }
+    }
+  }
+  const Vector<I> first = splat<I>(static_cast<I>(rows.begin * t.width + cols.begin));
+  for (int v = 0; v < kVectors; ++v) {
+    const auto none = index[v] < 0;
+    best[v] = none ? load_channels<kWhole>(map + v * kWidth, n) : best[v];
+    index[v] = none ? first : index[v];
+    T* out = t.pooled + bin * t.bin_stride + c + v * kWidth;
+    if constexpr (kWhole) {
+      store(out, best[v]);
+    } else {
+      store_part(out, best[v], n);
+    }
+    store_indices(t.argmax + bin * t.bin_stride + c + v * kWidth, index[v], n);
+  }
+}
+
+template <typename T>
+void roi_pool_forward(const RoIPoolTile<T>& t) {
+  constexpr int64_t kWidth = kLanes<accumulate_t<T>>;
+  for (int64_t bin = 0; bin < t.pooled_height * t.pooled_width; ++bin) {
+    const math::PixelRange rows = t.rows[bin / t.pooled_width], cols = t.cols[bin % t.pooled_width];
+    if (rows.begin == rows.end || cols.begin == cols.end) {
+      for (int64_t c = 0; c < t.channels; ++c) {
+        t.pooled[bin * t.bin_stride + c] = T{};
+        t.argmax[bin * t.bin_stride + c] = -1;
+      }
+      continue;
+    }
+    int64_t c = 0;
+    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) {
+      pool_bin<4, true>(t, bin, rows, cols, c, kWidth);
+    }
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) {
+      pool_bin<2, true>(t, bin, rows, cols, c, kWidth);
+    }
+    for (; c + kWidth <= t.channels; c += kWidth) {
+      pool_bin<1, true>(t, bin, rows, cols, c, kWidth);
+    }
+    if (c < t.channels) pool_bin<1, false>(t, bin, rows, cols, c, t.channels - c);
+  }
+}
+
+// The best pixel of a row of pixels of one channel, added to what there is. Lanes see pixels in
+// order, so the first of equals stays in each.
+template <typename T, typename A, typename I>
+DETOPS_INLINE void pool_row(const T* row, int64_t begin, int64_t end, int64_t first_index,
+                            Vector<A>& best, Vector<I>& index, Vector<I> steps) {
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t i = begin; i < end; i += kWidth) {
+    const int64_t x = i + kWidth <= end ? i : end - kWidth;  // the last one overlaps
+    const Vector<A> value = load(row + x);
+    const auto exceeds = value > best;  // see math::exceeds
+    best = exceeds ? value : best;
+    index = exceeds ? steps + splat<I>(static_cast<I>(first_index + x)) : index;
+  }
+}
+
+// One bin of one channel, whose first pixel is `rows.begin, cols.begin`: at least a vector wide.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+                              math::PixelRange cols, int32_t& argmax) {
+  using I = lane_index_t<A>;
+  constexpr int64_t kWidth = kLanes<A>;
+  Vector<A> best = splat<A>(-A(__builtin_inf()));
+  Vector<I> index = splat<I>(-1), steps;
+  for (int64_t i = 0; i < kWidth; ++i) steps[i] = static_cast<I>(i);
+  for (int64_t y = rows.begin; y < rows.end; ++y) {
+    pool_row<T, A, I>(map + y * t.width, cols.begin, cols.end, y * t.width, best, index, steps);
+  }
+  A most = -A(__builtin_inf());
+  I where = -1;
+  for (int64_t i = 0; i < kWidth; ++i) {
+    const bool better = best[i] > most || (best[i] == most && index[i] < where);
+    if (index[i] >= 0 && (where < 0 || better)) most = best[i], where = index[i];
+  }
+  argmax = static_cast<int32_t>(where);
+  return most;
+}
+
+// One bin of kPlanes channels, less than a vector wide: what the comparisons of one channel wait
+// for, those of the others fill.
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+                                   math::PixelRange cols, A* best, int32_t* argmax) {
+  A most[kPlanes];
+  int32_t where[kPlanes];
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) most[j] = -A(__builtin_inf()), where[j] = -1;
+  for (int64_t y = rows.begin; y < rows.end; ++y) {
+    for (int64_t x = cols.begin; x < cols.end; ++x) {
+      const int64_t at = y * t.width + x;
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+        const A value = math::to_float(map[j * t.plane_stride + at]);
+        const bool exceeds = math::exceeds(value, most[j]);
+        most[j] = exceeds ? value : most[j];
+        where[j] = exceeds ? static_cast<int32_t>(at) : where[j];
+      }
+    }
+  }
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) best[j] = most[j], argmax[j] = where[j];
+}
+
+// One bin of kPlanes channels; the numbers of the next channel lie `bins` further on.
+template <int kPlanes, typename T>
+DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
+                                      math::PixelRange rows, math::PixelRange cols, T* pooled,
+                                      int32_t* argmax, int64_t bins) {
+  using A = accumulate_t<T>;
+  if (rows.begin == rows.end || cols.begin == cols.end) {
+    for (int j = 0; j < kPlanes; ++j) pooled[j * bins] = T{}, argmax[j * bins] = -1;
+    return;
+  }
+  A most[kPlanes];
+  int32_t where[kPlanes];
+  if (cols.end - cols.begin >= kLanes<A>) {
+    for (int j = 0; j < kPlanes; ++j) {
+      most[j] = pool_wide_bin(t, map + j * t.plane_stride, rows, cols, where[j]);
+    }
+  } else {
+    pool_narrow_bin<kPlanes>(t, map, rows, cols, most, where);
+  }
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+    if (where[j] < 0) {
+      where[j] = static_cast<int32_t>(rows.begin * t.width + cols.begin);
+      most[j] = math::to_float(map[j * t.plane_stride + where[j]]);
+    }
+    math::from_float(most[j], pooled[j * bins]);
+    argmax[j * bins] = where[j];
+  }
+}
+
+// Channels [c, c + kPlanes). A bin smaller than a pixel often has the pixels of the one before.
+template <int kPlanes, typename T>
+DETOPS_INLINE void pool_planes(const RoIPoolPlanes<T>& t, int64_t c) {
+  const T* map = t.map + c * t.plane_stride;
+  const int64_t width = t.pooled_width, bins = t.pooled_height * width;
+  T* pooled = t.pooled + c * bins;
+  int32_t* argmax = t.argmax + c * bins;
+  for (int64_t ph = 0; ph < t.pooled_height; ++ph, pooled += width, argmax += width) {
+    const math::PixelRange rows = t.rows[ph];
+    if (ph > 0 && math::same(rows, t.rows[ph - 1])) {
+      for (int64_t at = 0; at < kPlanes * bins; at += bins) {
+        __builtin_memcpy(pooled + at, pooled + at - width, width * sizeof(T));
+        __builtin_memcpy(argmax + at, argmax + at - width, width * sizeof(int32_t));
+      }
+      continue;
+    }
+    for (int64_t pw = 0; pw < width; ++pw) {
+      const math::PixelRange cols = t.cols[pw];
+      if (pw > 0 && math::same(cols, t.cols[pw - 1])) {
+        DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+          pooled[j * bins + pw] = pooled[j * bins + pw - 1];
+          argmax[j * bins + pw] = argmax[j * bins + pw - 1];
+        }
+      } else {
+        pool_bin_of_planes<kPlanes>(t, map, rows, cols, pooled + pw, argmax + pw, bins);
+      }
+    }
+  }
+}
+
+// One RoI on planes as they are: a vector holds neighbours of one row.
+template <typename T>
+void roi_pool_forward_planes(const RoIPoolPlanes<T>& planes) {
+  const RoIPoolPlanes<T> t = planes;  // what is stored through a number could be a member
+  int64_t c = 0;
+  for (; c + 4 <= t.channels; c += 4) pool_planes<4>(t, c);
+  for (; c < t.channels; ++c) pool_planes<1>(t, c);
+}
+
+template <typename T>
+constexpr RoIPoolKernels<T> kRoIPoolKernels{kLanes<accumulate_t<T>>, roi_pool_forward<T>,
+                                            roi_pool_forward_planes<T>, lanes_to_planes<int32_t>};

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "../common/buffer.h"
+#include "roi_align_kernels.h"
+
+namespace detops::cpu {
+
+// A map (or the pooled RoIs) of one image, in either layout.
+template <typename T>
+struct Planes {
+  T* data;
+  int64_t channels, height, width;
+  bool channels_last;
+  int64_t planes_apart = 1;  // from one of these channels to the next, without channels_last
+
+  int64_t stride() const { return channels_last ? channels : planes_apart * height * width; }
+  T* at(int64_t channel, int64_t row, int64_t col) const {
+    const int64_t position = row * width + col;
+    return data + (channels_last ? position * channels + channel : channel * stride() + position);
+  }
+  Planes<const T> for_reading() const {
+    return {data, channels, height, width, channels_last, planes_apart};
+  }
+};
+
+template <typename T>
+void load_lanes(const Planes<const T>& map, int64_t channel, int64_t channels, int64_t row,
+                int64_t col, int64_t count, accumulate_t<T>* lanes) {
+  const auto& kernel = roi_align_kernels<T>();
+  (map.channels_last ? kernel.rows_to_lanes : kernel.planes_to_lanes)(
+      map.at(channel, row, col), map.stride(), channels, count, lanes);
+}
+
+template <typename T>
+void store_lanes(const accumulate_t<T>* lanes, const Planes<T>& map, int64_t channel,
+                 int64_t channels, int64_t row, int64_t col, int64_t count) {
+  const auto& kernel = roi_align_kernels<T>();
+  (map.channels_last ? kernel.lanes_to_rows : kernel.lanes_to_planes)(
+      lanes, map.stride(), channels, count, map.at(channel, row, col));
+}
+
+// Positions [begin, end) of a block of channels, counted row by row, become zero.
+template <typename T>
+void clear_positions(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin,
+                     int64_t end) {
+  if (begin >= end) return;
+  if (!map.channels_last) {
+    for (int64_t c = channel; c < channel + channels; ++c) {
+      std::fill(map.at(c, 0, 0) + begin, map.at(c, 0, 0) + end, T{});
+    }
+  } else if (channels == map.channels) {
+    std::fill(map.data + begin * channels, map.data + end * channels, T{});
+  } else {
+    for (int64_t i = begin; i < end; ++i) {
+      T* p = map.data + i * map.channels + channel;
+      std::fill(p, p + channels, T{});
+    }
+  }
+}
+
+struct Columns {
+  int64_t begin = 0, end = 0;
+};
+
+// Rows that a band has room for: some for a cache, and twice those of one RoI, so that it moves.
+template <typename A>
+int64_t rows_for(int64_t width, int64_t rows) {
+  constexpr int64_t kBytes = 1 << 20;
+  const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, width * kRoIChannels);
+  return std::max(some, 2 * rows);
+}
+
+// A band of rows of one block of channels in the order [row, column, kRoIChannels], small enough
+// for a cache. RoIs come roughly from top to bottom, and the band moves down with them.
+template <typename A>
+class RoIWindow {
+ public:
+  explicit RoIWindow(int64_t height) : height_(height) {}
+
+  A* data() { return lanes_.data(); }
+  A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
+  int64_t first() const { return first_; }
+  int64_t last() const { return last_; }
+  const Columns& columns() const { return columns_; }
+  int64_t width() const { return columns_.end - columns_.begin; }
+  int64_t stride() const { return width() * kRoIChannels; }
+
+  // True if rows [first, last) are there or fit behind those that are.
+  bool holds(int64_t first, int64_t last) const {
+    return first >= first_ && first <= last_ && last - first_ <= capacity_;
+  }
+
+  // Empties the band and lets it begin at row `first`, with room for [first, last) and some more.
+  void restart(const Columns& columns, int64_t first, int64_t last) {
+    columns_ = columns;
+    capacity_ = std::min(height_ - first, rows_for<A>(columns.end - columns.begin, last - first));
+    lanes_.reserve(static_cast<size_t>(capacity_ * stride()));
+    first_ = last_ = first;
+  }
+
+  // Calls fill(row, lanes) for the rows that are missing up to `last`.
+  template <typename Fill>
+  void extend(int64_t last, Fill&& fill) {
+    for (; last_ < last; ++last_) fill(last_, row(last_));
+  }
+
+ private:
+  int64_t height_, first_ = 0, last_ = 0, capacity_ = 0;
+  Columns columns_;
+  Buffer<A> lanes_;
+};
+
+// A map as RoIPlanes has it: one plane of several channels, or a plane a channel.
+template <typename T>
+int64_t interleaved(const Planes<T>& map) {
+  return map.channels_last ? map.channels : 1;
+}
+
+// Rows [begin, end) of some channels of a map, where sums can grow: the map itself, or a copy of
+// one whose numbers are too short. What it gives back is in RoIPlanes' order.
+template <typename T>
+class GradientBand {
+ public:
+  using A = accumulate_t<T>;
+
+  A* open(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin, int64_t end,
+          bool fresh) {
+    map_ = map, channel_ = channel, channels_ = channels, begin_ = begin, end_ = end;
+    if constexpr (std::is_same_v<T, A>) {
+      if (fresh) clear_positions(map, channel, channels, begin * map.width, end * map.width);
+      return map.at(channel, begin, 0);
+    } else {
+      const auto& kernel = roi_align_kernels<T>();
+      A* copy = copy_.reserve(channels * positions() + kRoIChannels);
+      if (fresh) {
+        std::fill_n(copy, channels * positions(), A(0));
+      } else {
+        for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
+          kernel.rows_to_lanes(run, kRoIChannels, size, rows, copy + at);
+        });
+      }
+      return copy;
+    }
+  }
+
+  int64_t plane_stride() const { return std::is_same_v<T, A> ? map_.stride() : positions(); }
+
+  void close() {
+    if constexpr (!std::is_same_v<T, A>) {
+      const auto& kernel = roi_align_kernels<T>();
+      for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
+        kernel.lanes_to_rows(copy_.data() + at, kRoIChannels, size, rows, run);
+      });
+    }
+  }
+
+ private:
+  int64_t positions() const { return (end_ - begin_) * map_.width; }
+
+  // Neighbours on both sides, as rows of kRoIChannels and what is left of one.
+  template <typename Convert>
+  void for_each_run(const Convert& convert) {
+    const int64_t together = interleaved(map_), run = positions() * together;
+    const int64_t whole = run / kRoIChannels, rest = run % kRoIChannels;
+    for (int64_t p = 0; p < channels_ / together; ++p) {
+      T* to = map_.at(channel_ + p, begin_, 0);
+      convert(to, p * run, kRoIChannels, whole);
+      if (rest > 0) convert(to + whole * kRoIChannels, (p + 1) * run - rest, rest, 1);
+    }
+  }
+
+  Planes<T> map_{};
+  int64_t channel_ = 0, channels_ = 0, begin_ = 0, end_ = 0;
+  Buffer<A> copy_;
+};
+
+// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
+// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
+template <typename T>
+class GradientRows {
+ public:
+  using A = accumulate_t<T>;
+
+  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
+               const Columns& columns)
+      : map_(map),
+        channel_(channel),
+        channels_(channels),
+        written_(written),
+        columns_(columns),
+        window_(map.height) {}
+
+  RoIWindow<A>& reach(int64_t first, int64_t last) {
+    if (!window_.holds(first, last)) {
+      flush();
+      window_.restart(columns_, first, last);
+    }
+    window_.extend(last, [&](int64_t y, A* lanes) {
+      if (y < written_) {
+        load_lanes(map_.for_reading(), channel_, channels_, y, columns_.begin, window_.width(),
+                   lanes);
+      } else {
+        std::fill(lanes, lanes + window_.stride(), A(0));
+      }
+    });
+    return window_;
+  }
+
+  void flush() {
+    const int64_t width = map_.width;
+    for (int64_t y = window_.first(); y < window_.last(); ++y) {
+      if (y >= written_) {
+        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
+        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
+        written_ = y + 1;
+      }
+      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
+    }
+    window_.restart(columns_, 0, 0);
+  }
+
+  int64_t finish(bool whole) {
+    flush();
+    if (whole) {
+      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
+    }
+    return written_;
+  }
+
+ private:
+  Planes<T> map_;
+  int64_t channel_, channels_, written_;
+  Columns columns_;
+  RoIWindow<A> window_;
+};
+
+}  // namespace detops::cpu

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "../../math/host_device.h"
+
+// Which part of the work a block or thread owns: plain functions in 64 bits, which need no GPU to
+// be tested (tests/test_cuda_geometry.py).
+namespace detops::cuda {
+
+DETOPS_HD int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// Strides, in elements, of [N, C, H, W] in either layout.
+struct Strides {
+  int64_t n, c, h, w;
+};
+
+DETOPS_HD Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
+  return channels_last ? Strides{c * h * w, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
+}
+
+// An element of [N, C, H, W] by its number in memory.
+struct Position {
+  int64_t n, c, h, w;
+};
+
+DETOPS_HD Position position_of(int64_t i, bool channels_last, int64_t channels, int64_t height,
+                               int64_t width) {
+  Position at;
+  if (channels_last) at.c = i % channels, i /= channels;
+  at.w = i % width, i /= width;
+  at.h = i % height, i /= height;
+  if (!channels_last) at.c = i % channels, i /= channels;
+  at.n = i;
+  return at;
+}
+
+// Rows of `length` items, each shared out in parts of at most `size`: a part by its number.
+struct Part {
+  int64_t row, first;
+  int count;  // of items
+};
+
+DETOPS_HD Part part_of(int64_t i, int64_t length, int64_t size) {
+  const int64_t parts = ceil_div(length, size), first = i % parts * size;
+  return {i / parts, first, static_cast<int>(math::min(size, length - first))};
+}
+
+// Square tiles that cover images: row by row, image by image.
+struct TileGrid {
+  int64_t images, high, wide;
+
+  DETOPS_HD int64_t count() const { return images * high * wide; }
+};
+
+DETOPS_HD TileGrid tile_grid(int64_t images, int64_t height, int64_t width, int64_t side) {
+  return {images, ceil_div(height, side), ceil_div(width, side)};
+}
+
+// The tile's image and first pixel.
+struct TilePlace {
+  int64_t image, y, x;
+};
+
+DETOPS_HD TilePlace tile_place(const TileGrid& grid, int64_t tile, int64_t side) {
+  return {tile / grid.wide / grid.high, tile / grid.wide % grid.high * side,
+          tile % grid.wide * side};
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#include "../../math/gates.h"
+#include "../../ops.h"
+#include "../../products.h"
+#include "../common/launch.cuh"
+
+// Per step one product by cuBLAS and one pass over the gates, launched one behind the other on the
+// current stream: the host waits for nothing, and a CUDA graph can hold the whole loop.
+namespace detops::cuda {
+namespace {
+
+// Blocks for the gates of a step: rows of states, a thread each. So a small step reaches many
+// multiprocessors, and no thread divides. Vectors would leave a step, whose time is latency, with
+// fewer threads.
+constexpr unsigned kGateThreads = 128;
+
+Launch gate_launch(int64_t rows, int64_t state) {
+  return {dim3(blocks_for(state, kGateThreads), std::min(blocks_for(rows, 1), 65535u)),
+          kGateThreads};
+}
+
+// Calls visit(i, gate) for a thread's states: where they are in [B, H], and in [B, 3H].
+template <typename Visit>
+__device__ void visit_states(int64_t rows, int64_t state, const Visit& visit) {
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    DETOPS_FOR_EACH(i, state) visit(row * state + i, row * 3 * state + i);
+  }
+}
+
+template <typename T>
+struct LltmParams {
+  int64_t rows, state;
+  const T* cell_before;  // [B, H]
+  T* gates;              // [B, 3H] in: sums; out: after activation
+  T* cell;               // [B, H]
+  T* state_after;        // [B, H]
+};
+
+template <typename T>
+__global__ void lltm_forward_kernel(LltmParams<T> p) {
+  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
+    T* gate_at = p.gates + at;
+    const math::gates::Lltm<T> sums{gate_at[0], gate_at[p.state], gate_at[2 * p.state]};
+    const math::gates::Lltm<T> gate = math::gates::activate<T>(sums);
+    const T cell = math::gates::next_cell(gate, p.cell_before[i]);
+    gate_at[0] = gate.input;
+    gate_at[p.state] = gate.output;
+    gate_at[2 * p.state] = gate.candidate;
+    p.cell[i] = cell;
+    p.state_after[i] = math::gates::next_state(gate, cell);
+  });
+}
+
+template <typename T>
+struct LltmBackParams {
+  int64_t rows, state;
+  const T* gates;        // [B, 3H]
+  const T* cell;         // [B, H]
+  const T* grad_output;  // [B, H]
+  const T* grad_state;   // [B, H], from the step after
+  T* grad_cell;          // [B, H] in: from the step after; out: to the step before
+  T* grad_gates;         // [B, 3H] before activation
+};
+
+template <typename T>
+__global__ void lltm_backward_kernel(LltmBackParams<T> p) {
+  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
+    const math::gates::Lltm<T> gate{p.gates[at], p.gates[at + p.state], p.gates[at + 2 * p.state]};
+    T grad_cell = p.grad_cell[i];
+    const math::gates::Lltm<T> grad =
+        math::gates::gradient<T>(gate, p.cell[i], p.grad_output[i] + p.grad_state[i], grad_cell);
+    p.grad_cell[i] = grad_cell;
+    p.grad_gates[at] = grad.input;
+    p.grad_gates[at + p.state] = grad.output;
+    p.grad_gates[at + 2 * p.state] = grad.candidate;
+  });
+}
+
+}  // namespace
+
+void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+                  const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
+  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+  Tensor sums = gates.view({steps * rows, 3 * state});
+  addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
+  const Tensor of_state = w.narrow(1, 0, state).t(), all = states.view({steps * rows, state});
+  for (int64_t t = 0; t < steps; ++t) {
+    Tensor now = sums.narrow(0, t * rows, rows);
+    addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      scalar_t* cell = cells.mutable_data_ptr<scalar_t>() + t * size;
+      const LltmParams<scalar_t> p{rows,
+                                   state,
+                                   t == 0 ? c0.const_data_ptr<scalar_t>() : cell - size,
+                                   now.mutable_data_ptr<scalar_t>(),
+                                   cell,
+                                   states.mutable_data_ptr<scalar_t>() + t * size};
+      launch("lltm", lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
+    });
+  }
+  output = as_type(states, output.scalar_type());
+}
+
+void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
+                   const Tensor& grad_c, const Tensor& input, const Tensor& weights,
+                   const Tensor& h, const Tensor& c, const Tensor& output, const Tensor& cells,
+                   const Tensor& gates, bool input_wanted, bool h_wanted, Tensor& to_input,
+                   Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
+  const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  const auto type = input.scalar_type();
+  const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
+  const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
+  const Tensor to_state = grad_h ? empty_like(h0).copy_(*grad_h) : zeros_like(h0);
+  const Tensor to_cell = empty_like(h0).copy_(grad_c);
+  const Tensor to_gates = empty_like(gate_values);
+  const Tensor grads = to_gates.view({steps * rows, 3 * state});
+  const Tensor of_state = w.narrow(1, 0, state);
+  for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      const LltmBackParams<scalar_t> p{rows,
+                                       state,
+                                       gate_values.const_data_ptr<scalar_t>() + t * 3 * size,
+                                       cell_values.const_data_ptr<scalar_t>() + t * size,
+                                       g.const_data_ptr<scalar_t>() + t * size,
+                                       to_state.const_data_ptr<scalar_t>(),
+                                       to_cell.mutable_data_ptr<scalar_t>(),
+                                       to_gates.mutable_data_ptr<scalar_t>() + t * 3 * size};
+      launch("lltm_backward", lltm_backward_kernel<scalar_t>, gate_launch(rows, state), p);
+    });
+    if (t > 0 || h_wanted) mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
+  }
+  // One product over all steps; the state before step t is that after step t - 1.
+  Tensor product = zeros_like(w);
+  Tensor weights_of_state = product.narrow(1, 0, state);
+  Tensor weights_of_input = product.narrow(1, state, inputs);
+  addmm_out(weights_of_input, weights_of_input, grads.t(), x.view({steps * rows, inputs}));
+  if (steps > 0) {
+    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, 0, rows).t(), h0);
+  }
+  if (steps > 1) {
+    const int64_t later = (steps - 1) * rows;
+    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, rows, later).t(),
+              states.view({steps * rows, state}).narrow(0, 0, later));
+  }
+  if (input_wanted) {
+    to_input = as_type(mm(grads, w.narrow(1, state, inputs)).view(input.sizes()), type);
+  }
+  if (h_wanted) to_h = as_type(to_state, type);
+  to_weights = as_type(product, type);
+  to_bias = as_type(sum_of_rows(grads).view({3 * state}), type);
+  to_c = as_type(to_cell, type);
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "../../demo/mlp_products.h"
+#include "../../ops.h"
+#include "../common/launch.cuh"
+
+// A small layer is one kernel, a thread per row with the weights in shared memory; a larger one is
+// matrix products. The gradients of weights are products either way: cuBLAS sums over rows in one
+// fixed order, a kernel of ours would need atomics or a second pass.
+namespace detops::cuda {
+namespace {
+
+constexpr int64_t kFusedWeights = 4096;
+
+template <typename T>
+struct MlpParams {
+  int64_t rows;
+  int inputs, hidden, outputs;
+  const T* input;           // [B, I]
+  const T* hidden_weights;  // [H, I]
+  const T* hidden_bias;     // [H]
+  const T* output_weights;  // [O, H]
+  const T* output_bias;     // [O]
+  T* hidden_values;         // [B, H]
+  T* output;                // [B, O]
+};
+
+template <typename T>
+__global__ void mlp_forward_kernel(MlpParams<T> p) {
+  DETOPS_DYNAMIC_SHARED(memory);
+  T* w = reinterpret_cast<T*>(memory);
+  T *b = w + p.hidden * p.inputs, *v = b + p.hidden, *c = v + p.outputs * p.hidden;
+  for (int i = threadIdx.x; i < p.hidden * p.inputs; i += blockDim.x) w[i] = p.hidden_weights[i];
+  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) b[i] = p.hidden_bias[i];
+  for (int i = threadIdx.x; i < p.outputs * p.hidden; i += blockDim.x) v[i] = p.output_weights[i];
+  for (int i = threadIdx.x; i < p.outputs; i += blockDim.x) c[i] = p.output_bias[i];
+  __syncthreads();
+  DETOPS_FOR_EACH(row, p.rows) {
+    const T* x = p.input + row * p.inputs;
+    T *h = p.hidden_values + row * p.hidden, *out = p.output + row * p.outputs;
+    for (int j = 0; j < p.hidden; ++j) {
+      T sum = b[j];
+      for (int k = 0; k < p.inputs; ++k) sum += x[k] * w[j * p.inputs + k];
+      h[j] = sum < T(0) ? T(0) : sum;  // NaN stays
+    }
+    for (int o = 0; o < p.outputs; ++o) {
+      T sum = c[o];
+      for (int j = 0; j < p.hidden; ++j) sum += h[j] * v[o * p.hidden + j];
+      out[o] = sum;
+    }
+  }
+}
+
+// The gradient of the hidden units before relu, [B, H].
+template <typename T>
+__global__ void mlp_backward_kernel(MlpParams<T> p, const T* grad, T* to_hidden) {
+  DETOPS_FOR_EACH(i, p.rows * p.hidden) {
+    const int64_t row = i / p.hidden, j = i % p.hidden;
+    T sum = 0;
+    for (int o = 0; o < p.outputs; ++o) {
+      sum += grad[row * p.outputs + o] * p.output_weights[o * p.hidden + j];
+    }
+    to_hidden[i] = p.hidden_values[i] <= T(0) ? T(0) : sum;
+  }
+}
+
+bool fits(const Tensor& w, const Tensor& v) {
+  return (w.size(0) + 1) * (w.size(1) + v.size(0) + 1) <= kFusedWeights;
+}
+
+}  // namespace
+
+void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+                 const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
+                 Tensor& hidden) {
+  const auto type = input.scalar_type();
+  const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
+  const Tensor v = wide(output_weights), c = wide(output_bias);
+  if (!fits(w, v)) {
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    return;
+  }
+  // Themselves, unless half precision.
+  output = as_type(output, x.scalar_type());
+  hidden = as_type(hidden, x.scalar_type());
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    MlpParams<scalar_t> p{};
+    p.rows = x.size(0);
+    p.inputs = static_cast<int>(x.size(1));
+    p.hidden = static_cast<int>(w.size(0));
+    p.outputs = static_cast<int>(v.size(0));
+    p.input = x.const_data_ptr<scalar_t>();
+    p.hidden_weights = w.const_data_ptr<scalar_t>();
+    p.hidden_bias = b.const_data_ptr<scalar_t>();
+    p.output_weights = v.const_data_ptr<scalar_t>();
+    p.output_bias = c.const_data_ptr<scalar_t>();
+    p.hidden_values = hidden.mutable_data_ptr<scalar_t>();
+    p.output = output.mutable_data_ptr<scalar_t>();
+    const size_t weights = w.numel() + b.numel() + v.numel() + c.numel();
+    launch("mlp", mlp_forward_kernel<scalar_t>,
+           {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)}, p);
+  });
+  output = as_type(output, type);
+  hidden = as_type(hidden, type);
+}
+
+void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
+                  const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
+                  Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
+                  Tensor& to_output_weights, Tensor& to_output_bias) {
+  const auto type = input.scalar_type();
+  const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
+  const Tensor w = wide(hidden_weights), v = wide(output_weights);
+  Tensor to_hidden = empty_like(h);
+  if (h.numel() > 0) {
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      MlpParams<scalar_t> p{};
+      p.rows = h.size(0);
+      p.hidden = static_cast<int>(h.size(1));
+      p.outputs = static_cast<int>(v.size(0));
+      p.output_weights = v.const_data_ptr<scalar_t>();
+      p.hidden_values = const_cast<scalar_t*>(h.const_data_ptr<scalar_t>());
+      launch("mlp_backward", mlp_backward_kernel<scalar_t>, blocks_for(h.numel()), p,
+             g.const_data_ptr<scalar_t>(), to_hidden.mutable_data_ptr<scalar_t>());
+    });
+  }
+  std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
+      mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT
+#include "../library.h"
+
+#include <cuda_runtime.h>
+
+int detops_cuda_version(void) { return CUDART_VERSION; }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#include "../../demo/strided_of.h"
+#include "../../math/host_device.h"
+#include "../../ops.h"
+#include "../common/launch.cuh"
+#include "../common/vector.cuh"
+
+namespace detops::cuda {
+namespace {
+
+constexpr int kMaskThreads = 1024, kWarps = kMaskThreads / kWarp;
+
+// Sides of the pixels seen so far.
+struct Reach {
+  int64_t x1, y1, x2, y2;
+
+  __device__ void add(const Reach& o) {
+    x1 = math::min(x1, o.x1);
+    y1 = math::min(y1, o.y1);
+    x2 = math::max(x2, o.x2);
+    y2 = math::max(y2, o.y2);
+  }
+};
+
+__device__ inline Reach of_other_lane(const Reach& r, int step) {
+  return {__shfl_xor_sync(0xffffffffu, r.x1, step), __shfl_xor_sync(0xffffffffu, r.y1, step),
+          __shfl_xor_sync(0xffffffffu, r.x2, step), __shfl_xor_sync(0xffffffffu, r.y2, step)};
+}
+
+// A block per mask. Memory is read 16 bytes at a time, wherever rows begin.
+template <typename T>
+__global__ void __launch_bounds__(kMaskThreads)
+    masks_to_boxes_kernel(const T* masks, T significant, int64_t count, int64_t height,
+                          int64_t width, float* boxes) {
+  __shared__ Reach of_warps[kWarps];
+  constexpr int kNumbers = 16 / sizeof(T);
+  const int self = static_cast<int>(threadIdx.x);
+  const int64_t pixels = height * width;
+  for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
+    const T* mask = masks + n * pixels;
+    Reach reach{width, height, -1, -1};
+    const auto look = [&](int64_t i, int numbers) {
+      int64_t y = i / width, x = i - y * width;
+      for (int j = 0; j < numbers; ++j) {
+        if ((mask[i + j] & significant) != 0) reach.add({x, y, x, y});
+        if (++x == width) x = 0, ++y;
+      }
+    };
+    const auto beyond = static_cast<int>(reinterpret_cast<uintptr_t>(mask) / sizeof(T) % kNumbers);
+    const int64_t head = math::min<int64_t>((kNumbers - beyond) % kNumbers, pixels);
+    const int64_t vectors = (pixels - head) / kNumbers, tail = head + vectors * kNumbers;
+    for (int64_t i = self; i < head; i += kMaskThreads) look(i, 1);
+    for (int64_t v = self; v < vectors; v += kMaskThreads) {
+      const int64_t i = head + v * kNumbers;
+      const auto bits = load<2>(reinterpret_cast<const uint64_t*>(mask + i));
+      if ((bits.at[0] | bits.at[1]) != 0) look(i, kNumbers);
+    }
+    for (int64_t i = tail + self; i < pixels; i += kMaskThreads) look(i, 1);
+
+    for (int step = kWarp / 2; step > 0; step /= 2) reach.add(of_other_lane(reach, step));
+    if (self % kWarp == 0) of_warps[self / kWarp] = reach;
+    __syncthreads();
+    if (self == 0) {
+      for (int i = 1; i < kWarps; ++i) reach.add(of_warps[i]);
+      const bool empty = reach.x2 < 0;
+      boxes[4 * n] = empty ? 0.0f : static_cast<float>(reach.x1);
+      boxes[4 * n + 1] = empty ? 0.0f : static_cast<float>(reach.y1);
+      boxes[4 * n + 2] = empty ? 0.0f : static_cast<float>(reach.x2);
+      boxes[4 * n + 3] = empty ? 0.0f : static_cast<float>(reach.y2);
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
+  if (masks.numel() == 0) {
+    boxes.zero_();
+    return;
+  }
+  const Tensor rows = masks.contiguous();
+  with_element(rows, [&](auto element) {
+    using Bits = decltype(element);
+    if constexpr (std::is_integral_v<Bits>) {
+      launch("masks_to_boxes", masks_to_boxes_kernel<Bits>,
+             {blocks_for(rows.size(0), 1), kMaskThreads},
+             static_cast<const Bits*>(rows.const_data_ptr()),
+             static_cast<Bits>(significant_bits(rows.scalar_type())), rows.size(0), rows.size(1),
+             rows.size(2), boxes.mutable_data_ptr<float>());
+    }
+  });
+}
+
+}  // namespace detops::cuda

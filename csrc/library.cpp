@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+#include "library.h"
+
+#include <exception>
+#include <string>
+
+#include "contract/contract.h"
+#include "cpu/simd/isa.h"
+
+using detops::Contract;
+
+int detops_op_count(void) { return static_cast<int>(Contract::all().size()); }
+const char* detops_op_name(int i) { return Contract::all()[i].op().c_str(); }
+const char* detops_contracts(void) { return Contract::text(); }
+
+const char* detops_cpu_isa(void) { return detops::cpu::cpu_isa(); }
+
+const char* detops_set_cpu_isa(const char* name) {
+  static thread_local std::string message;
+  try {
+    detops::cpu::set_cpu_isa(name);
+    return nullptr;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return message.c_str();
+  }
+}
+
+int detops_is_emulated(void) {
+#ifdef DETOPS_EMULATE_CUDA
+  return 1;
+#else
+  return 0;
+#endif
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+// PyTorch's threads.
+namespace detops {
+
+int get_num_threads();
+bool in_parallel_region();
+
+// Calls body(context, begin, end) for parts of [begin, end) of at least `grain`.
+void parallel_for(int64_t begin, int64_t end, int64_t grain,
+                  void (*body)(const void* context, int64_t begin, int64_t end),
+                  const void* context);
+
+template <typename Body>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
+  parallel_for(
+      begin, end, grain,
+      [](const void* context, int64_t from, int64_t to) {
+        (*static_cast<const Body*>(context))(from, to);
+      },
+      &body);
+}
+
+}  // namespace detops

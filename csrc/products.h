@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tensor.h"
+
+#ifdef USE_CUDA
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
+#define DETOPS_ATEN(function) aoti_torch_cuda_##function
+#else
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#define DETOPS_ATEN(function) aoti_torch_cpu_##function
+#endif
+
+// Products of matrices, by the library that PyTorch has for them on the device. They write into
+// what they are given, and autocast leaves them alone.
+namespace detops {
+
+// out = left right
+inline void mm_out(const Tensor& out, const Tensor& left, const Tensor& right) {
+  check_status(DETOPS_ATEN(mm_out)(out.handle(), left.handle(), right.handle()), "mm");
+}
+
+// out = bias + left right; `bias` may be `out` itself.
+inline void addmm_out(const Tensor& out, const Tensor& bias, const Tensor& left,
+                      const Tensor& right) {
+  check_status(
+      DETOPS_ATEN(addmm_out)(out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1),
+      "addmm");
+}
+
+// The same for each of a batch.
+inline void bmm_out(const Tensor& out, const Tensor& left, const Tensor& right) {
+  check_status(DETOPS_ATEN(bmm_out)(out.handle(), left.handle(), right.handle()), "bmm");
+}
+
+inline void baddbmm_out(const Tensor& out, const Tensor& bias, const Tensor& left,
+                        const Tensor& right) {
+  check_status(
+      DETOPS_ATEN(baddbmm_out)(out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1),
+      "baddbmm");
+}
+
+inline Tensor mm(const Tensor& left, const Tensor& right) {
+  const Tensor out = empty({left.size(0), right.size(1)}, left.options());
+  mm_out(out, left, right);
+  return out;
+}
+
+// The sums of the columns of a matrix, [1, columns].
+inline Tensor sum_of_rows(const Tensor& t) {
+  const Tensor ones = empty({1, t.size(0)}, t.options()).fill_(1);
+  return mm(ones, t);
+}
+
+}  // namespace detops

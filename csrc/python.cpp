@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// detops._C: what Python asks the library for beside its ops. No header of PyTorch comes in here,
+// so that a build depends on the version of Python alone.
+#include <pybind11/pybind11.h>
+
+#include "library.h"
+
+PYBIND11_MODULE(_C, m) {
+  namespace py = pybind11;
+  // The library has registered its ops by now: detops._C.X is torch.ops.detops.X.
+  const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
+  for (int i = 0; i < detops_op_count(); ++i)
+    m.attr(detops_op_name(i)) = ops.attr(detops_op_name(i));
+  m.attr("contracts") = detops_contracts();
+  m.attr("emulated") = bool(detops_is_emulated());
+  m.def("cpu_isa", &detops_cpu_isa, "The instruction set in use: baseline, avx2 or avx512.");
+  m.def(
+      "set_cpu_isa",
+      [](const char* name) {
+        if (const char* error = detops_set_cpu_isa(name)) throw py::value_error(error);
+      },
+      py::arg("name"),
+      "Forces an instruction set (baseline, avx2, avx512), or auto for the processor's best.");
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#include "tensor.h"
+
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace detops {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+constexpr size_t kMostDims = 64;  // PyTorch's own limit
+
+// The strides of these sizes, without gaps.
+void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
+  int64_t stride = 1;
+  const auto set = [&](size_t d) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(1, sizes[d]);
+  };
+  if (format == MemoryFormat::ChannelsLast) {
+    for (const size_t d : {1, 3, 2, 0}) set(d);
+  } else {
+    for (size_t d = sizes.size(); d-- > 0;) set(d);
+  }
+}
+
+bool is_dense(const TensorFacts& t, const int* order) {
+  int64_t stride = 1;
+  for (int64_t i = 0; i < t.dim; ++i) {
+    const int64_t d = order == nullptr ? t.dim - 1 - i : order[i];
+    if (t.sizes[d] == 0) return true;
+    if (t.sizes[d] != 1 && t.strides[d] != stride) return false;
+    stride *= t.sizes[d];
+  }
+  return true;
+}
+
+}  // namespace
+
+void fail(const std::string& message) { throw std::runtime_error(message); }
+
+void check_status(AOTITorchError status, const char* function) {
+  if (status != 0) fail(std::string("PyTorch's ") + function + " failed");
+}
+
+#define DETOPS_STABLE(function, ...) check_status(function(__VA_ARGS__), #function)
+
+Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
+  bool defined = false;
+  int32_t dtype = 0, device = 0, index = 0;
+  DETOPS_STABLE(aoti_torch_is_defined, handle, &defined);
+  if (!defined) {
+    aoti_torch_delete_tensor_object(release());
+    return;
+  }
+  int32_t layout = 0;
+  int64_t *sizes = nullptr, *strides = nullptr;
+  DETOPS_STABLE(aoti_torch_get_layout, handle, &layout);
+  if (layout != aoti_torch_layout_strided()) return;  // without strides; ops refuse it
+  DETOPS_STABLE(aoti_torch_get_dim, handle, &facts_.dim);
+  DETOPS_STABLE(aoti_torch_get_dtype, handle, &dtype);
+  DETOPS_STABLE(aoti_torch_get_device_type, handle, &device);
+  DETOPS_STABLE(aoti_torch_get_device_index, handle, &index);
+  DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
+  DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
+  // PyTorch adds numbers of dtypes and never changes one: files hold them.
+  facts_ = {sizes, strides, facts_.dim, static_cast<ScalarType>(dtype), device, index};
+}
+
+Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
+  if (other.handle_ == nullptr) return;
+  DETOPS_STABLE(aoti_torch_new_tensor_handle, other.handle_, &handle_);
+}
+
+bool Tensor::is_same(const Tensor& other) const {
+  return sizes().data() == other.sizes().data();  // which lie in the tensor itself
+}
+
+int64_t Tensor::numel() const {
+  int64_t count = 1;
+  for (int64_t d = 0; d < facts_.dim; ++d) count *= facts_.sizes[d];
+  return count;
+}
+
+bool is_channels_last(const TensorFacts& t) {
+  if (t.dim != 4 || t.strides[1] == 0) return false;
+  int64_t least = 0;
+  for (const int d : {1, 3, 2, 0}) {
+    if (t.sizes[d] == 0 || t.strides[d] < least) return false;
+    if (d == 0 && least == t.strides[1]) return false;  // nothing tells the layouts apart: NCHW
+    least = t.strides[d] * std::max<int64_t>(1, t.sizes[d]);
+  }
+  return true;
+}
+
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  constexpr int kOrder[] = {1, 3, 2, 0};
+  if (format != MemoryFormat::ChannelsLast) return is_dense(facts_, nullptr);
+  return facts_.dim == 4 && is_dense(facts_, kOrder);
+}
+
+MemoryFormat Tensor::suggest_memory_format() const {
+  return is_channels_last(facts_) ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+}
+
+const void* Tensor::const_data_ptr() const {
+  const void* data = nullptr;
+  DETOPS_STABLE(torch_get_const_data_ptr, handle_, &data);
+  return data;
+}
+
+void* Tensor::mutable_data_ptr() const {
+  void* data = nullptr;
+  DETOPS_STABLE(torch_get_mutable_data_ptr, handle_, &data);
+  return data;
+}
+
+void Tensor::expect_elements(ScalarType type) const {
+  if (facts_.dtype != type) {
+    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.dtype));
+  }
+}
+
+void Tensor::fetch(ScalarType type, void* value) const {
+  expect_elements(type);
+  check(numel() == 1, "one element was asked of a tensor of ", numel());
+  const Tensor host = is_cpu() ? *this : empty({1}, {type, kCPU, -1}).copy_(view({1}));
+  const char* data = static_cast<const char*>(host.const_data_ptr());
+  std::copy_n(data, element_size(), static_cast<char*>(value));
+}
+
+Tensor Tensor::as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset) const {
+  AtenTensorHandle result = nullptr;
+  DETOPS_STABLE(aoti_torch__reinterpret_tensor, handle_, int64_t(sizes.size()), sizes.data(),
+                strides.data(), offset, &result);
+  return Tensor(result);
+}
+
+Tensor Tensor::view(IntArrayRef sizes) const {
+  int64_t count = 1;
+  for (const int64_t size : sizes) count *= size;
+  check(is_contiguous() && count == numel(), "a view of ", numel(), " elements asks for ", count);
+  Sizes strides(sizes.size());
+  dense_strides(sizes, MemoryFormat::Contiguous, strides.data());
+  return as_strided(sizes, strides);
+}
+
+Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const {
+  check(start >= 0 && length >= 0 && start + length <= size(d), "a part of ", size(d),
+        " rows asks for ", length, " from ", start);
+  Sizes sizes(facts_.sizes, facts_.sizes + facts_.dim);
+  sizes[d] = length;
+  return as_strided(sizes, strides(), start * stride(d));
+}
+
+Tensor Tensor::permute(IntArrayRef order) const {
+  Sizes sizes, strides;
+  for (const int64_t d : order) {
+    sizes.push_back(size(d));
+    strides.push_back(stride(d));
+  }
+  return as_strided(sizes, strides);
+}
+
+Tensor Tensor::transpose(int64_t a, int64_t b) const {
+  Sizes order;
+  for (int64_t d = 0; d < facts_.dim; ++d) order.push_back(d == a ? b : d == b ? a : d);
+  return permute(order);
+}
+
+Tensor Tensor::contiguous(MemoryFormat format) const {
+  if (is_contiguous(format)) return *this;
+  return empty(sizes(), options(), format).copy_(*this);
+}
+
+Tensor Tensor::to(ScalarType type) const {
+  if (facts_.dtype == type) return *this;
+  return empty_like(*this, options().dtype(type)).copy_(*this);
+}
+
+Tensor Tensor::clone() const { return empty_like(*this).copy_(*this); }
+
+const Tensor& Tensor::copy_(const Tensor& from) const {
+  DETOPS_STABLE(aoti_torch_copy_, handle_, from.handle_, 0);
+  return *this;
+}
+
+const Tensor& Tensor::zero_() const {
+  DETOPS_STABLE(aoti_torch_zero_, handle_);
+  return *this;
+}
+
+const Tensor& Tensor::fill_(double value) const {
+  DETOPS_STABLE(aoti_torch_aten_fill__Scalar, handle_, value);
+  return *this;
+}
+
+Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
+  int64_t strides[kMostDims];
+  check(sizes.size() <= kMostDims, "at most ", kMostDims, " dimensions");
+  dense_strides(sizes, format, strides);
+  AtenTensorHandle result = nullptr;
+  if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides, int32_t(options.type),
+                               options.device, options.index, &result)) {
+    throw std::bad_alloc();
+  }
+  return Tensor(result);
+}
+
+Tensor empty_like(const Tensor& t, const Options& options) {
+  return empty(t.sizes(), options, t.suggest_memory_format());
+}
+Tensor empty_like(const Tensor& t) { return empty_like(t, t.options()); }
+Tensor zeros(IntArrayRef sizes, const Options& options) { return empty(sizes, options).zero_(); }
+Tensor zeros_like(const Tensor& t) { return empty_like(t).zero_(); }
+
+Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type) {
+  AtenTensorHandle result = nullptr;
+  DETOPS_STABLE(aoti_torch_create_tensor_from_blob, data, int64_t(sizes.size()), sizes.data(),
+                strides.data(), 0, int32_t(type), kCPU, -1, &result);
+  return Tensor(result);
+}
+
+StableIValue call::boxed(const Tensor& t) {
+  return reinterpret_cast<StableIValue>(Tensor(t).release());
+}
+
+void call::boxed_call(const char* op, const char* overload, StableIValue* stack) {
+  check_status(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION), op);
+}
+
+}  // namespace detops

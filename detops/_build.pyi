@@ -1,3 +1,0 @@
-TORCH: str
-PYTHON: str
-CUDA: str | None

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The ops that have kernels, as functions with types; what they take and give is what the functions
+// of the same names do in Python, and a refused call is a std::runtime_error with the same message.
+// They have no derivative of their own: <op>_backward gives it.
+//
+// Made by `make header` from csrc/contract/*.contract.
+#include "call.h"
+
+namespace detops {
+
+inline Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  return detail::call<Tensor>("detops::nms", boxes, scores, iou_threshold);
+}
+
+inline Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
+                          double iou_threshold) {
+  return detail::call<Tensor>("detops::batched_nms", boxes, scores, idxs, iou_threshold);
+}
+
+inline Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  return detail::call<Tensor>("detops::nms_rotated", boxes, scores, iou_threshold);
+}
+
+inline Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
+                                  double iou_threshold) {
+  return detail::call<Tensor>("detops::batched_nms_rotated", boxes, scores, idxs, iou_threshold);
+}
+
+// Gives keep, count.
+inline std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& scores,
+                                             const std::optional<Tensor>& idxs,
+                                             double iou_threshold, int64_t max_output) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::nms_padded", boxes, scores, idxs,
+                                                  iou_threshold, max_output);
+}
+
+// Gives keep, scores.
+inline std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores,
+                                           double iou_threshold = 0.3, double sigma = 0.5,
+                                           double min_score = 1e-3,
+                                           const std::string& method = "linear") {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::soft_nms", boxes, scores, iou_threshold,
+                                                  sigma, min_score, method);
+}
+
+// Gives keep, scores.
+inline std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
+                                             const std::optional<Tensor>& idxs = std::nullopt,
+                                             double sigma = 2.0, double min_score = 1e-3,
+                                             const std::string& method = "gaussian") {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::matrix_nms", boxes, scores, idxs, sigma,
+                                                  min_score, method);
+}
+
+inline Tensor roi_align(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                        int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio = -1,
+                        bool aligned = false) {
+  return detail::call<Tensor>("detops::roi_align", input, boxes, spatial_scale, pooled_height,
+                              pooled_width, sampling_ratio, aligned);
+}
+
+inline Tensor roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                                bool aligned = false) {
+  return detail::call<Tensor>("detops::roi_align_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio, aligned);
+}
+
+inline Tensor roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                 int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                 int64_t channels, int64_t height, int64_t width,
+                                 int64_t sampling_ratio, bool aligned = false) {
+  return detail::call<Tensor>("detops::roi_align_backward", grad, boxes, spatial_scale,
+                              pooled_height, pooled_width, batch_size, channels, height, width,
+                              sampling_ratio, aligned);
+}
+
+inline Tensor multiscale_roi_align(const std::vector<Tensor>& inputs, const Tensor& boxes,
+                                   const std::vector<double>& spatial_scales, int64_t pooled_height,
+                                   int64_t pooled_width, int64_t sampling_ratio = -1,
+                                   bool aligned = false, double canonical_scale = 224.0,
+                                   int64_t canonical_level = 4) {
+  return detail::call<Tensor>("detops::multiscale_roi_align", inputs, boxes, spatial_scales,
+                              pooled_height, pooled_width, sampling_ratio, aligned, canonical_scale,
+                              canonical_level);
+}
+
+inline Tensor multiscale_roi_align_forward(const std::vector<Tensor>& inputs, const Tensor& boxes,
+                                           const std::vector<double>& spatial_scales,
+                                           int64_t pooled_height, int64_t pooled_width,
+                                           int64_t sampling_ratio, bool aligned,
+                                           double canonical_scale, int64_t canonical_level) {
+  return detail::call<Tensor>("detops::multiscale_roi_align_forward", inputs, boxes, spatial_scales,
+                              pooled_height, pooled_width, sampling_ratio, aligned, canonical_scale,
+                              canonical_level);
+}
+
+inline std::vector<Tensor> multiscale_roi_align_backward(
+    const Tensor& grad, const Tensor& boxes, const std::vector<double>& spatial_scales,
+    int64_t pooled_height, int64_t pooled_width, int64_t batch_size, int64_t channels,
+    const std::vector<int64_t>& heights, const std::vector<int64_t>& widths, int64_t sampling_ratio,
+    bool aligned, double canonical_scale, int64_t canonical_level) {
+  return detail::call<std::vector<Tensor>>("detops::multiscale_roi_align_backward", grad, boxes,
+                                           spatial_scales, pooled_height, pooled_width, batch_size,
+                                           channels, heights, widths, sampling_ratio, aligned,
+                                           canonical_scale, canonical_level);
+}
+
+inline Tensor roi_align_rotated(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                int64_t pooled_height, int64_t pooled_width,
+                                int64_t sampling_ratio = -1) {
+  return detail::call<Tensor>("detops::roi_align_rotated", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio);
+}
+
+inline Tensor roi_align_rotated_forward(const Tensor& input, const Tensor& boxes,
+                                        double spatial_scale, int64_t pooled_height,
+                                        int64_t pooled_width, int64_t sampling_ratio) {
+  return detail::call<Tensor>("detops::roi_align_rotated_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio);
+}
+
+inline Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes,
+                                         double spatial_scale, int64_t pooled_height,
+                                         int64_t pooled_width, int64_t batch_size, int64_t channels,
+                                         int64_t height, int64_t width, int64_t sampling_ratio) {
+  return detail::call<Tensor>("detops::roi_align_rotated_backward", grad, boxes, spatial_scale,
+                              pooled_height, pooled_width, batch_size, channels, height, width,
+                              sampling_ratio);
+}
+
+inline Tensor roi_pool(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                       int64_t pooled_height, int64_t pooled_width) {
+  return detail::call<Tensor>("detops::roi_pool", input, boxes, spatial_scale, pooled_height,
+                              pooled_width);
+}
+
+// Gives output, argmax.
+inline std::tuple<Tensor, Tensor> roi_pool_forward(const Tensor& input, const Tensor& boxes,
+                                                   double spatial_scale, int64_t pooled_height,
+                                                   int64_t pooled_width) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::roi_pool_forward", input, boxes,
+                                                  spatial_scale, pooled_height, pooled_width);
+}
+
+inline Tensor roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
+                                const Tensor& argmax, double spatial_scale, int64_t pooled_height,
+                                int64_t pooled_width, int64_t batch_size, int64_t channels,
+                                int64_t height, int64_t width) {
+  return detail::call<Tensor>("detops::roi_pool_backward", grad, input, boxes, argmax,
+                              spatial_scale, pooled_height, pooled_width, batch_size, channels,
+                              height, width);
+}
+
+inline Tensor ps_roi_align(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                           int64_t pooled_height, int64_t pooled_width,
+                           int64_t sampling_ratio = -1) {
+  return detail::call<Tensor>("detops::ps_roi_align", input, boxes, spatial_scale, pooled_height,
+                              pooled_width, sampling_ratio);
+}
+
+inline Tensor ps_roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                   int64_t pooled_height, int64_t pooled_width,
+                                   int64_t sampling_ratio) {
+  return detail::call<Tensor>("detops::ps_roi_align_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio);
+}
+
+inline Tensor ps_roi_pool(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                          int64_t pooled_height, int64_t pooled_width) {
+  return detail::call<Tensor>("detops::ps_roi_pool", input, boxes, spatial_scale, pooled_height,
+                              pooled_width);
+}
+
+inline Tensor ps_roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                  int64_t pooled_height, int64_t pooled_width) {
+  return detail::call<Tensor>("detops::ps_roi_pool_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width);
+}
+
+inline Tensor ps_roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                    int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                    int64_t channels, int64_t height, int64_t width,
+                                    int64_t sampling_ratio) {
+  return detail::call<Tensor>("detops::ps_roi_align_backward", grad, boxes, spatial_scale,
+                              pooled_height, pooled_width, batch_size, channels, height, width,
+                              sampling_ratio);
+}
+
+inline Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                   int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                   int64_t channels, int64_t height, int64_t width) {
+  return detail::call<Tensor>("detops::ps_roi_pool_backward", grad, boxes, spatial_scale,
+                              pooled_height, pooled_width, batch_size, channels, height, width);
+}
+
+// Gives output, count.
+inline std::tuple<Tensor, Tensor> deform_psroi_pool_forward(
+    const Tensor& input, const Tensor& boxes, const std::optional<Tensor>& offset,
+    double spatial_scale, int64_t output_channels, int64_t group_size, int64_t pooled_height,
+    int64_t pooled_width, int64_t part_size, int64_t sample_per_part, double trans_std) {
+  return detail::call<std::tuple<Tensor, Tensor>>(
+      "detops::deform_psroi_pool_forward", input, boxes, offset, spatial_scale, output_channels,
+      group_size, pooled_height, pooled_width, part_size, sample_per_part, trans_std);
+}
+
+inline std::tuple<Tensor, Tensor> deform_psroi_pool_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& boxes,
+    const std::optional<Tensor>& offset, const Tensor& count, double spatial_scale,
+    int64_t group_size, int64_t part_size, int64_t sample_per_part, double trans_std) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::deform_psroi_pool_backward", grad, input,
+                                                  boxes, offset, count, spatial_scale, group_size,
+                                                  part_size, sample_per_part, trans_std);
+}
+
+inline Tensor deform_conv2d(const Tensor& input, const Tensor& offset,
+                            const std::optional<Tensor>& mask, const Tensor& weight,
+                            const std::optional<Tensor>& bias,
+                            const std::array<int64_t, 2>& stride = {1, 1},
+                            const std::array<int64_t, 2>& padding = {0, 0},
+                            const std::array<int64_t, 2>& dilation = {1, 1}) {
+  return detail::call<Tensor>("detops::deform_conv2d", input, offset, mask, weight, bias, stride,
+                              padding, dilation);
+}
+
+inline Tensor deform_conv2d_forward(const Tensor& input, const Tensor& offset,
+                                    const std::optional<Tensor>& mask, const Tensor& weight,
+                                    const std::optional<Tensor>& bias,
+                                    const std::array<int64_t, 2>& stride = {1, 1},
+                                    const std::array<int64_t, 2>& padding = {0, 0},
+                                    const std::array<int64_t, 2>& dilation = {1, 1}) {
+  return detail::call<Tensor>("detops::deform_conv2d_forward", input, offset, mask, weight, bias,
+                              stride, padding, dilation);
+}
+
+// Gives input, offset, mask, weight, bias.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> deform_conv2d_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& offset,
+    const std::optional<Tensor>& mask, const Tensor& weight, const std::optional<Tensor>& bias,
+    const std::array<int64_t, 2>& stride, const std::array<int64_t, 2>& padding,
+    const std::array<int64_t, 2>& dilation, const std::array<bool, 5>& wanted,
+    bool edge_gradient = true) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(
+      "detops::deform_conv2d_backward", grad, input, offset, mask, weight, bias, stride, padding,
+      dilation, wanted, edge_gradient);
+}
+
+inline Tensor ms_deform_attn(const Tensor& value, const Tensor& spatial_shapes,
+                             const Tensor& level_start_index, const Tensor& sampling_locations,
+                             const Tensor& attention_weights) {
+  return detail::call<Tensor>("detops::ms_deform_attn", value, spatial_shapes, level_start_index,
+                              sampling_locations, attention_weights);
+}
+
+inline Tensor ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
+                                     const Tensor& level_start_index,
+                                     const Tensor& sampling_locations,
+                                     const Tensor& attention_weights) {
+  return detail::call<Tensor>("detops::ms_deform_attn_forward", value, spatial_shapes,
+                              level_start_index, sampling_locations, attention_weights);
+}
+
+inline std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& grad,
+                                                                  const Tensor& value,
+                                                                  const Tensor& spatial_shapes,
+                                                                  const Tensor& level_start_index,
+                                                                  const Tensor& sampling_locations,
+                                                                  const Tensor& attention_weights) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor>>("detops::ms_deform_attn_backward", grad,
+                                                          value, spatial_shapes, level_start_index,
+                                                          sampling_locations, attention_weights);
+}
+
+inline Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2,
+                              const std::string& kind = "iou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_forward", boxes1, boxes2, kind, eps);
+}
+
+inline std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Tensor& boxes1,
+                                                   const Tensor& boxes2,
+                                                   const std::string& kind = "iou",
+                                                   double eps = 1e-7) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::box_iou_backward", grad, boxes1, boxes2,
+                                                  kind, eps);
+}
+
+// Gives best, index.
+inline std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::match_boxes", boxes1, boxes2);
+}
+
+inline Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
+  return detail::call<Tensor>("detops::box_iou_rotated", boxes1, boxes2);
+}
+
+inline Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2,
+                                   const std::string& kind = "giou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_loss_forward", boxes1, boxes2, kind, eps);
+}
+
+inline std::tuple<Tensor, Tensor> box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1,
+                                                        const Tensor& boxes2,
+                                                        const std::string& kind = "giou",
+                                                        double eps = 1e-7) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::box_iou_loss_backward", grad, boxes1,
+                                                  boxes2, kind, eps);
+}
+
+inline Tensor encode_boxes(const Tensor& boxes, const Tensor& anchors,
+                           const std::vector<double>& weights = {1.0, 1.0, 1.0, 1.0}) {
+  return detail::call<Tensor>("detops::encode_boxes", boxes, anchors, weights);
+}
+
+inline Tensor encode_boxes_forward(const Tensor& boxes, const Tensor& anchors,
+                                   const std::vector<double>& weights) {
+  return detail::call<Tensor>("detops::encode_boxes_forward", boxes, anchors, weights);
+}
+
+inline std::tuple<Tensor, Tensor> encode_boxes_backward(const Tensor& grad, const Tensor& boxes,
+                                                        const Tensor& anchors,
+                                                        const std::vector<double>& weights) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::encode_boxes_backward", grad, boxes,
+                                                  anchors, weights);
+}
+
+inline Tensor decode_boxes(const Tensor& deltas, const Tensor& anchors,
+                           const std::vector<double>& weights = {1.0, 1.0, 1.0, 1.0},
+                           double clip = 4.135166556742356) {
+  return detail::call<Tensor>("detops::decode_boxes", deltas, anchors, weights, clip);
+}
+
+inline Tensor decode_boxes_forward(const Tensor& deltas, const Tensor& anchors,
+                                   const std::vector<double>& weights, double clip) {
+  return detail::call<Tensor>("detops::decode_boxes_forward", deltas, anchors, weights, clip);
+}
+
+inline std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, const Tensor& deltas,
+                                                        const Tensor& anchors,
+                                                        const std::vector<double>& weights,
+                                                        double clip) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::decode_boxes_backward", grad, deltas,
+                                                  anchors, weights, clip);
+}
+
+inline Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
+                                         double gamma) {
+  return detail::call<Tensor>("detops::sigmoid_focal_loss_forward", inputs, targets, alpha, gamma);
+}
+
+inline Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha,
+                                     double gamma) {
+  return detail::call<Tensor>("detops::sigmoid_focal_loss_sum", inputs, targets, alpha, gamma);
+}
+
+inline Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs,
+                                          const Tensor& targets, double alpha, double gamma) {
+  return detail::call<Tensor>("detops::sigmoid_focal_loss_backward", grad, inputs, targets, alpha,
+                              gamma);
+}
+
+inline Tensor masks_to_boxes(const Tensor& masks) {
+  return detail::call<Tensor>("detops::masks_to_boxes", masks);
+}
+
+// Gives text, ends.
+inline std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::masks_to_rle", masks);
+}
+
+inline Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height,
+                                   int64_t width, double threshold = 0.5) {
+  return detail::call<Tensor>("detops::paste_masks_in_image", masks, boxes, height, width,
+                              threshold);
+}
+
+inline Tensor axpy(const Tensor& x, const Tensor& y, double alpha = 2.0) {
+  return detail::call<Tensor>("detops::axpy", x, y, alpha);
+}
+
+inline Tensor axpy_forward(const Tensor& x, const Tensor& y, double alpha = 2.0) {
+  return detail::call<Tensor>("detops::axpy_forward", x, y, alpha);
+}
+
+inline std::tuple<Tensor, Tensor> axpy_backward(const Tensor& grad, double alpha = 2.0) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::axpy_backward", grad, alpha);
+}
+
+inline Tensor gdh_forward(const Tensor& x) {
+  return detail::call<Tensor>("detops::gdh_forward", x);
+}
+
+inline Tensor mlp(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
+                  const Tensor& output_weights, const Tensor& output_bias) {
+  return detail::call<Tensor>("detops::mlp", input, hidden_weights, hidden_bias, output_weights,
+                              output_bias);
+}
+
+// Gives output, hidden.
+inline std::tuple<Tensor, Tensor> mlp_forward(const Tensor& input, const Tensor& hidden_weights,
+                                              const Tensor& hidden_bias,
+                                              const Tensor& output_weights,
+                                              const Tensor& output_bias) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::mlp_forward", input, hidden_weights,
+                                                  hidden_bias, output_weights, output_bias);
+}
+
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& hidden, const Tensor& hidden_weights,
+    const Tensor& output_weights, bool input_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(
+      "detops::mlp_backward", grad, input, hidden, hidden_weights, output_weights, input_wanted);
+}
+
+// Gives output, cells, gates.
+inline std::tuple<Tensor, Tensor, Tensor> lltm_forward(const Tensor& input, const Tensor& weights,
+                                                       const Tensor& bias, const Tensor& h,
+                                                       const Tensor& c) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor>>("detops::lltm_forward", input, weights,
+                                                          bias, h, c);
+}
+
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
+    const Tensor& grad_output, const std::optional<Tensor>& grad_h, const Tensor& grad_c,
+    const Tensor& input, const Tensor& weights, const Tensor& h, const Tensor& c,
+    const Tensor& output, const Tensor& cells, const Tensor& gates, bool input_wanted = true,
+    bool h_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(
+      "detops::lltm_backward", grad_output, grad_h, grad_c, input, weights, h, c, output, cells,
+      gates, input_wanted, h_wanted);
+}
+
+}  // namespace detops

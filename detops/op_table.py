@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""The table of all ops, from their contracts: ``python -m detops.op_table docs/architecture.md``.
+
+Without a page, prints it.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from .contract import Contract
+from .registration import CONTRACTS
+
+BEGIN, END = "<!-- ops: begin -->", "<!-- ops: end -->"
+
+
+def _arguments(contract: Contract, formals: str) -> str:
+    """With the dtype and shape of a tensor where the contract has them, else with the type."""
+    # Where an argument has two lines, the first says the dtype and names the sizes.
+    lines = dict(reversed([line.split(": ", 1) for line in contract.tensor_lines]))
+    cells = []
+    for formal in re.split(r", (?![^\[]*\])", formals):
+        kind, name = formal.split(" ", 1)
+        name, _, default = name.partition("=")
+        text = lines.get(name, kind)
+        if name in lines and kind != "Tensor":
+            text = f"each {text}" if kind == "Tensor[]" else f"{text} or None"
+        cells.append(f"{name}: {text} = {default}" if default else f"{name}: {text}")
+    return f"`{', '.join(cells)}`"
+
+
+def _results(contract: Contract, result: str) -> str:
+    if contract.outputs:
+        result = ", ".join(contract.output_lines[: max(1, contract.returns)])
+    return "in its buffers" if result == "()" else f"`{result}`"
+
+
+def derivative_of(op: str) -> str:
+    """``yes``, ``of its parts`` where an op is made of other ops, or ``-``."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(f"detops::{op}", "Autograd"):
+        return "yes"
+    return "of its parts" if has(f"detops::{op}", "CompositeImplicitAutograd") else "-"
+
+
+def table() -> str:
+    """The table as it should be."""
+    lines = ["| op | arguments | results | derivative |", "|---|---|---|---|"]
+    for op, contract in CONTRACTS.items():
+        formals, result = re.fullmatch(r"\w+\((.*)\) -> (.*)", contract.schema).groups()  # type: ignore[union-attr]
+        given, made = _arguments(contract, formals), _results(contract, result)
+        cells = (f"`{op}`", given, made, derivative_of(op))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes the table into a page, between its two marks."""
+    if len(sys.argv) < 2:
+        print(table(), end="")
+        return
+    page = Path(sys.argv[1])
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table()}{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# check_wheel.sh PYTHON TORCH TORCHVISION, as in 3.11 2.11.0 0.26.0: the wheels in dist/ in a fresh
+# environment with these versions, and the smoke suite on it. The environment is removed afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=python$1
+command -v "$python" >/dev/null || { echo "check_wheel.sh: no $python on PATH" >&2; exit 1; }
+environment=$(mktemp -d)
+trap 'rm -rf "$environment"' EXIT
+"$python" -m venv "$environment"
+wheel=$(ls "$PWD"/dist/detops-*-manylinux_2_28_x86_64.whl)
+# PIP_ARGUMENTS="--index-url ..." for another build of PyTorch.
+# shellcheck disable=SC2086
+"$environment/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
+  --find-links dist ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" "${wheel}[demo]"
+cp -r tests "$environment/tests"  # where no source tree of detops is near
+cd "$environment"
+bin/python tests/smoke.py
+bin/detops demo --output demo.png >/dev/null

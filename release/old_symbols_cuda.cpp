@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// What the CUDA runtime inside of libdetops_cuda takes from the system; see old_symbols.cpp.
+// glibc 2.34 moved these from libpthread, libdl and librt into libc, and gave them its number.
+#include "old_symbols.h"
+
+OLD_SYMBOL(dlclose, "GLIBC_2.2.5");
+OLD_SYMBOL(dlerror, "GLIBC_2.2.5");
+OLD_SYMBOL(dlmopen, "GLIBC_2.3.4");
+OLD_SYMBOL(dlopen, "GLIBC_2.2.5");
+OLD_SYMBOL(dlvsym, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_condattr_setpshared, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_create, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_detach, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_getspecific, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_join, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_key_create, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_key_delete, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_kill, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_mutex_trylock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_mutexattr_destroy, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_mutexattr_init, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_mutexattr_setpshared, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_mutexattr_settype, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_once, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_destroy, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_init, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_rdlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_timedrdlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_timedwrlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_tryrdlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_trywrlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_unlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlock_wrlock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlockattr_destroy, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlockattr_init, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_rwlockattr_setpshared, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_setspecific, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_spin_destroy, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_spin_init, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_spin_lock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_spin_trylock, "GLIBC_2.2.5");
+OLD_SYMBOL(pthread_spin_unlock, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_destroy, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_init, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_post, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_timedwait, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_trywait, "GLIBC_2.2.5");
+OLD_SYMBOL(sem_wait, "GLIBC_2.2.5");
+OLD_SYMBOL(shm_open, "GLIBC_2.2.5");
+OLD_SYMBOL(shm_unlink, "GLIBC_2.2.5");

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Shows that the libraries in a wheel or a folder keep to PyTorch's stable ABI: `make symbols`.
+
+No C++ symbol of PyTorch is left undefined in any of them, no symbol of Python in the libraries of
+the ops, and each asks the loader only for what every system with PyTorch has.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+SYSTEM = r"libc\.so\.6|libm\.so\.6|libdl\.so\.2|librt\.so\.1|libpthread\.so\.0|ld-linux.*"
+SYSTEM += r"|libstdc\+\+\.so\.6|libgcc_s\.so\.1"
+TORCH = re.compile(r"\b(at|c10|torch|caffe2)::")
+PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+# What each kind of file may be linked with. The CUDA runtime is inside, cuBLAS is PyTorch's.
+NEEDED = {
+    "libdetops.so": r"libtorch_cpu\.so",
+    "libdetops_cuda.so": r"libtorch_cpu\.so|libtorch_cuda\.so",
+    "_C": r"libdetops\.so",
+}
+
+
+def output(*command: str) -> list[str]:
+    """The lines that a program prints."""
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()
+
+
+def faults(library: Path) -> list[str]:
+    """What is wrong with a library, a line each."""
+    kind = library.name if library.name.startswith("lib") else "_C"
+    undefined = [line.split(maxsplit=1)[1] for line in output("nm", "-DCu", str(library))]
+    found = [f"C++ symbol of PyTorch: {name}" for name in undefined if TORCH.search(name)]
+    found += [f"symbol that no file has: {name}" for name in undefined if "detops::" in name]
+    if kind != "_C":
+        found += [f"symbol of Python: {name}" for name in undefined if PYTHON.match(name)]
+    for line in output("readelf", "-dW", str(library)):
+        name = line.partition("[")[2].rstrip("]")
+        if "(NEEDED)" in line and not re.fullmatch(f"{SYSTEM}|{NEEDED[kind]}", name):
+            found.append(f"linked with {name}")
+    for line in output("nm", "-DC", "--defined-only", str(library)):
+        name = line.split(maxsplit=2)[2]
+        if not re.match(r"detops_|PyInit__C\b", name):
+            found.append(f"shows a symbol of its own: {name}")
+    return found
+
+
+def main(paths: list[str]) -> int:
+    """The exit status; paths are wheels, folders or libraries."""
+    status, seen = 0, 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in map(Path, paths):
+            if not path.exists():
+                continue
+            if path.suffix == ".whl":
+                zipfile.ZipFile(path).extractall(scratch)
+                path = Path(scratch)
+            for library in [path] if path.is_file() else sorted(path.rglob("*.so")):
+                wrong = faults(library)
+                print(f"{library.name}: {'; '.join(wrong) or 'keeps to the stable ABI'}")
+                status |= bool(wrong)
+                seen += 1
+    if not seen:
+        print("no library in", *paths or ["nothing"])
+    return status or not seen
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

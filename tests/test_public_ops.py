@@ -1,0 +1,76 @@
+"""Every public function is an op of the dispatcher under its name: differentiable, exportable."""
+
+import inspect
+
+import pytest
+import torch
+from raw_calls import arguments
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import detops
+
+PUBLIC = sorted(
+    name
+    for name in detops.ops.__all__
+    if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
+)
+# What they give are indices, masks, text or a choice; overlaps of rotated boxes have no derivative.
+WITHOUT_DERIVATIVE = {
+    *("nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms"),
+    *("matrix_nms", "match_boxes", "box_iou_rotated", "masks_to_boxes", "masks_to_rle"),
+    *("paste_masks_in_image", "remove_small_boxes"),
+}
+BY_VALUES = {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms"}
+BY_VALUES |= {"masks_to_rle", "remove_small_boxes"}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_op_is_there(name):
+    assert getattr(detops._C, name) is getattr(torch.ops.detops, name)
+
+
+def floating(given):
+    return [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_DERIVATIVE])
+def test_it_is_differentiable(name):
+    given = arguments()[name]
+    leaves = tree_map_only(Tensor, lambda x: x.clone(), given)
+    for x in floating(leaves):
+        x.requires_grad_()
+    results = tree_leaves(getattr(torch.ops.detops, name)(**leaves))
+    assert all(
+        torch.equal(result.detach(), plain)
+        for result, plain in zip(
+            results, tree_leaves(getattr(torch.ops.detops, name)(**given)), strict=True
+        )
+    )
+    sum(result.sum() for result in results).backward()
+    assert any(x.grad is not None and x.grad.abs().sum() > 0 for x in floating(leaves))
+
+
+class Call(torch.nn.Module):
+    def __init__(self, op, rest):
+        super().__init__()
+        self.op, self.rest = op, rest
+
+    def forward(self, tensors):
+        return self.op(**tensors, **self.rest)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in BY_VALUES])
+def test_it_is_exported(name):
+    given = arguments()[name]
+
+    def holds_tensors(value):
+        return any(isinstance(x, Tensor) for x in tree_leaves(value))
+
+    tensors = {key: value for key, value in given.items() if holds_tensors(value)}
+    rest = {key: value for key, value in given.items() if not holds_tensors(value)}
+    module = Call(getattr(torch.ops.detops, name), rest)
+    exported = torch.export.export(module, (tensors,)).module()
+    expected, found = tree_leaves(module(tensors)), tree_leaves(exported(tensors))
+    for a, b in zip(expected, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
