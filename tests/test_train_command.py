@@ -88,6 +88,7 @@ def test_a_signal_outside_the_steps_ends_at_once(tmp_path, capsys, monkeypatch):
 
 SECOND = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 sys.path.insert(0, sys.argv[1])
 import tiny_training
 from detops.engine import Trainer
