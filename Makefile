@@ -111,7 +111,7 @@ sanitize: SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
 sanitize: $(VENV)/.dependencies
 	SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	cd $(SANITIZED)/lib && ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests
 
@@ -126,7 +126,7 @@ emulate: EMULATED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KER
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
-	for order in forwards backwards; do (cd build/emulation/lib && DETOPS_EMULATION=$$order \
+	for order in forwards backwards; do (cd build/emulation/lib && PYTHONPATH=$(CURDIR)/demo DETOPS_EMULATION=$$order \
 		$(PYTEST) -p no:cacheprovider $(EMULATED)) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
