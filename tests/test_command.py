@@ -23,7 +23,7 @@ print("torch" in sys.modules, "detops" in sys.modules, status)
 
 
 def entry():
-    text = (ROOT / "pyproject.toml").read_text()
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text()
     return re.search(r'^detops = "(?P<module>.+):(?P<function>.+)"', text, re.M).groupdict()
 
 
