@@ -6,6 +6,7 @@
 
 #include "contract/contract.h"
 #include "cpu/simd/isa.h"
+#include "per_thread.h"
 
 using detops::Contract;
 
@@ -16,7 +17,7 @@ const char* detops_contracts(void) { return Contract::text(); }
 const char* detops_cpu_isa(void) { return detops::cpu::cpu_isa(); }
 
 const char* detops_set_cpu_isa(const char* name) {
-  static thread_local std::string message;
+  static DETOPS_PER_THREAD std::string message;
   try {
     detops::cpu::set_cpu_isa(name);
     return nullptr;

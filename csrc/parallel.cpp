@@ -4,12 +4,13 @@
 #include <exception>
 #include <mutex>
 
+#include "per_thread.h"
 #include "tensor.h"
 
 namespace detops {
 namespace {
 
-thread_local bool inside = false;
+DETOPS_PER_THREAD bool inside = false;
 
 struct Work {
   void (*body)(const void*, int64_t, int64_t);

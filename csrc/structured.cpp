@@ -6,11 +6,12 @@
 #include <stdexcept>
 
 #include "library.h"
+#include "per_thread.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these
 // functions from the first for both.
 static std::string& last_error() {
-  static thread_local std::string message;
+  static DETOPS_PER_THREAD std::string message;
   return message;
 }
 const char* detops_last_error(void) { return last_error().c_str(); }
