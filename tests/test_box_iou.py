@@ -196,6 +196,7 @@ def test_batches():
     assert detops.box_iou(a[:0], b).shape == (0, 3, 4, 5)
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     a, b = reference.random_boxes(4), reference.random_boxes(6)
     torch.library.opcheck(torch.ops.detops.box_iou_forward.default, (a, b))

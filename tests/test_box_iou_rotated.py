@@ -149,6 +149,7 @@ def test_degenerate_boxes(device):
 NUMBERS = st.floats(width=32) | st.floats(-100, 100, width=32) | st.sampled_from([0.0, 1, 10, 45])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(*[NUMBERS] * 5), min_size=1, max_size=20))
 def test_any_floats(rows):

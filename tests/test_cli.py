@@ -138,6 +138,7 @@ def test_same_seed_same_bits(capsys, tmp_path, config, ordinary_algorithms):
     assert files[0] == files[1] != files[2]
 
 
+@pytest.mark.slow
 def test_resume_without_a_checkpoint_starts_anew(capsys, tmp_path, config):
     train = ["train", "--config", str(config), "--output", str(tmp_path / "run"), "--resume"]
     changes = ["SOLVER.MAX_ITER", "1", "SOLVER.IMS_PER_BATCH", "1", "DATASETS.TEST", "[]"]

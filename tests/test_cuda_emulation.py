@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = [ROOT / "tests/cuda/emulation.cpp", ROOT / "csrc/cuda/emulation/emulation.cpp"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the emulation is written for x86-64")
 @pytest.mark.parametrize("order", ["forwards", "backwards"])
 def test_what_a_gpu_leaves_undefined_is_seen(tmp_path, order):

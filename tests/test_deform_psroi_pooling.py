@@ -325,6 +325,7 @@ def test_opcheck(device, kind, layout):
     torch.library.opcheck(ops.deform_psroi_pool_backward.default, args)
 
 
+@pytest.mark.slow
 def test_compile():
     def call(x, rois, offset):
         return detops.deform_psroi_pooling(x, rois, offset, 3, 0.5, 4, trans_std=0.1).square().sum()

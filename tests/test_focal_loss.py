@@ -255,6 +255,7 @@ def test_layouts_and_empty(device):
         assert grad.shape == (0, 3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40),

@@ -216,6 +216,7 @@ def test_second_derivative_is_refused():
         grad.sum().backward()
 
 
+@pytest.mark.slow
 def test_opcheck_compile_autocast():
     ops = torch.ops.detops
     args = arguments((2, 3, 4, 5), grad=False)

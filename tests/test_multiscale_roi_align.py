@@ -133,6 +133,7 @@ def test_same_bits_for_any_threads(two_threads, layout):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_opcheck_and_compile():
     maps, rois = [m.detach() for m in pyramid(2, 3, (64, 64))], torch.rand(4, 5)
     shared = (2, False, 224.0, 4)

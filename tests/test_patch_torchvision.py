@@ -285,6 +285,7 @@ def test_patched_functions_by_keyword(module, name):
     torch.testing.assert_close(inside, outside)
 
 
+@pytest.mark.slow
 def test_a_patched_pooler_compiles():
     boxes = [random_boxes(5), random_boxes(3)]
     pooler = torchvision.ops.MultiScaleRoIAlign(["a", "b"], 3, 2)

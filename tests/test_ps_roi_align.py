@@ -332,6 +332,7 @@ def test_opcheck(layout, op, extra):
     torch.library.opcheck(backward, (grad, rois, 0.5, 2, 3, 2, 12, 6, 6, *extra))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
 def test_compile(op, extra):
     def call(x, rois):
@@ -347,6 +348,7 @@ def test_compile(op, extra):
             torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 4), min_size=1, max_size=4),

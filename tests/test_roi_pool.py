@@ -347,6 +347,7 @@ def test_opcheck(layout):
     torch.library.opcheck(ops.roi_pool_backward.default, args)
 
 
+@pytest.mark.slow
 def test_compile():
     def call(x, rois):
         return detops.roi_pool(x, rois, (3, 2), 0.5).square().sum()

@@ -155,6 +155,7 @@ def test_odd_numbers(device, isa):
         assert len(keep) == 0 or keep.tolist() == [6]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 5), max_size=12),
@@ -223,6 +224,7 @@ def test_fake_tensors_raise_the_same():
             detops.soft_nms(torch.empty(3, 4), torch.empty(3), method="hard")
 
 
+@pytest.mark.slow
 def test_opcheck_compile_autocast():
     for method in METHODS:
         torch.library.opcheck(torch.ops.detops.soft_nms.default, (B, S, 0.3, 0.5, 1e-3, method))
