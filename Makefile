@@ -105,6 +105,15 @@ gpu-check:
 	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
+# What `sanitize` and `emulate` run: TESTS=kernels leaves out what looks at the detector, its data and
+# its commands, where kernels run as they do elsewhere, slowly.
+NO_KERNELS = annotations bench checkpoint class_map cli command compile_detectors config% data% \
+	detect% distributed docs% engine evaluate examples family_networks fine_tuning gpu_check \
+	help_examples images modeling% package patch_detectors shapes tiling train% transforms weights%
+KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
+	$(wildcard tests/test_*.py))
+TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))
+
 # EMULATE_CUDA=1 for the CUDA kernels. Memory that Python and PyTorch never free is not ours to
 # report.
 sanitize: SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
@@ -113,21 +122,14 @@ sanitize: $(VENV)/.dependencies
 		--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		$(PYTEST) -p no:cacheprovider $(CURDIR)/tests
+		$(PYTEST) -p no:cacheprovider $(TESTED)
 
-# Twice: blocks and their threads in order, and backwards. TESTS=kernels leaves out what looks at the
-# detector, its data and its commands: kernels run there as they do elsewhere, slowly.
-NO_KERNELS = annotations bench checkpoint class_map cli command compile_detectors config% data% \
-	detect% distributed docs% engine evaluate examples family_networks fine_tuning gpu_check \
-	help_examples images modeling% package patch_detectors shapes tiling train% transforms weights%
-KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
-	$(wildcard tests/test_*.py))
-emulate: EMULATED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))
+# Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies
 	EMULATE_CUDA=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/emulation --build-lib build/emulation/lib
 	for order in forwards backwards; do (cd build/emulation/lib && PYTHONPATH=$(CURDIR)/demo DETOPS_EMULATION=$$order \
-		$(PYTEST) -p no:cacheprovider $(EMULATED)) || exit 1; done
+		$(PYTEST) -p no:cacheprovider $(TESTED)) || exit 1; done
 
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,9 +142,9 @@ def calls(corner: Corner) -> tuple[Call, Call]:
     return kinds.get(corner.op, _single)(corner, x, rois, grad)
 
 
-def _with_gradient(call: Callable[..., Any], *leaves: Tensor) -> Call:
-    wanted = [leaf.detach().requires_grad_() for leaf in leaves]
-    return lambda: call(*wanted).sum().backward()
+def _with_gradient(call: Callable[..., Any], input: Tensor, *others: Any) -> Call:
+    wanted = input.detach().requires_grad_()
+    return lambda: call(wanted, *others).sum().backward()
 
 
 def tiny() -> Iterator[Case]:
@@ -179,16 +180,15 @@ def tiny() -> Iterator[Case]:
             yield Case(
                 op,
                 name,
-                lambda: getattr(ops, op)(*arguments),  # noqa: B023
-                lambda: getattr(theirs, op)(*arguments),  # noqa: B023
+                partial(getattr(ops, op), *arguments),
+                partial(getattr(theirs, op), *arguments),
             )
             if op in (*pairs, *losses, "sigmoid_focal_loss"):
-                rest = arguments[1:]
                 yield Case(
                     op,
                     f"{name}, with a gradient",
-                    _with_gradient(lambda x: getattr(ops, op)(x, *rest), arguments[0]),  # noqa: B023
-                    _with_gradient(lambda x: getattr(theirs, op)(x, *rest), arguments[0]),  # noqa: B023
+                    _with_gradient(getattr(ops, op), *arguments),
+                    _with_gradient(getattr(theirs, op), *arguments),
                 )
     yield from _tiny_rois(generator)
 
@@ -212,18 +212,17 @@ def _tiny_rois(generator: torch.Generator) -> Iterator[Case]:
     }
     for op, arguments in kinds.items():
         name = "1 image" if op == "deform_conv2d" else "1 RoI"
-        rest = arguments[1:]
         yield Case(
             op,
             name,
-            lambda: getattr(ops, op)(*arguments),  # noqa: B023
-            lambda: getattr(theirs, op)(*arguments),  # noqa: B023
+            partial(getattr(ops, op), *arguments),
+            partial(getattr(theirs, op), *arguments),
         )
         yield Case(
             op,
             f"{name}, with a gradient",
-            _with_gradient(lambda x: getattr(ops, op)(x, *rest), wide),  # noqa: B023
-            _with_gradient(lambda x: getattr(theirs, op)(x, *rest), wide),  # noqa: B023
+            _with_gradient(getattr(ops, op), *arguments),
+            _with_gradient(getattr(theirs, op), *arguments),
         )
 
     def pool(module: Any, x: Tensor) -> Any:

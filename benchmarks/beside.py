@@ -1,0 +1,89 @@
+"""Times the ops of two checkouts, both built, row by row in turns, and prints new / old.
+
+python benchmarks/beside.py ../old . --threads 1 nms roi_align
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROUNDS, SECONDS = 7, 0.08
+
+
+def worker(ops: list[str], threads: int) -> None:
+    """Prints its rows; answers a row's number, never lower than the last, with seconds per call."""
+    import torch
+
+    from detops.bench.run import all_cases
+
+    def cases():
+        return all_cases(torch.device("cpu"), ops)
+
+    torch.set_num_threads(threads)
+    answers, sys.stdout = sys.stdout, sys.stderr
+    rows = [f"{case.op}, {case.name} {case.layout} {case.dtype}" for case in cases()]
+    print(json.dumps(rows), file=answers, flush=True)
+    at, following = -1, cases()  # a case holds its inputs until the next one is made
+    for line in sys.stdin:
+        while at < int(line):
+            case, at = next(following), at + 1
+        count, began = 0, time.perf_counter()
+        while count == 0 or time.perf_counter() - began < SECONDS:
+            case.ours()
+            count += 1
+        print((time.perf_counter() - began) / count, file=answers, flush=True)
+
+
+class Build:
+    """A process that has one checkout's ops."""
+
+    def __init__(self, checkout: Path, arguments: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--worker", "--threads", str(arguments.threads)]
+        self.process = subprocess.Popen(
+            [*command, *arguments.ops],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+        )
+        self.rows = {name: i for i, name in enumerate(json.loads(self.process.stdout.readline()))}
+
+    def seconds(self, row: str) -> float:
+        self.process.stdin.write(f"{self.rows[row]}\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "checkouts", nargs="*", type=Path, help="old, new; then ops, or none for all"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker([str(op) for op in arguments.checkouts], arguments.threads)
+        return
+    old, new, *ops = arguments.checkouts
+    arguments.ops = [str(op) for op in ops]
+    builds = Build(old.resolve(), arguments), Build(new.resolve(), arguments)
+    for row in (row for row in builds[0].rows if row in builds[1].rows):
+        pairs = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)][1:]
+        medians = [statistics.median(times) for times in zip(*pairs, strict=True)]
+        best = [min(times) for times in zip(*pairs, strict=True)]
+        print(
+            f"{medians[1] / medians[0]:5.2f} (of the fastest {best[1] / best[0]:5.2f})"
+            f"  {medians[0] * 1e6:11.1f} us {medians[1] * 1e6:11.1f} us  {row}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
