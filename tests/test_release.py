@@ -38,11 +38,12 @@ def test_what_does_not_keep_to_it_is_told(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(detops._C.emulated, reason="the results are the CPU's own")
 def test_results_are_those_stored():
+    path = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]  # the demonstration's files, too
     run = subprocess.run(
         [sys.executable, smoke.__file__],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
