@@ -11,7 +11,7 @@
 # make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
-# make cross-check   compile the CPU half for aarch64, run its kernels in an emulator
+# make cross-check   compile the CPU half for aarch64, run it in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
 # make cuda-build    compile, link and import the CUDA half for ARCHS; needs a toolkit, no GPU
 PYTHON ?= python3
@@ -31,6 +31,8 @@ TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c;
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
+CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/deform/*.cpp csrc/tensor.cpp csrc/dtype.cpp \
+	csrc/parallel.cpp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
@@ -134,8 +136,7 @@ emulate: $(VENV)/.dependencies
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
 	mkdir -p build/cross
-	for file in csrc/cpu/*/*.cpp; do $(CROSS_CXX) -fsyntax-only $$file || exit 1; done
-	$(CROSS_CXX) -O2 -static tests/cross/*.cpp csrc/cpu/*/*_kernels.cpp csrc/cpu/simd/isa.cpp -o build/cross/kernels
+	$(CROSS_CXX) -O2 -static $(CROSS_SOURCES) -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt

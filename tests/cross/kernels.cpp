@@ -7,17 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "../../csrc/cpu/boxes/box_iou_kernels.h"
 #include "../../csrc/cpu/nms/nms_grid.h"
 #include "../../csrc/cpu/nms/nms_kernels.h"
 #include "../../csrc/cpu/roi/roi_align_kernels.h"
 #include "../../csrc/cpu/simd/isa.h"
+#include "../../csrc/ops.h"
 #include "check.h"
-
-// The one function of PyTorch that the kernels call.
-namespace at {
-std::string get_cpu_capability() { return "DEFAULT"; }
-}  // namespace at
 
 namespace detops::cross {
 namespace {
@@ -87,35 +82,37 @@ void check_transpose(int64_t channels, int64_t count) {
 }
 
 void check_overlap(std::mt19937& random) {
+  constexpr auto kCIoU = math::Overlap::kCIoU;
   std::uniform_real_distribution<float> place(0, 50), side(4, 40);
   constexpr int64_t kCount = 37;
-  std::vector<float> columns(6 * (kCount + kOverlapPadding), 0.f), row(kCount);
-  std::vector<math::OverlapBox<float>> boxes;
-  const int64_t stride = kCount + kOverlapPadding;
+  std::vector<float> values;
+  std::vector<math::OverlapBox<float>> prepared;
   for (int64_t i = 0; i < kCount; ++i) {
     const float x = place(random), y = place(random);
-    boxes.push_back(math::overlap_box<math::Overlap::kCIoU>(
-        math::Box<float>{x, y, x + side(random), y + side(random)}));
-    const auto& b = boxes.back();
-    const float values[] = {b.box.x1, b.box.y1, b.box.x2, b.box.y2, b.area, b.angle};
-    for (int64_t k = 0; k < 6; ++k) columns[k * stride + i] = values[k];
+    const math::Box<float> box{x, y, x + side(random), y + side(random)};
+    values.insert(values.end(), {box.x1, box.y1, box.x2, box.y2});
+    prepared.push_back(math::overlap_box<kCIoU>(box));
   }
-  const float* x1 = columns.data();
-  const OverlapBoxes<float> others{
-      x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride, x1 + 5 * stride, kCount};
-  const auto& kernel = overlap_kernels<float>();
-  kernel.row[static_cast<int>(math::Overlap::kCIoU)](boxes[0], others, 1e-7f, row.data());
+  const Tensor boxes = tensor(values, {kCount, 4});
+  Tensor overlaps = empty({kCount, kCount}, boxes.options());
+  box_iou_forward(boxes, boxes, "ciou", 1e-7, overlaps);
   bool close = true;
-  for (int64_t i = 0; i < kCount; ++i) {
-    const float expected =
-        math::pairwise::overlap<math::Overlap::kCIoU, float>(boxes[0], boxes[i], 1e-7f);
-    close &= std::fabs(row[i] - expected) <= 1e-6f;
+  const float* overlap = overlaps.const_data_ptr<float>();
+  for (const auto& a : prepared) {
+    for (const auto& b : prepared) {
+      const float expected = math::pairwise::overlap<kCIoU, float>(a, b, 1e-7f);
+      close &= std::fabs(*overlap++ - expected) <= 1e-6f;
+    }
   }
   check(close, "overlap");
-  float best = -1;
-  int64_t index = -1;
-  kernel.best(boxes[5], others, best, index);
-  check(index == 5 && best == 1, "best overlap");
+  Tensor best = empty({kCount}, boxes.options());
+  Tensor index = empty({kCount}, boxes.options().dtype(kLong));
+  match_boxes(boxes, boxes, best, index);
+  bool itself = true;
+  for (int64_t i = 0; i < kCount; ++i) {
+    itself &= index.const_data_ptr<int64_t>()[i] == i && best.const_data_ptr<float>()[i] == 1;
+  }
+  check(itself, "best overlap");
 }
 
 void check_all() {

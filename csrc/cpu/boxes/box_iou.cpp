@@ -2,7 +2,21 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/memory.h"
-#include "box_iou_kernels.h"
+
+namespace detops::cpu {
+
+// Boxes as a structure of arrays, with empty boxes after the last up to a whole vector.
+template <typename T>
+struct OverlapBoxes {
+  const T *x1, *y1, *x2, *y2, *area, *angle;
+  int64_t count;
+};
+constexpr int64_t kOverlapPadding = 16;
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../boxes/box_iou.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -85,7 +99,7 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
       const scalar_t* boxes = first.const_data_ptr<scalar_t>();
       const BoxColumns<kKind, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
       scalar_t* out = output.mutable_data_ptr<scalar_t>();
-      const auto row = overlap_kernels<scalar_t>().row[static_cast<int>(kKind)];
+      const auto row = DETOPS_IN_USE(overlap_row<kKind, scalar_t>);
       parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           row(overlap_box<kKind>(boxes + 4 * i), columns.view(), static_cast<scalar_t>(eps),
@@ -135,7 +149,7 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
     const scalar_t* boxes = first.const_data_ptr<scalar_t>();
     const BoxColumns<kIoU, scalar_t> columns(second.const_data_ptr<scalar_t>(), m);
     scalar_t* most = best.mutable_data_ptr<scalar_t>();
-    const auto kernel = overlap_kernels<scalar_t>().best;
+    const auto kernel = DETOPS_IN_USE(overlap_best<scalar_t>);
     parallel_for(0, n, row_grain(m), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         kernel(overlap_box<kIoU>(boxes + 4 * i), columns.view(), most[i], at[i]);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Compiles the file that DETOPS_KERNELS names once per instruction set. To be included once, behind
-// all other headers, by a file of kernels. With DETOPS_NARROW_VECTORS, where 64 bytes at a time are
-// too many, AVX2's kernels stand in for AVX-512's.
+// Compiles the file that DETOPS_KERNELS names once per instruction set. To be included once, after
+// all other headers and after the structs that the kernels take, by the file of the host functions
+// that call them. With DETOPS_NARROW_VECTORS, where 64 bytes at a time are too many, AVX2's kernels
+// stand in for AVX-512's.
 #include "../../math/half.h"
 #include "isa.h"
 
@@ -46,11 +47,12 @@ DETOPS_TARGET_END
 
 }  // namespace detops::cpu
 
-// The table `name`, a constant at the end of the .inl file, of the instruction set in use. Tables
-// are constant-initialised: no code of a target region runs at load time.
+// A kernel of the instruction set in use: the name of a function, with its template arguments.
 #ifdef DETOPS_X86_TARGETS
-#define DETOPS_IN_USE(name) \
-  (isa() == Isa::kAvx512 ? avx512::name : isa() == Isa::kAvx2 ? avx2::name : baseline::name)
+#define DETOPS_IN_USE(...)                     \
+  (isa() == Isa::kAvx512 ? avx512::__VA_ARGS__ \
+   : isa() == Isa::kAvx2 ? avx2::__VA_ARGS__   \
+                         : baseline::__VA_ARGS__)
 #else
-#define DETOPS_IN_USE(name) (baseline::name)
+#define DETOPS_IN_USE(...) (baseline::__VA_ARGS__)
 #endif

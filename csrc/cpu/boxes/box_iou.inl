@@ -53,9 +53,3 @@ void overlap_best(const math::OverlapBox<T>& box, const OverlapBoxes<T>& others,
     if (most[i] > best || (most[i] == best && where[i] < index)) best = most[i], index = where[i];
   }
 }
-
-template <typename T>
-constexpr OverlapKernels<T> kOverlapKernels{
-    {overlap_row<math::Overlap::kIoU, T>, overlap_row<math::Overlap::kGIoU, T>,
-     overlap_row<math::Overlap::kDIoU, T>, overlap_row<math::Overlap::kCIoU, T>},
-    overlap_best<T>};
