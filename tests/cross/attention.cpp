@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Deformable attention and the focal loss.
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "../../csrc/cpu/boxes/focal_loss_kernels.h"
-#include "../../csrc/cpu/deform/ms_deform_attn_kernels.h"
+// Deformable attention.
+#include "../../csrc/math/ms_deform_attn.h"
+#include "../../csrc/ops.h"
 #include "check.h"
 
 namespace detops::cross {
@@ -13,100 +9,62 @@ namespace {
 
 using namespace detops::cpu;
 
-// One query of one head on a map of 5 x 7.
-void check_query(std::mt19937& random, int64_t channels, int64_t samples) {
-  constexpr int64_t kHeight = 5, kWidth = 7, kPositions = kHeight * kWidth;
-  const auto& kernel = attention_kernels<float>();
-  const auto padded = [&](int64_t n) {
-    return (n + kernel.lanes - 1) / kernel.lanes * kernel.lanes;
-  };
-  std::uniform_real_distribution<float> place(-0.3f, 1.3f);
-  const auto numbers = [&](int64_t n) {
-    std::vector<float> v(n);
-    for (float& x : v) x = place(random);
-    return v;
-  };
-  const auto value = numbers(kPositions * channels), locations = numbers(2 * samples);
-  const auto weights = numbers(samples);
-  std::vector<float> grad = numbers(padded(channels)), zeros(channels, 0.f);
-  std::fill(grad.begin() + channels, grad.end(), 0.f);
-  std::vector<int32_t> height(padded(samples), kHeight), width(padded(samples), kWidth);
-  const std::vector<int32_t> start(padded(samples), 0);
+// Three queries of two heads on a map of 5 x 7.
+void check_queries(std::mt19937& random, int64_t channels, int64_t samples) {
+  using namespace math::attention;
+  constexpr int64_t kHeight = 5, kWidth = 7, kPositions = kHeight * kWidth, kHeads = 2;
+  constexpr int64_t kQueries = 3, kRows = kQueries * kHeads;
+  const auto value = numbers(random, kPositions * kHeads * channels, -0.3f, 1.3f);
+  const auto locations = numbers(random, kRows * samples * 2, -0.3f, 1.3f);
+  const auto weights = numbers(random, kRows * samples, -0.3f, 1.3f);
+  const auto grad = numbers(random, kRows * channels, -0.3f, 1.3f);
 
-  std::vector<double> output(channels, 0.), to_value(kPositions * channels, 0.);
-  std::vector<float> to_locations(2 * samples), to_weights(samples);
-  for (int64_t i = 0; i < samples; ++i) {
-    using namespace math::attention;
-    const auto at = math::attention::place<float>(locations[2 * i], locations[2 * i + 1],
-                                                  float(kWidth), float(kHeight));
+  std::vector<double> output(grad.size()), to_value(value.size());
+  std::vector<float> to_locations, to_weights;
+  for (int64_t i = 0; i < kRows * samples; ++i) {
+    const int64_t row = i / samples, head = row % kHeads;
+    const auto at =
+        place<float>(locations[2 * i], locations[2 * i + 1], float(kWidth), float(kHeight));
     const auto corner = positions(int64_t(at.x), int64_t(at.y), kWidth, kHeight, int64_t(0));
     const auto share = shares<float>(at);
     Corners<float> product{};
     for (int k = 0; k < 4; ++k) {
       for (int64_t c = 0; c < channels && corner.at[k] >= 0; ++c) {
-        const int64_t where = corner.at[k] * channels + c;
-        output[c] += double(weights[i]) * share.at[k] * value[where];
-        to_value[where] += double(weights[i]) * share.at[k] * grad[c];
-        product.at[k] += grad[c] * value[where];
+        const int64_t from = (corner.at[k] * kHeads + head) * channels + c, to = row * channels + c;
+        output[to] += double(weights[i]) * share.at[k] * value[from];
+        to_value[from] += double(weights[i]) * share.at[k] * grad[to];
+        product.at[k] += grad[to] * value[from];
       }
     }
     const auto to = gradient<float>(at, weights[i], float(kWidth), float(kHeight), product);
-    to_locations[2 * i] = to.x, to_locations[2 * i + 1] = to.y, to_weights[i] = to.weight;
+    to_locations.insert(to_locations.end(), {to.x, to.y});
+    to_weights.push_back(to.weight);
   }
 
-  const SampleLevels<float> levels{height.data(), width.data(), start.data(), samples};
-  const HeadValues<float> head{value.data(), channels, channels, zeros.data()};
-  std::vector<float> scratch(padded(channels)), got(channels), got_value(kPositions * channels);
-  std::vector<float> got_locations(2 * samples), got_weights(samples);
-  kernel.forward(levels, head, locations.data(), weights.data(), got.data(), scratch.data());
-  std::vector<float> memory((kPositions + 1) * 2 * padded(channels));
-  const HeadRows<float> rows{memory.data() + 2 * padded(channels), padded(channels)};
-  kernel.load_rows(head, kPositions, rows);
-  kernel.backward(levels, rows, locations.data(), weights.data(), grad.data(), got_locations.data(),
-                  got_weights.data());
-  kernel.store_rows(rows, kPositions, head, got_value.data());
-  bool close = true;
-  const auto compare = [&](const auto& ours, const auto& expected) {
-    for (size_t i = 0; i < ours.size(); ++i) close &= std::fabs(ours[i] - expected[i]) <= 1e-4;
-  };
-  compare(got, output);
-  compare(got_value, to_value);
-  compare(got_locations, to_locations);
-  compare(got_weights, to_weights);
-  check(close, "attention");
-}
-
-void check_focal_loss(std::mt19937& random) {
-  constexpr int64_t kCount = 1003;
-  std::normal_distribution<float> logit(0, 20);
-  std::vector<float> x(kCount), t(kCount), losses(kCount), slopes(kCount);
-  for (int64_t i = 0; i < kCount; ++i) x[i] = logit(random), t[i] = float(i % 5) / 4;
-  const auto f = math::focal_of<float>(0.25, 1.5);
-  const auto f64 = math::focal_of<double>(0.25, 1.5);
-  constexpr auto kAny = math::Focus::kAny;
-  const auto& kernel = focal_kernels<float>();
-  kernel.forward[int(kAny)](f, x.data(), t.data(), kCount, losses.data());
-  kernel.backward[int(kAny)](f, nullptr, 1.f, x.data(), t.data(), kCount, slopes.data());
-  double sum = 0;
-  bool close = true;
-  for (int64_t i = 0; i < kCount; ++i) {
-    const double loss = math::focal::loss<kAny>(f64, double(x[i]), double(t[i]));
-    const double slope = math::focal::slope<kAny>(f64, double(x[i]), double(t[i]));
-    close &= std::fabs(losses[i] - loss) <= 1e-5 * loss + 1e-30;
-    close &= std::fabs(slopes[i] - slope) <= 1e-5;
-    sum += loss;
-  }
-  close &= std::fabs(kernel.sum[int(kAny)](f, x.data(), t.data(), kCount) - sum) <= 1e-5 * sum;
-  check(close, "focal loss");
+  const Tensor values = tensor(value, {1, kPositions, kHeads, channels});
+  const Tensor shapes = tensor<int64_t>({kHeight, kWidth}, {1, 2}),
+               start = tensor<int64_t>({0}, {1});
+  const Tensor places = tensor(locations, {1, kQueries, kHeads, 1, samples, 2});
+  const Tensor weight = tensor(weights, {1, kQueries, kHeads, 1, samples});
+  Tensor result = empty({1, kQueries, kHeads * channels}, values.options());
+  ms_deform_attn_forward(values, shapes, start, places, weight, result);
+  check(close(values_of<float>(result), output, 1e-4), "attention");
+  Tensor grad_value = empty_like(values), grad_places = empty_like(places);
+  Tensor grad_weight = empty_like(weight);
+  ms_deform_attn_backward(tensor(grad, result.sizes()), values, shapes, start, places, weight,
+                          grad_value, grad_places, grad_weight);
+  check(close(values_of<float>(grad_value), to_value, 1e-4) &&
+            close(values_of<float>(grad_places), to_locations, 1e-4) &&
+            close(values_of<float>(grad_weight), to_weights, 1e-4),
+        "gradients of attention");
 }
 
 }  // namespace
 
 void check_attention(std::mt19937& random) {
   for (const int64_t channels : {1, 5, 32}) {
-    for (const int64_t samples : {1, 3, 16, 36}) check_query(random, channels, samples);
+    for (const int64_t samples : {1, 3, 16, 36}) check_queries(random, channels, samples);
   }
-  check_focal_loss(random);
 }
 
 }  // namespace detops::cross

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
 
+#include "../../csrc/math/box.h"
 #include "../../csrc/tensor.h"
 
 // The CPU half without PyTorch, for which torch.cpp stands in, so that it can be run on another
@@ -17,14 +19,57 @@ namespace detops::cross {
 void check(bool good, const char* what);
 
 template <typename T>
+constexpr ScalarType kTypeOf = torch::headeronly::CppTypeToScalarType<T>::value;
+
+template <typename T>
 Tensor tensor(const std::vector<T>& values, IntArrayRef sizes) {
-  constexpr ScalarType kType = torch::headeronly::CppTypeToScalarType<T>::value;
-  const Tensor result = empty(sizes, {kType, kCPU, -1});
+  const Tensor result = empty(sizes, {kTypeOf<T>, kCPU, -1});
   std::copy(values.begin(), values.end(), result.template mutable_data_ptr<T>());
   return result;
 }
 
+template <typename T>
+std::vector<T> values_of(const Tensor& t) {
+  const T* data = t.const_data_ptr<T>();
+  return {data, data + t.numel()};
+}
+
+// Evenly spread from `low` to `high`.
+template <typename T>
+std::vector<T> numbers(std::mt19937& random, int64_t count, T low, T high) {
+  std::uniform_real_distribution<T> spread(low, high);
+  std::vector<T> result(count);
+  for (T& x : result) x = spread(random);
+  return result;
+}
+
+// Boxes of sides from 4 to 40 with a corner in [0, reach), [count, 4].
+template <typename T>
+std::vector<math::Box<T>> random_boxes(std::mt19937& random, int64_t count, T reach) {
+  std::uniform_real_distribution<T> place(0, reach), side(4, 40);
+  std::vector<math::Box<T>> boxes(count);
+  for (auto& box : boxes) {
+    const T x = place(random), y = place(random);
+    box = {x, y, x + side(random), y + side(random)};
+  }
+  return boxes;
+}
+
+template <typename T>
+Tensor tensor(const std::vector<math::Box<T>>& boxes) {
+  return from_blob(const_cast<math::Box<T>*>(boxes.data()), {int64_t(boxes.size()), 4}, {4, 1},
+                   kTypeOf<T>);
+}
+
+template <typename T, typename U>
+bool close(const std::vector<T>& ours, const std::vector<U>& expected, double tolerance) {
+  return std::equal(ours.begin(), ours.end(), expected.begin(), expected.end(), [=](T a, U b) {
+    return std::fabs(double(a) - double(b)) <= tolerance * (1 + std::fabs(double(b)));
+  });
+}
+
 void check_attention(std::mt19937& random);
+void check_boxes(std::mt19937& random);
 void check_deform_conv2d(std::mt19937& random);
 void check_masks(std::mt19937& random);
 void check_pooling();

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Deformable convolution.
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "../../csrc/cpu/deform/deform_conv2d_kernels.h"
 #include "../../csrc/math/deform_conv2d.h"
+#include "../../csrc/ops.h"
 #include "check.h"
 
 namespace detops::cross {
@@ -13,61 +9,79 @@ namespace {
 
 using namespace detops::cpu;
 
-// A tile of samples of one kernel point, some of them far outside, against the scalar arithmetic.
+// A kernel of 2 x 2 without stride or padding on a map of 5 x 6; some samples lie far outside.
 template <typename A>
 void check_deform(std::mt19937& random, int64_t channels) {
-  constexpr int64_t kHeight = 5, kWidth = 6, kRow = kWidth + 2, kCount = 21, kStride = 32;
-  std::uniform_real_distribution<A> place(-3, 8);
-  std::vector<A> map((kHeight + 3) * kRow * kRoIChannels + kRoIChannels), grad_map(map.size());
-  for (int64_t y = 2; y < kHeight + 2; ++y) {
-    for (int64_t i = kRoIChannels; i < (kWidth + 1) * kRoIChannels; ++i) {
-      map[y * kRow * kRoIChannels + i] = place(random);
-    }
+  constexpr int64_t kHeight = 5, kWidth = 6, kPixels = kHeight * kWidth, kSide = 2;
+  constexpr int64_t kPoints = kSide * kSide, kOut = 3, kWide = kWidth - 1;
+  constexpr int64_t kPositions = (kHeight - 1) * kWide;
+  const auto map = numbers(random, channels * kPixels, A(-1), A(1));
+  auto offset = numbers(random, 2 * kPoints * kPositions, A(-3), A(3));
+  offset[3] = NAN, offset[5] = INFINITY, offset[7] = A(-1e30);
+  const auto mask = numbers(random, kPoints * kPositions, A(0), A(1));
+  const auto weight = numbers(random, kOut * channels * kPoints, A(-1), A(1));
+  const auto bias = numbers(random, kOut, A(-1), A(1));
+  const auto grad = numbers(random, kOut * kPositions, A(-1), A(1));
+
+  std::vector<double> output(kOut * kPositions), to_map(map.size()), to_weight(weight.size());
+  std::vector<double> to_bias(kOut), to_offset(offset.size()), to_mask(mask.size());
+  for (int64_t i = 0; i < kOut * kPositions; ++i) {
+    output[i] = double(bias[i / kPositions]);
+    to_bias[i / kPositions] += double(grad[i]);
   }
-  std::vector<A> y(kCount), x(kCount), zero(kCount), weights(4 * kStride), dots(4 * kStride);
-  for (int64_t i = 0; i < kCount; ++i) y[i] = place(random), x[i] = place(random);
-  y[3] = NAN, x[5] = INFINITY, y[7] = A(-1e30);
-  std::vector<A> columns(kCount * channels + 16), grad(columns.size()), rows(3 * kCount);
-  for (A& g : grad) g = place(random);
-  std::vector<pixel_index_t<A>> pixel(kStride);
-  const DeformPoint<A> point{kCount, y.data(), x.data(), nullptr,    zero.data(), zero.data(),
-                             A(0),   A(0),     A(-1),    A(kHeight), A(kWidth)};
-  const DeformTaps<A> taps{
-      pixel.data(), {&weights[0], &weights[kStride], &weights[2 * kStride], &weights[3 * kStride]}};
-  DeformBlock<A> block{taps, 1, kCount,   kStride,        map.data(),
-                       kRow, 0, channels, columns.data(), channels};
-  const auto& kernel = deform_kernels<A>();
-  kernel.locate(point, taps);
-  kernel.gather(block);
-  std::vector<A> gathered = columns, expected_map(map.size());
-  columns = grad;
-  kernel.scatter(block, grad_map.data(), dots.data());
-  kernel.differentiate(point, dots.data(), kStride, &rows[0], &rows[kCount], &rows[2 * kCount]);
-  const auto near = [](A a, A b) { return std::fabs(a - b) <= A(2e-4); };
-  bool close = std::equal(&columns[0], &columns[kCount * channels], &gathered[0]);
-  for (int64_t i = 0; i < kCount; ++i) {
-    const auto s = math::deform::sample(y[i], x[i], A(-1), A(kHeight), A(kWidth));
-    const auto weight = math::deform::weights<A>(s, A(1));
-    math::deform::Corners<A> dot{};
-    for (int64_t c = 0; c < channels; ++c) {
-      A sum = 0;
-      for (int corner = 0; corner < 4; ++corner) {
-        const int64_t at =
-            ((int64_t(s.y) + 2 + corner / 2) * kRow + int64_t(s.x) + 1 + corner % 2) *
-                kRoIChannels +
-            c;
-        sum += weight.at[corner] * map[at];
-        dot.at[corner] += grad[i * channels + c] * map[at];
-        expected_map[at] += weight.at[corner] * grad[i * channels + c];
+  for (int64_t k = 0; k < kPoints; ++k) {
+    for (int64_t p = 0; p < kPositions; ++p) {
+      const int64_t down = 2 * k * kPositions + p, along = down + kPositions;
+      const A y = A(p / kWide + k / kSide) + offset[down];
+      const A x = A(p % kWide + k % kSide) + offset[along];
+      const A scale = mask[k * kPositions + p];
+      const auto s = math::deform::sample(y, x, A(-1), A(kHeight), A(kWidth));
+      const auto share = math::deform::weights<A>(s, scale);
+      math::deform::Corners<A> dot{};
+      for (int64_t c = 0; c < channels; ++c) {
+        double sample = 0, to_sample = 0;
+        for (int64_t o = 0; o < kOut; ++o) {
+          to_sample += double(weight[(o * channels + c) * kPoints + k]) * grad[o * kPositions + p];
+        }
+        for (int corner = 0; corner < 4; ++corner) {
+          const int64_t row = int64_t(s.y) + corner / 2, column = int64_t(s.x) + corner % 2;
+          if (row < 0 || row >= kHeight || column < 0 || column >= kWidth) continue;
+          const int64_t at = c * kPixels + row * kWidth + column;
+          sample += double(share.at[corner]) * map[at];
+          to_map[at] += double(share.at[corner]) * to_sample;
+          dot.at[corner] += static_cast<A>(to_sample) * map[at];
+        }
+        for (int64_t o = 0; o < kOut; ++o) {
+          const int64_t w = (o * channels + c) * kPoints + k;
+          output[o * kPositions + p] += double(weight[w]) * sample;
+          to_weight[w] += double(grad[o * kPositions + p]) * sample;
+        }
       }
-      close &= near(sum, gathered[i * channels + c]);
+      const auto to = math::deform::gradient<A>(s, scale, dot);
+      to_offset[down] = to.y, to_offset[along] = to.x, to_mask[k * kPositions + p] = to.mask;
     }
-    const auto expected = math::deform::gradient<A>(s, A(1), dot);
-    close &= near(rows[i], expected.y) && near(rows[kCount + i], expected.x) &&
-             near(rows[2 * kCount + i], expected.mask);
   }
-  for (size_t i = 0; i < map.size(); ++i) close &= near(grad_map[i], expected_map[i]);
-  check(close, "deform");
+
+  const Tensor maps = tensor(map, {1, channels, kHeight, kWidth});
+  const Tensor offsets = tensor(offset, {1, 2 * kPoints, kHeight - 1, kWide});
+  const Tensor masks = tensor(mask, {1, kPoints, kHeight - 1, kWide});
+  const Tensor weights = tensor(weight, {kOut, channels, kSide, kSide}),
+               shift = tensor(bias, {kOut});
+  const std::vector<int64_t> one{1, 1}, none{0, 0};
+  Tensor result = empty({1, kOut, kHeight - 1, kWide}, maps.options());
+  deform_conv2d_forward(maps, offsets, masks, weights, shift, one, none, one, result);
+  check(close(values_of<A>(result), output, 2e-4), "deformable convolution");
+  Tensor grads[] = {empty_like(maps), empty_like(offsets), empty_like(masks), empty_like(weights),
+                    empty_like(shift)};
+  deform_conv2d_backward(tensor(grad, result.sizes()), maps, offsets, masks, weights, shift, one,
+                         none, one, {true, true, true, true, true}, true, grads[0], grads[1],
+                         grads[2], grads[3], grads[4]);
+  check(close(values_of<A>(grads[0]), to_map, 2e-4) &&
+            close(values_of<A>(grads[1]), to_offset, 2e-4) &&
+            close(values_of<A>(grads[2]), to_mask, 2e-4) &&
+            close(values_of<A>(grads[3]), to_weight, 2e-4) &&
+            close(values_of<A>(grads[4]), to_bias, 2e-4),
+        "gradients of deformable convolution");
 }
 
 }  // namespace

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Losses of matched boxes, boxes of masks and pasted masks.
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "../../csrc/cpu/boxes/box_iou_loss_kernels.h"
-#include "../../csrc/cpu/masks/masks_to_boxes_kernels.h"
-#include "../../csrc/cpu/masks/paste_masks_in_image_kernels.h"
+// Boxes and run lengths of masks, and pasted masks.
+#include "../../csrc/math/paste_masks_in_image.h"
+#include "../../csrc/ops.h"
 #include "check.h"
 
 namespace detops::cross {
@@ -14,78 +9,83 @@ namespace {
 
 using namespace detops::cpu;
 
-void check_overlap_loss(std::mt19937& random) {
-  constexpr auto kCIoU = math::Overlap::kCIoU;
-  constexpr int64_t kCount = 75;
-  std::uniform_real_distribution<float> place(0, 50), side(4, 40);
-  std::vector<math::Box<float>> a(kCount), b(kCount), to_a(kCount), to_b(kCount);
-  std::vector<float> grad(kCount, 1.f), loss(kCount);
-  for (auto* boxes : {&a, &b}) {
-    for (auto& box : *boxes) {
-      const float x = place(random), y = place(random);
-      box = {x, y, x + side(random), y + side(random)};
+template <typename T>
+void check_boxes_of_masks(std::mt19937& random, int64_t width) {
+  constexpr int64_t kMasks = 5, kHeight = 5;
+  std::vector<T> masks(kMasks * kHeight * width);
+  std::vector<float> expected(4);  // of the first mask, which is empty
+  for (int64_t i = 1; i < kMasks; ++i) {
+    float box[4] = {float(width), float(kHeight), -1, -1};
+    for (int k = 0; k < 2; ++k) {
+      const int64_t pixel = random() % (kHeight * width), x = pixel % width, y = pixel / width;
+      masks[i * kHeight * width + pixel] = T(4);
+      box[0] = std::min(box[0], float(x)), box[1] = std::min(box[1], float(y));
+      box[2] = std::max(box[2], float(x)), box[3] = std::max(box[3], float(y));
     }
+    expected.insert(expected.end(), box, box + 4);
   }
-  const auto& kernels = box_loss_kernels<float>();
-  const int kind = static_cast<int>(kCIoU);
-  kernels.forward[kind](&a[0].x1, &b[0].x1, kCount, 1e-7f, loss.data());
-  kernels.backward[kind](grad.data(), &a[0].x1, &b[0].x1, kCount, 1e-7f, &to_a[0].x1, &to_b[0].x1);
-  bool close = true;
-  for (int64_t i = 0; i < kCount; ++i) {
-    const auto first = math::overlap_box<kCIoU>(a[i]), second = math::overlap_box<kCIoU>(b[i]);
-    const float value = math::pairwise::overlap_loss<kCIoU, float>(first, second, 1e-7f);
-    math::Box<float> da, db;
-    math::pairwise::overlap_loss_gradient<kCIoU, float>(first, second, 1e-7f, 1.f, da, db);
-    close &= std::fabs(loss[i] - value) <= 1e-6f;
-    close &= std::fabs(to_a[i].x1 - da.x1) <= 1e-6f && std::fabs(to_b[i].y2 - db.y2) <= 1e-6f;
-  }
-  check(close, "overlap loss");
+  Tensor boxes = empty({kMasks, 4}, {kFloat, kCPU, -1});
+  masks_to_boxes(tensor(masks, {kMasks, kHeight, width}), boxes);
+  check(values_of<float>(boxes) == expected, "boxes of masks");
 }
 
-void check_mask_extent(std::mt19937& random, int64_t width, int64_t element_size) {
-  constexpr int64_t kHeight = 5;
-  std::vector<uint8_t> mask(kHeight * width * element_size);
-  const MaskParams params{kHeight, width, element_size, ~uint64_t(0)};
-  MaskExtent found{};
-  check(!mask_kernels().extent(params, mask.data(), found), "empty mask");
-  MaskExtent expected{width, kHeight, -1, -1};
-  for (int i = 0; i < 2; ++i) {
-    const int64_t pixel = random() % (kHeight * width), x = pixel % width, y = pixel / width;
-    mask[pixel * element_size + random() % element_size] = 4;
-    expected = {std::min(expected.x1, x), std::min(expected.y1, y), std::max(expected.x2, x),
-                std::max(expected.y2, y)};
+// "0", "4" and so on are runs of 0, 4: see RunLengths. The masks have runs shorter than 16, and so
+// a character each, and at most two of them.
+void check_run_lengths() {
+  constexpr int64_t kHeight = 3, kWidth = 5;
+  for (int64_t begin = 0; begin < kHeight * kWidth; ++begin) {
+    std::vector<uint8_t> rows(kHeight * kWidth);
+    for (int64_t i = begin; i < kHeight * kWidth; ++i) rows[i % kHeight * kWidth + i / kHeight] = 1;
+    const auto [text, ends] = cpu::masks_to_rle(tensor(rows, {1, kHeight, kWidth}));
+    const std::vector<uint8_t> expected{static_cast<uint8_t>('0' + begin),
+                                        static_cast<uint8_t>('0' + kHeight * kWidth - begin)};
+    check(values_of<uint8_t>(text) == expected, "run lengths");
   }
-  check(mask_kernels().extent(params, mask.data(), found) && found.x1 == expected.x1 &&
-            found.y1 == expected.y1 && found.x2 == expected.x2 && found.y2 == expected.y2,
-        "mask extent");
 }
 
 void check_paste(std::mt19937& random) {
-  constexpr int64_t kCount = 83;
-  std::uniform_real_distribution<float> value(0, 1);
-  std::vector<float> low(kCount), high(kCount);
-  std::vector<uint8_t> binary(kCount), soft(kCount);
-  for (float& x : low) x = value(random);
-  for (float& x : high) x = value(random);
-  const auto& kernels = paste_kernels<float>();
-  kernels.binary(low.data(), high.data(), 0.3f, 0.7f, 0.5f, kCount, binary.data());
-  kernels.soft(low.data(), high.data(), 0.3f, 0.7f, -1.f, kCount, soft.data());
-  bool same = true;
-  for (int64_t i = 0; i < kCount; ++i) {
-    const float between = low[i] * 0.3f + high[i] * 0.7f;
-    same &= binary[i] == (between >= 0.5f) && soft[i] == math::soft_mask_value(between);
+  constexpr int64_t kCells = 7, kHeight = 40, kWidth = 83;
+  const auto mask = numbers<float>(random, kCells * kCells, 0, 1);
+  const std::vector<float> box{5.5f, 3.25f, 71.f, 30.75f};
+  std::vector<uint8_t> binary, soft;
+  const auto cell = [&](int64_t y, int64_t x) {
+    const bool inside = y > 0 && x > 0 && y <= kCells && x <= kCells;
+    return inside ? mask[(y - 1) * kCells + x - 1] : 0.f;
+  };
+  for (int64_t y = 0; y < kHeight; ++y) {
+    for (int64_t x = 0; x < kWidth; ++x) {
+      math::Taps<float> down{}, along{};
+      float value = 0;
+      if (math::mask_taps(box[1], box[3], kCells, y, down) &&
+          math::mask_taps(box[0], box[2], kCells, x, along)) {
+        const auto row = [&](int64_t r) {
+          return cell(r, along.low) * along.weight_low + cell(r, along.high) * along.weight_high;
+        };
+        value = row(down.low) * down.weight_low + row(down.high) * down.weight_high;
+      }
+      binary.push_back(value >= 0.5f);
+      soft.push_back(math::soft_mask_value(value));
+    }
   }
-  check(same, "paste");
+  const Tensor masks = tensor(mask, {1, 1, kCells, kCells}), boxes = tensor(box, {1, 4});
+  Tensor pasted = empty({1, kHeight, kWidth}, {kByte, kCPU, -1});
+  paste_masks_in_image(masks, boxes, kHeight, kWidth, 0.5, pasted);
+  check(values_of<uint8_t>(pasted) == binary, "pasted masks");
+  paste_masks_in_image(masks, boxes, kHeight, kWidth, -1, pasted);
+  check(values_of<uint8_t>(pasted) == soft, "pasted soft masks");
 }
 
 }  // namespace
 
 void check_masks(std::mt19937& random) {
-  check_overlap_loss(random);
-  check_paste(random);
   for (const int64_t width : {1, 7, 40, 203}) {
-    for (const int64_t element_size : {1, 2, 4, 8}) check_mask_extent(random, width, element_size);
+    check_boxes_of_masks<uint8_t>(random, width);
+    check_boxes_of_masks<torch::headeronly::Half>(random, width);
+    check_boxes_of_masks<float>(random, width);
+    check_boxes_of_masks<double>(random, width);
   }
+  check_run_lengths();
+  check_paste(random);
 }
 
 }  // namespace detops::cross

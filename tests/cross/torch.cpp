@@ -14,11 +14,13 @@
 
 #include "../../csrc/dtype_switch.h"
 
+// All handles of a tensor are one: sizes and strides stay where they are.
 struct AtenTensorOpaque {
   std::shared_ptr<char> memory;
   char* data;
   std::vector<int64_t> sizes, strides;
   int32_t dtype;
+  int handles = 1;
 };
 
 namespace {
@@ -59,7 +61,7 @@ Handle tensor(std::shared_ptr<char> memory, char* data, int64_t dim, const int64
       std::move(memory), data, {sizes, sizes + dim}, {strides, strides + dim}, dtype};
 }
 
-// Calls run(place) for the offset of each element, in elements; of two tensors of the same sizes.
+// Calls run(first, second) for the places of each element, in elements, of two tensors.
 template <typename Run>
 void each(const Strides& sizes, const Strides& first, const Strides& second, const Run& run,
           size_t d = 0, int64_t a = 0, int64_t b = 0) {
@@ -117,9 +119,13 @@ AOTITorchError torch_get_const_data_ptr(Handle t, const void** result) {
   return *result = t->data, 0;
 }
 
-AOTITorchError aoti_torch_delete_tensor_object(Handle t) { return delete t, 0; }
+AOTITorchError aoti_torch_delete_tensor_object(Handle t) {
+  if (t != nullptr && --t->handles == 0) delete t;
+  return 0;
+}
 AOTITorchError aoti_torch_new_tensor_handle(Handle t, Handle* result) {
-  return *result = new AtenTensorOpaque(*t), 0;
+  ++t->handles;
+  return *result = t, 0;
 }
 AOTITorchError aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides,
                                         int32_t dtype, int32_t, int32_t, Handle* result) {
@@ -143,12 +149,18 @@ AOTITorchError aoti_torch__reinterpret_tensor(Handle t, int64_t dim, const int64
 }
 
 AOTITorchError aoti_torch_copy_(Handle to, Handle from, int32_t) {
-  if (to->sizes != from->sizes) missing("copy of other sizes");
+  Strides expanded(to->sizes.size());
+  for (size_t d = 0; d < expanded.size(); ++d) {
+    const size_t missing_dims = expanded.size() - from->sizes.size();
+    if (d < missing_dims || from->sizes[d - missing_dims] == 1) continue;
+    if (from->sizes[d - missing_dims] != to->sizes[d]) missing("copy of other sizes");
+    expanded[d] = from->strides[d - missing_dims];
+  }
   with_type(to->dtype, [&](auto target) {
     with_type(from->dtype, [&](auto source) {
       auto* out = reinterpret_cast<decltype(target)*>(to->data);
       const auto* in = reinterpret_cast<const decltype(source)*>(from->data);
-      each(to->sizes, to->strides, from->strides,
+      each(to->sizes, to->strides, expanded,
            [&](int64_t a, int64_t b) { out[a] = static_cast<decltype(target)>(in[b]); });
     });
   });

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/overlap.h"
 #include "../../ops.h"
-#include "box_iou_loss_kernels.h"
+
+#define DETOPS_KERNELS "../boxes/box_iou_loss.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -13,14 +16,15 @@ void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::strin
                           double eps, Tensor& loss) {
   const Tensor first = boxes1.to(loss.scalar_type()).contiguous();
   const Tensor second = boxes2.to(loss.scalar_type()).contiguous();
-  const auto which = static_cast<int>(overlap_kind(kind));
   DETOPS_WIDE_SWITCH(loss.scalar_type(), [&] {
     const scalar_t* a = first.const_data_ptr<scalar_t>();
     const scalar_t* b = second.const_data_ptr<scalar_t>();
     scalar_t* out = loss.mutable_data_ptr<scalar_t>();
-    const auto kernel = box_loss_kernels<scalar_t>().forward[which];
-    parallel_for(0, loss.numel(), kPairsPerThread, [&](int64_t begin, int64_t end) {
-      kernel(a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), out + begin);
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
+      const auto kernel = DETOPS_IN_USE(box_loss_forward<decltype(constant)::value, scalar_t>);
+      parallel_for(0, loss.numel(), kPairsPerThread, [&](int64_t begin, int64_t end) {
+        kernel(a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), out + begin);
+      });
     });
   });
 }
@@ -31,17 +35,18 @@ void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tenso
   const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
   const Tensor outer = grad.to(type).contiguous();
   const Tensor to_first = grad1.to(type), to_second = grad2.to(type);  // themselves, mostly
-  const auto which = static_cast<int>(overlap_kind(kind));
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* g = outer.const_data_ptr<scalar_t>();
     const scalar_t* a = first.const_data_ptr<scalar_t>();
     const scalar_t* b = second.const_data_ptr<scalar_t>();
     scalar_t* to_a = to_first.mutable_data_ptr<scalar_t>();
     scalar_t* to_b = to_second.mutable_data_ptr<scalar_t>();
-    const auto kernel = box_loss_kernels<scalar_t>().backward[which];
-    parallel_for(0, outer.numel(), kPairsPerThread, [&](int64_t begin, int64_t end) {
-      kernel(g + begin, a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), to_a + 4 * begin,
-             to_b + 4 * begin);
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
+      const auto kernel = DETOPS_IN_USE(box_loss_backward<decltype(constant)::value, scalar_t>);
+      parallel_for(0, outer.numel(), kPairsPerThread, [&](int64_t begin, int64_t end) {
+        kernel(g + begin, a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps),
+               to_a + 4 * begin, to_b + 4 * begin);
+      });
     });
   });
   grad1 = as_type(to_first, grad1.scalar_type());

@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
 #include "../common/memory.h"
-#include "box_iou_rotated_kernels.h"
 #include "rotated_boxes.h"
+
+namespace detops::cpu {
+
+struct RotatedList {
+  const RotatedBox* boxes;
+  NmsBoxes<float> bounds;
+  int64_t count;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../boxes/box_iou_rotated.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -31,7 +43,7 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output)
     for (int64_t j = 0; j < m; ++j) put(bounds, j, rotated_bounds(columns[j], 0));
     const RotatedList others{columns.data(), bounds, m};
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    const auto row = rotated_iou_kernels<scalar_t>().row;
+    const auto row = DETOPS_IN_USE(rotated_iou_row<scalar_t>);
     const int64_t grain = std::max<int64_t>(1, kPairsPerThread / m);
     parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/focal_loss.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "focal_loss_kernels.h"
+
+#define DETOPS_KERNELS "../boxes/focal_loss.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -12,7 +15,13 @@ namespace {
 // the number of threads.
 constexpr int64_t kChunk = 8192;
 
-int focus_of(double gamma) { return static_cast<int>(math::focus_of(gamma)); }
+// Calls run(T(), focus) for the type of the elements, with the focus as a constant.
+template <typename Run>
+void with_types(ScalarType type, double gamma, const Run& run) {
+  with_element_type(type, [&](auto element) {
+    math::with_focus(math::focus_of(gamma), [&](auto focus) { run(element, focus); });
+  });
+}
 
 template <typename T>
 const T* data(const Tensor& t) {
@@ -26,10 +35,10 @@ void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, dou
   expect_writes(loss);
   const ScalarType type = loss.scalar_type();
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  with_element_type(type, [&](auto element) {
+  with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
-    const auto kernel = focal_kernels<T>().forward[focus_of(gamma)];
+    const auto kernel = DETOPS_IN_USE(focal_forward<decltype(focus)::value, T>);
     T* out = static_cast<T*>(loss.mutable_data_ptr());
     parallel_for(0, loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, data<T>(x) + begin, data<T>(t) + begin, end - begin, out + begin);
@@ -42,11 +51,11 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   const int64_t count = x.numel(), chunks = (count + kChunk - 1) / kChunk;
-  with_element_type(type, [&](auto element) {
+  with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto f = math::focal_of<A>(alpha, gamma);
-    const auto kernel = focal_kernels<T>().sum[focus_of(gamma)];
+    const auto kernel = DETOPS_IN_USE(focal_sum<decltype(focus)::value, T>);
     Buffer<A> sums(chunks);
     parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t end) {
       for (; chunk < end; ++chunk) {
@@ -69,11 +78,11 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
   const Tensor result = as_type(to_inputs, type);  // itself, unless of another dtype
   const bool constant = is_constant(grad);
   const Tensor outer = constant ? grad : as_type(grad, type).contiguous();
-  with_element_type(type, [&](auto element) {
+  with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto f = math::focal_of<A>(alpha, gamma);
-    const auto kernel = focal_kernels<T>().backward[focus_of(gamma)];
+    const auto kernel = DETOPS_IN_USE(focal_backward<decltype(focus)::value, T>);
     const A same =
         constant ? as_type(grad.as_strided({1}, {1}), compute_type(type)).template item<A>() : A(0);
     T* out = static_cast<T*>(result.mutable_data_ptr());

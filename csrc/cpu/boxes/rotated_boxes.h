@@ -1,10 +1,51 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "../../math/rotated_box.h"
 #include "../common/buffer.h"
-#include "rotated_boxes_kernels.h"
+#include "../nms/nms_boxes.h"
 
+// What the kernels of rotated boxes read and write; see rotated_boxes.inl.
 namespace detops::cpu {
+
+using RotatedBox = math::RotatedBox<double>;
+
+// An upright box around a rotated one, rounded outwards, and the area of the rotated one times a
+// factor: a filter for pairs. Overlapping boxes have bounds whose intersection exceeds 0; an IoU
+// above t implies that it exceeds the sum of areas scaled by t / (1 + t), rounded a little down.
+struct RotatedBounds {
+  math::Box<float> box;
+  float scaled;  // minus infinity where the filter lets everything pass
+};
+
+constexpr double kBoundsSlack = 0x1p-22, kFar = 1e18;
+
+DETOPS_SHARED_INLINE float bound(double x, double slack) {
+  x += slack;
+  return static_cast<float>(x < kFar ? (x > -kFar ? x : -kFar) : kFar);
+}
+
+DETOPS_SHARED_INLINE RotatedBounds rotated_bounds(const RotatedBox& b, double factor) {
+  // A box that meets nothing.
+  if (!(b.area > 0)) return {{float(kFar), float(kFar), -float(kFar), -float(kFar)}, 0};
+  const double c = b.cos < 0 ? -b.cos : b.cos, s = b.sin < 0 ? -b.sin : b.sin;
+  const double ex = b.half_w * c + b.half_h * s, ey = b.half_w * s + b.half_h * c;
+  const double size = (b.x < 0 ? -b.x : b.x) + (b.y < 0 ? -b.y : b.y) + b.half_w + b.half_h;
+  // Products of touching bounds are still numbers that float has.
+  const double slack = size * kBoundsSlack + 1e-18;
+  const bool plain = size < kFar && b.area > 1e-30 && b.area < 1e30;
+  return {{bound(b.x - ex, -slack), bound(b.y - ey, -slack), bound(b.x + ex, slack),
+           bound(b.y + ey, slack)},
+          plain ? static_cast<float>(b.area * factor) : -__builtin_inff()};
+}
+
+DETOPS_SHARED_INLINE void put(const NmsBoxes<float>& list, int64_t k, const RotatedBounds& b) {
+  list.x1[k] = b.box.x1;
+  list.y1[k] = b.box.y1;
+  list.x2[k] = b.box.x2;
+  list.y2[k] = b.box.y2;
+  list.scaled[k] = b.scaled;
+}
 
 // Owns an NmsBoxes<float>.
 class BoundsList {

@@ -72,7 +72,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
             const A* from = maps.data() + (image * n_blocks + block) * map.size();
             each_run(
                 g, s, b.channel, b.channel + b.channels, [&](const DeformRun& run, int64_t group) {
-                  deform_kernels<A>().gather(
+                  DETOPS_IN_USE(deform_gather<A>)(
                       taps.block(s, run, group, from, run.channel - b.channel, columns.data()));
                 });
           }

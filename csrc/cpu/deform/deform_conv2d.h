@@ -6,11 +6,53 @@
 #include "../../ops.h"
 #include "../../products.h"
 #include "../roi/roi_window.h"
-#include "deform_conv2d_kernels.h"
 
 // What the two passes of a deformable convolution share. The samples of a tile of output positions
 // are brought into columns, [position, kernel point, channel], which a matrix product then takes
-// from a near cache.
+// from a near cache. To be included after all other headers.
+namespace detops::cpu {
+
+// Maps are in blocks of kRoIChannels channels, [pixel, kRoIChannels], with zeros around the image:
+// two rows above it, one below, one column on either side.
+template <typename A>
+using pixel_index_t = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+
+// The samples of one kernel point at neighbouring output positions.
+template <typename A>
+struct DeformPoint {
+  int64_t positions;
+  const A *offset_y, *offset_x, *mask;  // mask: or nullptr
+  const A *window_y, *window_x;         // where each position's window begins
+  A y, x;                               // of the point, from there on
+  A least, height, width;               // where samples count; see math::deform::sample
+};
+
+// Where they lie: the pixel of the first corner, the weights of the four with the mask in them.
+// Room for a whole vector at the end.
+template <typename A>
+struct DeformTaps {
+  pixel_index_t<A>* pixel;
+  A* weight[4];
+};
+
+// Samples of a tile of positions in (some channels of) one block. Map and columns have room for a
+// whole vector at the end.
+template <typename A>
+struct DeformBlock {
+  DeformTaps<A> taps;  // [points, stride]
+  int64_t points, positions, stride;
+  const A* map;
+  int64_t row;  // pixels from one row of the map to the next
+  int64_t channel, channels;
+  A* columns;  // [position, point, column_stride], from the first of the channels on
+  int64_t column_stride;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../deform/deform_conv2d.inl"
+#include "../simd/variants.h"
+
 namespace detops::cpu {
 
 // Channels [channel, channel + channels) and the outputs that they lead to: a part of a group, or
@@ -181,7 +223,7 @@ class DeformTile {
 
   void locate(int64_t group) {
     for (int64_t k = 0; k < g_.points(); ++k) {
-      deform_kernels<A>().locate(point(group, k), taps(group, k));
+      DETOPS_IN_USE(deform_locate<A>)(point(group, k), taps(group, k));
     }
   }
 

@@ -95,10 +95,10 @@ class SliceBackward {
       const auto block =
           taps_.block(slice, run, group, map, run.channel - slice.channel, columns_.data());
       if (!to_samples) {
-        deform_kernels<A>().gather(block);
+        DETOPS_IN_USE(deform_gather<A>)(block);
         return;
       }
-      deform_kernels<A>().scatter(block, grad_map, dots_.data());
+      DETOPS_IN_USE(deform_scatter<A>)(block, grad_map, dots_.data());
       const int64_t next = run.channel + run.channels;
       if (next == end || next % (g_.channels / g_.offset_groups) == 0) {
         differentiate(located, sums(image, located) + begin);
@@ -109,9 +109,9 @@ class SliceBackward {
   void differentiate(int64_t group, A* sums) {
     const int64_t all = g_.points() * g_.positions();
     for (int64_t k = 0; k < g_.points(); ++k, sums += g_.positions()) {
-      deform_kernels<A>().differentiate(taps_.point(group, k), dots_.data() + k * taps_.stride(),
-                                        g_.points() * taps_.stride(), sums, sums + all,
-                                        sums + 2 * all);
+      DETOPS_IN_USE(deform_differentiate<A>)(
+          taps_.point(group, k), dots_.data() + k * taps_.stride(), g_.points() * taps_.stride(),
+          sums, sums + all, sums + 2 * all);
     }
   }
 

@@ -1,10 +1,51 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/ms_deform_attn.h"
 #include "../../deform/levels.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "ms_deform_attn_kernels.h"
+
+namespace detops::cpu {
+
+// Asks for memory that will be read, or written, soon: for what lies too far apart for a processor
+// to see a pattern.
+template <bool kWritten = false>
+inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(data) + i, kWritten);
+  }
+}
+
+// The levels of a query's samples, padded with what a vector may read beyond them.
+template <typename A>
+struct SampleLevels {
+  using Index = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+  const Index *height, *width, *start;
+  int64_t samples;
+};
+
+// The values of one head of one image.
+template <typename T>
+struct HeadValues {
+  const T* data;  // [S, D], positions `stride` apart
+  int64_t stride, channels;
+  const T* beyond;  // [D] zeros: what lies beyond the border
+};
+
+// The same together with their gradients, close to one another: a row per position, from position
+// -1 on, which stands for all that lies beyond the border. A row is the values, then the gradients,
+// each padded with zeros to `padded` numbers, whole vectors.
+template <typename A>
+struct HeadRows {
+  A* data;
+  int64_t padded;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../deform/ms_deform_attn.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -50,7 +91,7 @@ class Attention {
 
   // Up to whole vectors.
   static int64_t padded(int64_t n) {
-    const int64_t lanes = attention_kernels<T>().lanes;
+    const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
     return (n + lanes - 1) / lanes * lanes;
   }
 
@@ -86,15 +127,15 @@ class Attention {
 
 template <typename T>
 void forward(const Attention<T>& a, T* output) {
-  const auto& kernel = attention_kernels<T>();
+  const auto kernel = DETOPS_IN_USE(ms_deform_attn_forward<T>);
   const int64_t grain =
       std::max<int64_t>(1, kSamplesPerThread / std::max<int64_t>(1, a.heads * a.samples));
   parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
     Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
     for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
       const int64_t image = i / (a.heads * a.queries);
-      kernel.forward(a.levels(), a.values(image, i % a.heads), a.locations(i), a.weights(i),
-                     output + i * a.channels, scratch.data());
+      kernel(a.levels(), a.values(image, i % a.heads), a.locations(i), a.weights(i),
+             output + i * a.channels, scratch.data());
     }
   });
 }
@@ -103,7 +144,7 @@ void forward(const Attention<T>& a, T* output) {
 // padded].
 template <typename T, typename A = accumulate_t<T>>
 void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
-  const auto& kernel = attention_kernels<T>();
+  const auto kernel = DETOPS_IN_USE(ms_deform_attn_backward<A>);
   const int64_t padded = a.padded(a.channels), samples = a.samples;
   parallel_for(0, a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
     Buffer<A> memory((a.positions + 1) * 2 * padded);
@@ -112,16 +153,17 @@ void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations
       const int64_t image = owned / a.heads, head = owned % a.heads;
       const HeadValues<T> values = a.values(image, head);
       const auto number = [&](int64_t q) { return (image * a.queries + q) * a.heads + head; };
-      kernel.load_rows(values, a.positions, rows);
+      DETOPS_IN_USE(load_attention_rows<T>)(values, a.positions, rows);
       for (int64_t q = 0; q < a.queries; ++q) {
         const int64_t i = number(q), next = number(std::min(q + kAhead, a.queries - 1));
         fetch(grad + next * padded, padded * sizeof(A));
         fetch(a.locations(next), 2 * samples * sizeof(A));
         fetch(a.weights(next), samples * sizeof(A));
-        kernel.backward(a.levels(), rows, a.locations(i), a.weights(i), grad + i * padded,
-                        to_locations + 2 * i * samples, to_weights + i * samples);
+        kernel(a.levels(), rows, a.locations(i), a.weights(i), grad + i * padded,
+               to_locations + 2 * i * samples, to_weights + i * samples);
       }
-      kernel.store_rows(rows, a.positions, values, to_value + a.offset(image, head));
+      DETOPS_IN_USE(store_attention_rows<T>)(rows, a.positions, values,
+                                             to_value + a.offset(image, head));
     }
   });
 }

@@ -1,9 +1,66 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/host_device.h"
 #include "../../ops.h"
 #include "../../parallel.h"
 #include "../../products.h"
 #include "../common/buffer.h"
-#include "lltm_kernels.h"
+
+namespace detops::cpu {
+
+// One step of an LLTM; rows are those of the batch.
+template <typename T>
+struct LltmStep {
+  int64_t state;          // H
+  int64_t depth;          // H, or 0 where `gates` holds the state's part already
+  const T* packed;        // the state's weights
+  const T* state_before;  // [B, H]
+  const T* cell_before;   // [B, H]
+  T* gates;               // [B, 3H] in: the input's part; out: after activation
+  T* cell;                // [B, H]
+  T* state_after;         // [B, H]
+};
+
+template <typename T>
+struct LltmBackStep {
+  int64_t state;
+  const T* packed;       // the state's weights, or nullptr: then grad_state stays
+  const T* gates;        // [B, 3H] after activation
+  const T* cell;         // [B, H]
+  const T* grad_output;  // [B, H]
+  T* grad_state;         // [B, H] in: from the step after, or nullptr; out: to the step before
+  T* grad_cell;          // [B, H] likewise
+  T* grad_gates;         // [B, 3H] before activation
+};
+
+// out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distance of its rows.
+template <typename T>
+struct SmallProduct {
+  int64_t rows, columns, depth;
+  const T* left;
+  int64_t left_row, left_depth;
+  const T* right;
+  int64_t right_row;
+  T* out;
+  int64_t out_row;
+};
+
+// out [rows, columns] = [left, more] times right [columns, depth + more_depth] transposed, plus
+// bias; all without gaps.
+template <typename T>
+struct TurnedProduct {
+  int64_t rows, columns, depth, more_depth;
+  const T* left;  // [rows, depth]
+  const T* more;  // [rows, more_depth]
+  const T *right, *bias;
+  T* out;
+  T* scratch;  // [depth + more_depth, kTurnedLanes]
+};
+constexpr int64_t kTurnedLanes = 16;
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../demo/lltm.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -25,10 +82,10 @@ void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
     mm_out(out, left, right);
     return;
   }
-  product_kernels<float>().small({left.size(0), right.size(1), left.size(1),
-                                  left.const_data_ptr<float>(), left.stride(0), left.stride(1),
-                                  right.const_data_ptr<float>(), right.stride(0),
-                                  out.mutable_data_ptr<float>(), out.stride(0)});
+  DETOPS_IN_USE(small_product<float>)({left.size(0), right.size(1), left.size(1),
+                                       left.const_data_ptr<float>(), left.stride(0), left.stride(1),
+                                       right.const_data_ptr<float>(), right.stride(0),
+                                       out.mutable_data_ptr<float>(), out.stride(0)});
 }
 
 // [left, more] times weights transposed, plus bias, into out.
@@ -42,10 +99,10 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
     return;
   }
   Buffer<float> scratch(weights.size(1) * kTurnedLanes);
-  product_kernels<float>().turned({left.size(0), weights.size(0), left.size(1), more.size(1),
-                                   left.const_data_ptr<float>(), more.const_data_ptr<float>(),
-                                   weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
-                                   out.mutable_data_ptr<float>(), scratch.data()});
+  DETOPS_IN_USE(turned_product<float>)(
+      {left.size(0), weights.size(0), left.size(1), more.size(1), left.const_data_ptr<float>(),
+       more.const_data_ptr<float>(), weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
+       out.mutable_data_ptr<float>(), scratch.data()});
 }
 
 void sum_into(const Tensor& rows, Tensor& out) {
@@ -86,19 +143,20 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
                    *first_cell = c0.const_data_ptr<scalar_t>();
     scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
              *out = states.mutable_data_ptr<scalar_t>();
-    const auto& kernel = lltm_kernels<scalar_t>();
-    Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+    const int64_t columns = DETOPS_IN_USE(kLltmColumns<scalar_t>);
+    Buffer<scalar_t> weight(packed ? 3 * state * padded(state, columns) : 0);
     if (packed) {
-      kernel.pack_forward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+      DETOPS_IN_USE(lltm_pack_forward<scalar_t>)(w.const_data_ptr<scalar_t>(), w.stride(0), state,
+                                                 weight.data());
     }
     const int64_t size = rows * state;
+    const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
     each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < steps; ++t) {
-        kernel.forward(
-            {state, packed ? state : 0, weight.data(), t == 0 ? first_state : out + (t - 1) * size,
-             t == 0 ? first_cell : cell + (t - 1) * size, gate + t * 3 * size, cell + t * size,
-             out + t * size},
-            begin, end);
+        step({state, packed ? state : 0, weight.data(), t == 0 ? first_state : out + (t - 1) * size,
+              t == 0 ? first_cell : cell + (t - 1) * size, gate + t * 3 * size, cell + t * size,
+              out + t * size},
+             begin, end);
       }
     });
   });
@@ -133,18 +191,19 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
       scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
                *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
                *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
-      const auto& kernel = lltm_kernels<scalar_t>();
-      Buffer<scalar_t> weight(packed ? 3 * state * padded(state, kernel.columns) : 0);
+      const int64_t columns = DETOPS_IN_USE(kLltmColumns<scalar_t>);
+      Buffer<scalar_t> weight(packed ? 3 * state * padded(state, columns) : 0);
       if (packed) {
-        kernel.pack_backward(w.const_data_ptr<scalar_t>(), w.stride(0), state, weight.data());
+        DETOPS_IN_USE(lltm_pack_backward<scalar_t>)(w.const_data_ptr<scalar_t>(), w.stride(0),
+                                                    state, weight.data());
       }
       const int64_t size = rows * state;
+      const auto step = DETOPS_IN_USE(lltm_backward<scalar_t>);
       each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
         for (int64_t t = steps - 1; t >= 0; --t) {
-          kernel.backward(
-              {state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
-               outer + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
-              begin, end);
+          step({state, packed ? weight.data() : nullptr, gate + t * 3 * size, cell + t * size,
+                outer + t * size, state_grad, cell_grad, gate_grad + t * 3 * size},
+               begin, end);
         }
       });
     });

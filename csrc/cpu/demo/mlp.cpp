@@ -4,7 +4,29 @@
 #include "../../demo/mlp_products.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
-#include "mlp_kernels.h"
+
+namespace detops::cpu {
+
+// The parameters of an MLP, vectors of hidden units padded with zeros to whole vectors.
+template <typename T>
+struct MlpLayers {
+  int64_t inputs, hidden, padded, outputs;
+  const T* hidden_weights;  // [inputs, padded]
+  const T* hidden_bias;     // [padded]
+  const T* output_weights;  // [outputs, padded]
+  const T* output_bias;     // [outputs]
+};
+
+// Likewise; `input` is nullptr where it is not wanted, else [rows, inputs].
+template <typename T>
+struct MlpGradients {
+  T *input, *hidden_weights, *hidden_bias, *output_weights, *output_bias;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../demo/mlp.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -70,8 +92,8 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
     for (; chunk < end; ++chunk) {
       T* w = sums.data() + chunk * size;
       T *b = w + m.inputs * m.padded, *v = b + m.padded, *c = v + m.outputs * m.padded;
-      mlp_kernels<T>().backward(m, input, hidden, grad, chunk * kChunk,
-                                std::min(rows, (chunk + 1) * kChunk), {to_input, w, b, v, c});
+      DETOPS_IN_USE(mlp_backward<T>)(m, input, hidden, grad, chunk * kChunk,
+                                     std::min(rows, (chunk + 1) * kChunk), {to_input, w, b, v, c});
     }
   });
   T* total = sums.data();
@@ -108,7 +130,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
     parallel_for(0, x.size(0), kChunk, [&](int64_t begin, int64_t end) {
-      mlp_kernels<scalar_t>().forward(*layers, in, begin, end, h, out);
+      DETOPS_IN_USE(mlp_forward<scalar_t>)(*layers, in, begin, end, h, out);
     });
   });
   output = as_type(output, type);

@@ -1,6 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
-#include "masks_to_boxes_kernels.h"
+
+namespace detops::cpu {
+
+struct MaskParams {
+  int64_t height, width, element_size;  // of 1, 2, 4 or 8 bytes
+  uint64_t bits;                        // that make an element other than zero, for eight bytes
+};
+
+// The first and last column and row that are set.
+struct MaskExtent {
+  int64_t x1, y1, x2, y2;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../masks/masks_to_boxes.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -20,7 +36,7 @@ void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
   const MaskParams params{rows.size(1), rows.size(2), rows.element_size(),
                           significant_bits(rows.scalar_type())};
   const int64_t bytes = params.height * params.width * params.element_size;
-  const auto extent = mask_kernels().extent;
+  const auto extent = DETOPS_IN_USE(mask_extent);
   const int64_t grain = std::max<int64_t>(1, kBytesPerThread / bytes);
   parallel_for(0, rows.size(0), grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -6,20 +6,13 @@
 
 #include "../../parallel.h"
 
-#define DETOPS_KERNELS "../masks/masks_to_rle_kernels.inl"
+#define DETOPS_KERNELS "../masks/masks_to_rle.inl"
 #include "../simd/variants.h"
-
-namespace detops::cpu {
-namespace {
-
-using Differences = int64_t(const uint8_t* a, const uint8_t* b, int64_t n, uint32_t* list);
-Differences* differences_in_use() { return DETOPS_IN_USE(differences); }
-
-}  // namespace
-}  // namespace detops::cpu
 
 namespace detops {
 namespace {
+
+using namespace cpu;
 
 constexpr int64_t kBytesPerThread = 1 << 16;
 
@@ -159,7 +152,8 @@ class Encoder {
 
   static constexpr int64_t kShortRow = 128, kFewRows = 512;
 
-  cpu::Differences* differences_ = cpu::differences_in_use();
+  int64_t (*differences_)(const uint8_t* a, const uint8_t* b, int64_t n,
+                          uint32_t* list) = DETOPS_IN_USE(differences);
   Changes changes_;
   std::vector<uint32_t> row_of_, column_end_;
 };
@@ -167,7 +161,7 @@ class Encoder {
 // All masks are side by side in each pixel, and compared at once: pixel by pixel, or, where pixels
 // are side by side, too, row by row.
 std::vector<Changes> changes_of_all(const Mask& first, int64_t masks) {
-  const auto differences = cpu::differences_in_use();
+  const auto differences = DETOPS_IN_USE(differences);
   const bool whole_rows = first.right == masks;
   const int64_t run = whole_rows ? first.width * masks : masks;
   std::vector<Changes> changes(masks);

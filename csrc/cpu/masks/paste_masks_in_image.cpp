@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../../math/paste_masks_in_image.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/memory.h"
-#include "paste_masks_in_image_kernels.h"
+
+#define DETOPS_KERNELS "../masks/paste_masks_in_image.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -33,6 +36,11 @@ Reach reach(T first, T last, int64_t cells, int64_t begin, int64_t end) {
   return r;
 }
 
+// A row of pixels between two stretched rows of cells.
+template <typename T>
+using PasteRow = void(const T* low, const T* high, T weight_low, T weight_high, T threshold,
+                      int64_t count, uint8_t* pixels);
+
 template <typename T>
 struct PasteParams {
   const T* masks;                   // [N, mask_height, mask_width]
@@ -40,7 +48,7 @@ struct PasteParams {
   int64_t mask_height, mask_width;  // cells
   int64_t height, width;            // pixels
   T threshold;
-  typename PasteKernels<T>::Row* row;
+  PasteRow<T>* row;
 };
 
 // What one thread needs; memory is kept from one mask to the next.
@@ -129,7 +137,6 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
   const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
   auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   DETOPS_WIDE_SWITCH(type, [&] {
-    const auto& kernels = paste_kernels<scalar_t>();
     const PasteParams<scalar_t> params{cells.const_data_ptr<scalar_t>(),
                                        box.const_data_ptr<scalar_t>(),
                                        cells.size(-2),
@@ -137,7 +144,8 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
                                        height,
                                        width,
                                        static_cast<scalar_t>(threshold),
-                                       threshold >= 0 ? kernels.binary : kernels.soft};
+                                       threshold >= 0 ? DETOPS_IN_USE(paste_binary_row<scalar_t>)
+                                                      : DETOPS_IN_USE(paste_soft_row<scalar_t>)};
     // By rows of all masks, so that a few large ones are shared by the threads as well.
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / width);
     parallel_for(0, pasted.size(0) * height, grain, [&](int64_t begin, int64_t end) {

@@ -1,7 +1,30 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/decay.h"
 #include "../../ops.h"
-#include "matrix_nms_kernels.h"
 #include "score_order.h"
+
+namespace detops::cpu {
+
+// Boxes of one label by descending score, as a structure of arrays, with room to read a vector
+// more.
+template <typename T>
+struct MatrixNmsList {
+  const T *x1, *y1, *x2, *y2, *area;
+  const T* term;  // math::decay::matrix_term, of the boxes that it is known of
+};
+constexpr int64_t kMatrixNmsPadding = 16;
+
+// What is known of a box from some of those better than it.
+template <typename T>
+struct MatrixNmsState {
+  T most;    // largest IoU
+  T weight;  // largest math::decay::matrix_weight
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../nms/matrix_nms.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -42,7 +65,7 @@ class MatrixNmsBoxes {
 template <math::Decay kind, typename T>
 void settle(const MatrixNmsList<T>& list, T* terms, int64_t count, T sigma, T* factors) {
   constexpr int64_t kBlock = 256, kPairsPerThread = 1 << 15;
-  const auto meet = matrix_nms_kernels<T>().meet[static_cast<int>(kind)];
+  const auto meet = DETOPS_IN_USE(matrix_nms_meet<kind, T>);
   MatrixNmsState<T> states[kBlock];
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, count);

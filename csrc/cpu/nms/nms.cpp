@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
-#include "nms_grid.h"
-#include "nms_kernels.h"
-#include "nms_strips.h"
 #include "nms_tree.h"
 #include "score_order.h"
+
+#define DETOPS_KERNELS "../nms/nms.inl"
+#include "../simd/variants.h"
+//
+#include "nms_strips.h"
 
 namespace detops::cpu {
 namespace {
@@ -17,13 +19,12 @@ class Nms {
     const int64_t stride = (s.count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
     T* x1 = kept_.reserve(5 * stride);
     const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
-    const auto& kernel = nms_kernels<T>();
-    const int64_t settled = kernel.flat(s, kept);
+    const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept);
     if (settled == s.count) return;
     if (s.threshold < kNmsGridThreshold) {
-      kernel.tree(s, tree_.build(s, settled), settled);
+      DETOPS_IN_USE(nms_tree<T>)(s, tree_.build(s, settled), settled);
     } else {
-      kernel.grid(s, grid_.build(s, settled), settled);
+      DETOPS_IN_USE(nms_grid<T>)(s, grid_.build(s, settled), settled);
     }
   }
 

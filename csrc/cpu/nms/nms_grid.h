@@ -6,9 +6,82 @@
 
 #include "../../math/box.h"
 #include "../common/buffer.h"
-#include "nms_kernels.h"
+#include "nms_boxes.h"
 
 namespace detops::cpu {
+
+// An index over kept boxes. IoU > t > 0 implies that areas differ by a factor below 1 / t and that
+// centres are within (1 - t) / (2 t) of the smaller width in x, and likewise in y. So boxes are
+// filed by size class (areas within a factor of 4), and within a class by the cell of a uniform
+// grid that holds their centre; a candidate looks at a few cells of a few classes.
+constexpr int kNmsClasses = 128;
+constexpr double kNmsGridThreshold = 0.05;  // below, the reach is so long that NmsTree is faster
+
+struct GridCell {
+  uint32_t begin, end;  // slots of its boxes
+};
+
+template <typename T>
+struct GridLevel {
+  int32_t columns, rows;  // 0 where no box is of this class
+  int64_t first;          // cell of row 0, column 0
+  T low_x, per_x;         // column = (x - low_x) * per_x
+  T low_y, per_y;
+  T widest, tallest;
+};
+
+template <typename T>
+struct NmsGrid {
+  const GridLevel<T>* levels;  // [kNmsClasses]
+  GridCell* cells;
+  const int32_t* cell;  // [count]: of each candidate, -1 for a box that meets nothing
+  NmsBoxes<T> boxes;    // by slot
+  double reach;         // (1 - t) / (2 t)
+  double ratio;         // t
+};
+
+// Slack for the rounding of areas and centres.
+constexpr double kGridSlack = 1e-5;
+
+// Class of an area: its exponent, halved. Monotone, so ranges of areas are ranges of classes.
+DETOPS_SHARED_INLINE int grid_class(double area) {
+  const float narrow = static_cast<float>(area);
+  return static_cast<int>(math::float_bits(narrow) >> 24 & 0x7f);
+}
+
+// Monotone in x, also for outliers, which land in the outermost cells.
+template <typename T>
+DETOPS_SHARED_INLINE int64_t grid_cell(T x, T low, T per, int32_t cells) {
+  const T at = (x - low) * per;
+  return at > 0 ? (at < T(cells) ? static_cast<int64_t>(at) : cells - 1) : 0;
+}
+
+template <typename T>
+DETOPS_SHARED_INLINE T grid_centre(T low, T high) {
+  return T(0.5) * low + T(0.5) * high;
+}
+
+// How far from its centre a box of this extent can find the centre of one it overlaps.
+template <typename T>
+DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high, T widest) {
+  const T extent = high - low, smaller = extent < widest ? extent : widest;
+  const T size = (low < 0 ? -low : low) + (high < 0 ? -high : high);
+  return smaller * T(reach + kGridSlack) + extent * T(kGridSlack) + size * T(1e-6);
+}
+
+constexpr uint32_t kOpenSlot = uint32_t(1) << 31;
+
+// A strip of the picture, between two cuts, and its open boxes; see nms_strips.h.
+template <typename T>
+struct NmsOpen {
+  bool along_y;  // the cuts are at these y, not x
+  T low, high;
+  uint32_t* slot_box;  // the box in each slot; kOpenSlot is added where it is open
+  uint32_t* box;       // the open boxes in order, and their slots
+  uint32_t* slot;
+  uint32_t* met;  // the slot of an earlier open box that would suppress it, or kNoSlot
+  int64_t count;
+};
 
 // Owns a grid over the boxes of one segment; memory is kept from one segment to the next.
 template <typename T>

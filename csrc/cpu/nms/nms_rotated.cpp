@@ -1,8 +1,24 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
 #include "../boxes/rotated_boxes.h"
-#include "nms_rotated_kernels.h"
 #include "score_order.h"
+
+namespace detops::cpu {
+
+// Boxes of one class in the order of selection.
+struct RotatedSegment {
+  const RotatedBox* boxes;      // [count]
+  const RotatedBounds* bounds;  // [count], scaled by `factor`
+  int64_t count;
+  double threshold;  // t, not NaN
+  double factor;     // t / (1 + t), rounded a little down
+  uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../nms/nms_rotated.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -25,13 +41,13 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
   });
   const int64_t segments = static_cast<int64_t>(selection.ends().size());
   const int64_t grain = std::max<int64_t>(1, segments * kSettled / n);
+  const auto nms = DETOPS_IN_USE(rotated_nms<T>);
   parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
     BoundsList kept;
     Buffer<uint32_t> index;
     for (; k < last; ++k) {
       const int64_t begin = selection.begin(k), count = selection.count(k);
-      rotated_nms_kernels<T>().suppress(
-          {prepared.data() + begin, bounds.data() + begin, count, threshold, factor, keep + begin},
+      nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, keep + begin},
           kept.reserve(count), index.reserve(count));
     }
   });

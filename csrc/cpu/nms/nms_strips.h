@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "nms_grid.h"
-#include "nms_kernels.h"
 #include "sort.h"
 
+// To be included after the kernels of nms.inl.
 namespace detops::cpu {
 
 // NMS of one class by several threads. The picture is cut into strips, and each thread sorts and
@@ -184,7 +184,7 @@ class NmsStrips {
                   strip.open_slot.reserve(n),
                   strip.open_met.reserve(n),
                   0};
-    nms_kernels<T>().strip(strip.segment, strip.grid, strip.open);
+    DETOPS_IN_USE(nms_strip<T>)(strip.segment, strip.grid, strip.open);
   }
 
   // An open box falls to any box before it that is in a grid by now: what fell is taken out.
@@ -203,10 +203,10 @@ class NmsStrips {
       }
       std::inplace_merge(items.begin(), items.begin() + middle, items.end(), before);
     }
+    const auto suppressed = DETOPS_IN_USE(nms_suppressed<T>);
     for (const Item& item : items) {
       Strip& own = strips_[item.strip];
       const int64_t i = own.open.box[item.entry];
-      const auto& kernel = nms_kernels<T>();
       const uint32_t met = own.open.met[item.entry];
       bool kept = met == kNoSlot || own.grid.boxes.scaled[met] == kFallen;
       const T low = along_y_ ? own.segment.y1[i] : own.segment.x1[i];
@@ -222,7 +222,7 @@ class NmsStrips {
           const Rank* ranks = other.rank.data();
           limit = std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
         }
-        kept = !kernel.suppressed(own.segment, i, other.grid, other.open, limit);
+        kept = !suppressed(own.segment, i, other.grid, other.open, limit);
       }
       own.keep[i] = kept;
       if (!kept) own.grid.boxes.scaled[own.open.slot[item.entry]] = kFallen;

@@ -7,10 +7,24 @@
 
 #include "../../math/box.h"
 #include "../common/buffer.h"
-#include "nms_kernels.h"
+#include "nms_grid.h"
 #include "sort.h"
 
 namespace detops::cpu {
+
+// An index over kept boxes for low thresholds, where boxes of any size suppress each other if they
+// meet: an R-tree whose boxes have their slots in advance, and whose nodes bound those of them that
+// are kept so far. A node holds the bounds of its children, and the least of their scaled areas, in
+// rows: what the filter finds of bounds is never less than what it finds of a box within.
+constexpr int64_t kNmsFanOut = 16, kNmsNode = 5 * kNmsFanOut;
+constexpr int kNmsTreeLevels = 8;  // 16^8 boxes
+
+template <typename T>
+struct NmsTree {
+  int levels;
+  T* nodes[kNmsTreeLevels];  // level 0 has the boxes, the last level is one node
+  const uint32_t* slot;      // [count]: of each candidate, kNoSlot for a box that meets nothing
+};
 
 // Owns a tree over the boxes of one segment; memory is kept from one segment to the next.
 template <typename T>

@@ -1,9 +1,30 @@
 // SPDX-License-Identifier: MIT
 #include <limits>
 
+#include "../../math/decay.h"
 #include "../../ops.h"
 #include "score_order.h"
-#include "soft_nms_kernels.h"
+
+namespace detops::cpu {
+
+// Boxes that are left, as a structure of arrays, in input order. A score of NaN marks a box that is
+// selected or dropped; such ones stand behind the last up to a whole vector.
+template <typename T>
+struct SoftNmsList {
+  T *x1, *y1, *x2, *y2, *area, *score;
+  int64_t count;
+};
+constexpr int64_t kSoftNmsPadding = 16;
+
+struct SoftNmsNext {
+  int64_t best;  // the first of the highest scores, -1 where none is left
+  int64_t left;  // how many are
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../nms/soft_nms.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -77,26 +98,28 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
   const auto type = compute_type(promoted_type(boxes.scalar_type(), scores.scalar_type()));
   const Tensor all = as_type(boxes, type).contiguous();
   const Tensor first = as_type(scores, type).contiguous();
-  const auto kind = static_cast<int>(decay_method(method));
   Tensor keep, kept_scores;
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
     SoftNmsBoxes<scalar_t> left(all.const_data_ptr<scalar_t>(), first.const_data_ptr<scalar_t>(), n,
                                 rule.min_score);
-    const auto& rescale = soft_nms_kernels<scalar_t>().rescale;
     Buffer<int64_t> index(n);
     Buffer<scalar_t> score(n);
     int64_t count = 0;
     // The first look is with a box that meets none, which by the linear rule changes no score.
-    constexpr auto kFirst = static_cast<int>(math::Decay::kLinear);
-    SoftNmsNext next = rescale[kFirst](left.list(), {{0, 0, 0, 0}, 0, 0}, rule);
-    while (next.best >= 0) {
-      // Closing gaps costs as much as a few passes.
-      if (next.left < left.list().count / 4 * 3) next.best = left.compact(next.best);
-      index[count] = left.index(next.best);
-      score[count++] = left.score(next.best);
-      next = rescale[kind](left.list(), left.take(next.best), rule);
-    }
+    constexpr auto kLinear = math::Decay::kLinear;
+    SoftNmsNext next =
+        DETOPS_IN_USE(soft_nms_rescale<kLinear, scalar_t>)(left.list(), {{0, 0, 0, 0}, 0, 0}, rule);
+    math::with_decay(decay_method(method), [&](auto decay) {
+      const auto rescale = DETOPS_IN_USE(soft_nms_rescale<decltype(decay)::value, scalar_t>);
+      while (next.best >= 0) {
+        // Closing gaps costs as much as a few passes.
+        if (next.left < left.list().count / 4 * 3) next.best = left.compact(next.best);
+        index[count] = left.index(next.best);
+        score[count++] = left.score(next.best);
+        next = rescale(left.list(), left.take(next.best), rule);
+      }
+    });
     keep = empty({count}, boxes.options().dtype(kLong));
     kept_scores = empty({count}, first.options());
     std::copy_n(index.data(), count, keep.mutable_data_ptr<int64_t>());

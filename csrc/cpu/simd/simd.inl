@@ -370,3 +370,14 @@ DETOPS_INLINE uint32_t greater_bits(Vector<double> a, Vector<double> b) {
   return bits;
 #endif
 }
+
+// For numbers that an integer of their width holds.
+template <typename T>
+DETOPS_INLINE Vector<T> floor_lanes(Vector<T> x) {
+  using Whole = Vector<lane_index_t<T>>;
+  const Vector<T> toward_zero =
+      __builtin_convertvector(__builtin_convertvector(x, Whole), Vector<T>);
+  return toward_zero > x ? toward_zero - T(1) : toward_zero;
+}
+DETOPS_INLINE Vector<float> floor(Vector<float> x) { return floor_lanes<float>(x); }
+DETOPS_INLINE Vector<double> floor(Vector<double> x) { return floor_lanes<double>(x); }

@@ -46,6 +46,7 @@ DETOPS_INLINE int64_t last_set(const uint8_t* p, int64_t n, uint64_t bits) {
   return word ? 7 - __builtin_clzll(word) / 8 : -1;
 }
 
+// False for a mask that is zero all over.
 bool mask_extent(const MaskParams& p, const uint8_t* mask, MaskExtent& extent) {
   const int64_t size = p.element_size, row_bytes = p.width * size, bytes = p.height * row_bytes;
   const int64_t first = first_set(mask, bytes, p.bits);
@@ -62,5 +63,3 @@ bool mask_extent(const MaskParams& p, const uint8_t* mask, MaskExtent& extent) {
   extent = e;
   return true;
 }
-
-constexpr MaskKernels kMaskKernels{mask_extent};

@@ -11,6 +11,10 @@
 
 constexpr int kBackVectors = 2;
 
+// Packed weights have room for a multiple of this many states.
+template <typename T>
+constexpr int64_t kLltmColumns = kBackVectors * kLanes<T>;
+
 // Weights [3H, ...] with rows `stride` apart, of which the first H columns are used, to
 // [ceil(H / lanes)][H][3][lanes]: the three gates of a block of states side by side.
 template <typename T>
@@ -29,7 +33,7 @@ void lltm_pack_forward(const T* weights, int64_t stride, int64_t state, T* packe
 // The same to [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
 template <typename T>
 void lltm_pack_backward(const T* weights, int64_t stride, int64_t state, T* packed) {
-  constexpr int64_t kColumns = kBackVectors * kLanes<T>;
+  constexpr int64_t kColumns = kLltmColumns<T>;
   for (int64_t j = 0; j < state; j += kColumns) {
     for (int64_t k = 0; k < 3 * state; ++k) {
       for (int64_t l = 0; l < kColumns; ++l) {
@@ -116,10 +120,3 @@ void lltm_backward(const LltmBackStep<T>& s, int64_t begin, int64_t end) {
     for (; row < end; ++row) lltm_backward_tile<1>(s, row, j);
   }
 }
-
-template <typename T>
-constexpr LltmKernels<T> kLltmKernels{kBackVectors * kLanes<T>, lltm_pack_forward<T>,
-                                      lltm_pack_backward<T>, lltm_forward<T>, lltm_backward<T>};
-
-template <typename T>
-constexpr ProductKernels<T> kProductKernels{small_product<T>, turned_product<T>};

@@ -2,16 +2,6 @@
 // Included once per instruction set; see variants.h. Places and weights are computed for as many
 // samples at a time as a vector has lanes; values and their gradients are vectors over channels.
 
-// For numbers that an integer of their width holds.
-template <typename T>
-DETOPS_INLINE Vector<T> floor_lanes(Vector<T> x) {
-  const Vector<lane_index_t<T>> whole = __builtin_convertvector(x, Vector<lane_index_t<T>>);
-  const Vector<T> toward_zero = __builtin_convertvector(whole, Vector<T>);
-  return toward_zero > x ? toward_zero - T(1) : toward_zero;
-}
-DETOPS_INLINE Vector<float> floor(Vector<float> x) { return floor_lanes<float>(x); }
-DETOPS_INLINE Vector<double> floor(Vector<double> x) { return floor_lanes<double>(x); }
-
 #include "../../math/ms_deform_attn.inl"
 
 template <typename A>
@@ -91,6 +81,7 @@ DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, 
   }
 }
 
+// Locations are [samples, 2] and weights [samples], those of one query; scratch: [D padded].
 template <typename T>
 void ms_deform_attn_forward(const SampleLevels<accumulate_t<T>>& levels, const HeadValues<T>& h,
                             const accumulate_t<T>* locations, const accumulate_t<T>* weights,
@@ -111,6 +102,7 @@ void ms_deform_attn_forward(const SampleLevels<accumulate_t<T>>& levels, const H
   }
 }
 
+// Writes the gradients to locations and weights, and adds to those of the values. grad: [padded].
 template <typename A>
 void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& rows,
                              const A* locations, const A* weights, const A* grad, A* to_locations,
@@ -157,6 +149,7 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
 // The rows of a head lie far apart in a tensor of all heads; see fetch.
 constexpr int64_t kRowsAhead = 16;
 
+// Values in, gradients zero.
 template <typename T>
 void load_attention_rows(const HeadValues<T>& h, int64_t positions,
                          const HeadRows<accumulate_t<T>>& rows) {
@@ -188,8 +181,3 @@ void store_attention_rows(const HeadRows<accumulate_t<T>>& rows, int64_t positio
     }
   }
 }
-
-template <typename T>
-constexpr AttentionKernels<T> kAttentionKernels{
-    kLanes<accumulate_t<T>>, ms_deform_attn_forward<T>, load_attention_rows<T>,
-    ms_deform_attn_backward<accumulate_t<T>>, store_attention_rows<T>};

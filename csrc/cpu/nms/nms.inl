@@ -276,7 +276,3 @@ bool nms_suppressed(const NmsSegment<T>& s, int64_t i, const NmsGrid<T>& grid,
                    [&](int64_t k) { return (strip.slot_box[k] & ~kOpenSlot) < limit; });
   });
 }
-
-template <typename T>
-constexpr NmsKernels<T> kNmsKernels{nms_flat<T>, nms_grid<T>, nms_tree<T>, nms_strip<T>,
-                                    nms_suppressed<T>};

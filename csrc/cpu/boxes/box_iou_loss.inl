@@ -44,6 +44,7 @@ DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vect
   store(block.side[3] + i, box.y2);
 }
 
+// Losses of the pairs (a[i], b[i]), both [count, 4].
 template <math::Overlap kind, typename T>
 void box_loss_forward(const T* a, const T* b, int64_t count, T eps, T* loss) {
   BoxBlock<T> first{}, second{};
@@ -59,6 +60,7 @@ void box_loss_forward(const T* a, const T* b, int64_t count, T eps, T* loss) {
   }
 }
 
+// Their derivatives.
 template <math::Overlap kind, typename T>
 void box_loss_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
                        T* grad_b) {
@@ -79,10 +81,3 @@ void box_loss_backward(const T* grad, const T* a, const T* b, int64_t count, T e
     from_columns(to_second, n, grad_b + 4 * i);
   }
 }
-
-template <typename T>
-constexpr BoxLossKernels<T> kBoxLossKernels{
-    {box_loss_forward<math::Overlap::kIoU, T>, box_loss_forward<math::Overlap::kGIoU, T>,
-     box_loss_forward<math::Overlap::kDIoU, T>, box_loss_forward<math::Overlap::kCIoU, T>},
-    {box_loss_backward<math::Overlap::kIoU, T>, box_loss_backward<math::Overlap::kGIoU, T>,
-     box_loss_backward<math::Overlap::kDIoU, T>, box_loss_backward<math::Overlap::kCIoU, T>}};

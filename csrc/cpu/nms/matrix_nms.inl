@@ -3,6 +3,7 @@
 
 #include "decay.inl"
 
+// Adds what the boxes [begin, end) say of box j.
 template <math::Decay kind, typename T>
 void matrix_nms_meet(const MatrixNmsList<T>& list, int64_t begin, int64_t end, int64_t j,
                      MatrixNmsState<T>& state) {
@@ -31,7 +32,3 @@ void matrix_nms_meet(const MatrixNmsList<T>& list, int64_t begin, int64_t end, i
     state.weight = math::max(state.weight, weight[i]);
   }
 }
-
-template <typename T>
-constexpr MatrixNmsKernels<T> kMatrixNmsKernels{
-    {matrix_nms_meet<math::Decay::kLinear, T>, matrix_nms_meet<math::Decay::kGaussian, T>}};

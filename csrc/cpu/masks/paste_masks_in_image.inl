@@ -17,6 +17,3 @@ void paste_soft_row(const T* __restrict low, const T* __restrict high, T weight_
     pixels[i] = math::soft_mask_value(low[i] * weight_low + high[i] * weight_high);
   }
 }
-
-template <typename T>
-constexpr PasteKernels<T> kPasteKernels{paste_binary_row<T>, paste_soft_row<T>};

@@ -35,6 +35,7 @@ accumulate_t<T> focal_sum(const math::Focal<accumulate_t<T>>& f, const T* inputs
   return sum_lanes<A>(sum);
 }
 
+// A grad of nullptr: it is `same` for all.
 template <math::Focus focus, typename T>
 void focal_backward(const math::Focal<accumulate_t<T>>& f, const T* grad, accumulate_t<T> same,
                     const T* inputs, const T* targets, int64_t count, T* to_inputs) {
@@ -46,12 +47,3 @@ void focal_backward(const math::Focal<accumulate_t<T>>& f, const T* grad, accumu
     store_first(to_inputs + i, g * focal::slope<focus>(f, x, t), n);
   }
 }
-
-template <typename T>
-constexpr FocalKernels<T> kFocalKernels{
-    {focal_forward<math::Focus::kZero, T>, focal_forward<math::Focus::kOne, T>,
-     focal_forward<math::Focus::kTwo, T>, focal_forward<math::Focus::kAny, T>},
-    {focal_sum<math::Focus::kZero, T>, focal_sum<math::Focus::kOne, T>,
-     focal_sum<math::Focus::kTwo, T>, focal_sum<math::Focus::kAny, T>},
-    {focal_backward<math::Focus::kZero, T>, focal_backward<math::Focus::kOne, T>,
-     focal_backward<math::Focus::kTwo, T>, focal_backward<math::Focus::kAny, T>}};

@@ -57,6 +57,3 @@ void mlp_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const 
     }
   }
 }
-
-template <typename T>
-constexpr MlpKernels<T> kMlpKernels{mlp_forward<T>, mlp_backward<T>};

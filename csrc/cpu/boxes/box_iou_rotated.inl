@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "rotated_boxes_kernels.inl"
+#include "rotated_boxes.inl"
 
 // One box against all others: a row of the matrix.
 template <typename T>
@@ -18,6 +18,3 @@ void rotated_iou_row(const RotatedBox& box, const RotatedBounds& bounds, const R
   });
   flush(pairs, box, others.boxes, use);
 }
-
-template <typename T>
-constexpr RotatedIoUKernels<T> kRotatedIoUKernels{rotated_iou_row<T>};

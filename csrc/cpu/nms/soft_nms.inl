@@ -45,8 +45,3 @@ SoftNmsNext soft_nms_rescale(const SoftNmsList<T>& list, const math::OverlapBox<
   }
   return next;
 }
-
-template <typename T>
-constexpr SoftNmsKernels<T> kSoftNmsKernels{{soft_nms_rescale<math::Decay::kLinear, T>,
-                                             soft_nms_rescale<math::Decay::kGaussian, T>,
-                                             soft_nms_rescale<math::Decay::kNaive, T>}};

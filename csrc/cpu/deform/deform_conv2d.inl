@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. One call works on one tile of positions.
 
-// For numbers that an integer of their width holds.
-template <typename T>
-DETOPS_INLINE Vector<T> floor_lanes(Vector<T> x) {
-  using Whole = Vector<lane_index_t<T>>;
-  const Vector<T> toward_zero =
-      __builtin_convertvector(__builtin_convertvector(x, Whole), Vector<T>);
-  return toward_zero > x ? toward_zero - T(1) : toward_zero;
-}
-DETOPS_INLINE Vector<float> floor(Vector<float> x) { return floor_lanes<float>(x); }
-DETOPS_INLINE Vector<double> floor(Vector<double> x) { return floor_lanes<double>(x); }
-
 #include "../../math/deform_conv2d.inl"
 
 template <typename A>
@@ -93,6 +82,7 @@ DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
   }
 }
 
+// Columns become the samples.
 template <typename A>
 void deform_gather(const DeformBlock<A>& t) {
   if (t.channels == kRoIChannels) {
@@ -155,6 +145,8 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
   }
 }
 
+// The gradient in the columns is added to `grad_map`, and its products with the corners' values to
+// `dots`, [4, points, stride]; then the columns become the samples.
 template <typename A>
 void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   if (t.channels == kRoIChannels) {
@@ -164,6 +156,7 @@ void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   }
 }
 
+// From the dots of a point, 4 rows `stride` apart, to the gradients of its place and mask.
 template <typename A>
 void deform_differentiate(const DeformPoint<A>& t, const A* dots, int64_t stride, A* grad_y,
                           A* grad_x, A* grad_mask) {
@@ -178,7 +171,3 @@ void deform_differentiate(const DeformPoint<A>& t, const A* dots, int64_t stride
     if (grad_mask != nullptr) store_first(grad_mask + i, grad.mask, n);
   }
 }
-
-template <typename A>
-constexpr DeformKernels<A> kDeformKernels{deform_locate<A>, deform_gather<A>, deform_scatter<A>,
-                                          deform_differentiate<A>};

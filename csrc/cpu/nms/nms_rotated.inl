@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "../boxes/rotated_boxes_kernels.inl"
+#include "../boxes/rotated_boxes.inl"
 
 // Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
 template <typename T>
@@ -14,7 +14,8 @@ void rotated_nms_plain(const RotatedSegment& s) {
   }
 }
 
-// Each candidate against the boxes kept so far: first their bounds, then the few that pass.
+// Each candidate against the boxes kept so far: first their bounds, then the few that pass. T is
+// the type that an IoU is rounded to; `kept` and `index` have room for all boxes.
 template <typename T>
 void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t* index) {
   if (s.threshold < 0) return rotated_nms_plain<T>(s);
@@ -45,6 +46,3 @@ void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t*
     }
   }
 }
-
-template <typename T>
-constexpr RotatedNmsKernels<T> kRotatedNmsKernels{rotated_nms<T>};
