@@ -104,7 +104,7 @@ def old_symbols(paths: list[str]) -> list[str]:
 DEPENDS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
 DEPENDS += sources("detops/include/detops/*.h")
 OLDEST_TORCH = "0x020a000000000000"  # 2.10: what is younger, headers hide
-SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp", "csrc/deform/*.cpp")
+SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp")
 SHARED += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
 SHARED = sorted({*SHARED} - {"csrc/python.cpp", "csrc/library.cpp"})
 

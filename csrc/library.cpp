@@ -6,7 +6,7 @@
 
 #include "contract/contract.h"
 #include "cpu/simd/isa.h"
-#include "per_thread.h"
+#include "parallel.h"
 
 using detops::Contract;
 

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "contract/contract.h"
-#include "cpu/masks/masks_to_rle.h"
-#include "dtype_switch.h"
 #include "math/decay.h"
 #include "math/overlap.h"
 #include "parallel.h"
@@ -28,6 +26,9 @@ inline math::Decay decay_method(std::string_view method) {
 
 // Pyramids of more levels are refused: a level per power of two from 1 to 32,768 is enough.
 constexpr int64_t kMaxLevels = 16;
+
+// COCO's compressed run lengths as text on the host, one mask after another, and where each ends.
+std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks);
 
 namespace cpu {
 
@@ -69,5 +70,21 @@ inline Tensor wide(const std::optional<Tensor>& t, ScalarType features) {
 inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 
 inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.facts()); }
+
+// The rows of a contiguous [N, columns] tensor as structs of numbers.
+template <template <typename> class Row, typename T>
+const Row<T>* rows(const Tensor& t) {
+  return reinterpret_cast<const Row<T>*>(t.const_data_ptr<T>());
+}
+
+template <template <typename> class Row, typename T>
+Row<T>* mutable_rows(const Tensor& t) {
+  return reinterpret_cast<Row<T>*>(t.mutable_data_ptr<T>());
+}
+
+// The dtype that two tensors are computed in together.
+inline ScalarType compute_type(const Tensor& a, const Tensor& b) {
+  return compute_type(promoted_type(a.scalar_type(), b.scalar_type()));
+}
 
 }  // namespace detops

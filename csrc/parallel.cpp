@@ -4,7 +4,6 @@
 #include <exception>
 #include <mutex>
 
-#include "per_thread.h"
 #include "tensor.h"
 
 namespace detops {

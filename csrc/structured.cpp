@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "library.h"
-#include "per_thread.h"
+#include "parallel.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these
 // functions from the first for both.

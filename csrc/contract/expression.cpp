@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "expression.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
 
 namespace detops {
@@ -61,63 +63,38 @@ class Parser {
   }
 
   int choice() {
-    const int yes = disjunction();
+    const int yes = operation();
     if (!take("if")) return yes;
-    const int condition = disjunction();
+    const int condition = operation();
     expect("else");
     return add(Kind::kIf, condition, yes, choice());
   }
 
-  int disjunction() {
-    int left = conjunction();
-    while (take("or")) left = add(Kind::kOr, left, conjunction());
-    return left;
-  }
+  // From the weakest on; `not` stands between `and` and the comparisons.
+  struct Operator {
+    const char* token;
+    Kind kind;
+    int strength;
+  };
+  static constexpr int kNegation = 2, kComparison = 3, kAtom = 6;
+  static constexpr Operator kOperators[] = {
+      {"or", Kind::kOr, 0},      {"and", Kind::kAnd, 1},      {"==", Kind::kEqual, 3},
+      {"!=", Kind::kUnequal, 3}, {"<=", Kind::kLessEqual, 3}, {">=", Kind::kGreaterEqual, 3},
+      {"<", Kind::kLess, 3},     {">", Kind::kGreater, 3},    {"+", Kind::kAdd, 4},
+      {"-", Kind::kSubtract, 4}, {"//", Kind::kDivide, 5},    {"*", Kind::kMultiply, 5},
+      {"%", Kind::kModulo, 5}};
 
-  int conjunction() {
-    int left = negation();
-    while (take("and")) left = add(Kind::kAnd, left, negation());
-    return left;
-  }
-
-  int negation() { return take("not") ? add(Kind::kNot, negation()) : comparison(); }
-
-  int comparison() {
-    const int left = sum();
-    static constexpr std::pair<const char*, Kind> kOperators[] = {
-        {"==", Kind::kEqual},        {"!=", Kind::kUnequal}, {"<=", Kind::kLessEqual},
-        {">=", Kind::kGreaterEqual}, {"<", Kind::kLess},     {">", Kind::kGreater}};
-    for (const auto& [token, kind] : kOperators) {
-      if (take(token)) return add(kind, left, sum());
-    }
-    return left;
-  }
-
-  int sum() {
-    int left = product();
+  int operation(int strength = 0) {
+    if (strength == kAtom) return atom();
+    if (strength == kNegation && take("not")) return add(Kind::kNot, operation(kNegation));
+    int left = operation(strength + 1);
     for (;;) {
-      if (take("+")) {
-        left = add(Kind::kAdd, left, product());
-      } else if (take("-")) {
-        left = add(Kind::kSubtract, left, product());
-      } else {
-        return left;
-      }
-    }
-  }
-
-  int product() {
-    int left = atom();
-    for (;;) {
-      if (take("//")) {
-        left = add(Kind::kDivide, left, atom());
-      } else if (take("*")) {
-        left = add(Kind::kMultiply, left, atom());
-      } else if (take("%")) {
-        left = add(Kind::kModulo, left, atom());
-      } else {
-        return left;
-      }
+      const Operator* found =
+          std::find_if(std::begin(kOperators), std::end(kOperators),
+                       [&](const Operator& o) { return o.strength == strength && take(o.token); });
+      if (found == std::end(kOperators)) return left;
+      left = add(found->kind, left, operation(strength + 1));
+      if (strength == kComparison) return left;  // Python's chains are not read
     }
   }
 

@@ -79,4 +79,61 @@ DETOPS_HD void decode_gradient(const Delta<T>& delta, const Box<T>& anchor, cons
   grad_anchor.y2 += g.y2;
 }
 
+// The four passes, for the i-th of the rows that are written.
+template <typename T>
+struct EncodeBoxes {
+  const Box<T>*boxes, *anchors;
+  Delta<T> weights;
+  Delta<T>* deltas;
+
+  DETOPS_HD void operator()(int64_t i) const { deltas[i] = encode(boxes[i], anchors[i], weights); }
+};
+
+template <typename T>
+struct EncodeBoxesBackward {
+  const Box<T>*boxes, *anchors;
+  Delta<T> weights;
+  const Delta<T>* grad;
+  Box<T>*to_boxes, *to_anchors;
+
+  DETOPS_HD void operator()(int64_t i) const {
+    encode_gradient(boxes[i], anchors[i], weights, grad[i], to_boxes[i], to_anchors[i]);
+  }
+};
+
+template <typename T>
+struct DecodeBoxes {
+  const Delta<T>* deltas;
+  const Box<T>* anchors;
+  int64_t per_anchor;
+  Delta<T> weights;
+  T clip;
+  Box<T>* boxes;
+
+  DETOPS_HD void operator()(int64_t i) const {
+    boxes[i] = decode(deltas[i], anchors[i / per_anchor], weights, clip);
+  }
+};
+
+// For an anchor: all of its deltas add to its gradient.
+template <typename T>
+struct DecodeBoxesBackward {
+  const Delta<T>* deltas;
+  const Box<T>* anchors;
+  int64_t per_anchor;
+  Delta<T> weights;
+  T clip;
+  const Box<T>* grad;
+  Delta<T>* to_deltas;
+  Box<T>* to_anchors;
+
+  DETOPS_HD void operator()(int64_t i) const {
+    Box<T> sum{};
+    for (int64_t j = i * per_anchor; j < (i + 1) * per_anchor; ++j) {
+      decode_gradient(deltas[j], anchors[i], weights, clip, grad[j], to_deltas[j], sum);
+    }
+    to_anchors[i] = sum;
+  }
+};
+
 }  // namespace detops::math

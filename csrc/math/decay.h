@@ -11,17 +11,10 @@ namespace detops::math {
 
 enum class Decay { kLinear, kGaussian, kNaive };
 
-// Calls run(std::integral_constant<Decay, decay>()).
+// See with_constant.
 template <typename Run>
 void with_decay(Decay decay, const Run& run) {
-  switch (decay) {
-    case Decay::kLinear:
-      return run(std::integral_constant<Decay, Decay::kLinear>());
-    case Decay::kGaussian:
-      return run(std::integral_constant<Decay, Decay::kGaussian>());
-    case Decay::kNaive:
-      return run(std::integral_constant<Decay, Decay::kNaive>());
-  }
+  with_constant<Decay::kLinear, Decay::kGaussian, Decay::kNaive>(decay, run);
 }
 
 // The number of T nearest to x, not infinite.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <type_traits>
-
 #include "host_device.h"
 
 namespace detops::math {
@@ -31,19 +29,10 @@ Focal<T> focal_of(double alpha, double gamma) {
 
 #include "focal_loss.inl"
 
-// Calls run(std::integral_constant<Focus, focus>()): on the host, the focus as a constant.
+// See with_constant.
 template <typename Run>
 void with_focus(Focus focus, const Run& run) {
-  switch (focus) {
-    case Focus::kZero:
-      return run(std::integral_constant<Focus, Focus::kZero>());
-    case Focus::kOne:
-      return run(std::integral_constant<Focus, Focus::kOne>());
-    case Focus::kTwo:
-      return run(std::integral_constant<Focus, Focus::kTwo>());
-    case Focus::kAny:
-      return run(std::integral_constant<Focus, Focus::kAny>());
-  }
+  with_constant<Focus::kZero, Focus::kOne, Focus::kTwo, Focus::kAny>(focus, run);
 }
 
 }  // namespace detops::math

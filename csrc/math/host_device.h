@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 // Everything in csrc/math compiles for host and device and knows no PyTorch. A value that decides
 // a result (a comparison with NaN, an empty range, an overlap with nothing) is decided here only.
@@ -27,8 +28,18 @@ DETOPS_HD T min(T a, T b) {
   return b < a ? b : a;
 }
 
-// exp and its kin of the width of T: std:: picks the float overload on the host, and a device has
-// both.
+// Calls run(std::integral_constant<E, e>()) for that one of the constants which `value` is, or the
+// last: on the host.
+template <auto first, auto... rest, typename Run>
+void with_constant(decltype(first) value, const Run& run) {
+  if constexpr (sizeof...(rest) > 0) {
+    if (value != first) return with_constant<rest...>(value, run);
+  }
+  run(std::integral_constant<decltype(first), first>());
+}
+
+// exp and related functions of the width of T: std:: picks the float overload on the host, and a
+// device has both.
 DETOPS_HD float exp(float x) { return ::expf(x); }
 DETOPS_HD double exp(double x) { return ::exp(x); }
 DETOPS_HD float expm1(float x) { return ::expm1f(x); }

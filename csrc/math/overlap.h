@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <type_traits>
-
 #include "box.h"
 
 // The overlap of two boxes, four ways. With I the intersection, U the union, C the smallest box
@@ -24,19 +22,10 @@ namespace detops::math {
 
 enum class Overlap { kIoU, kGIoU, kDIoU, kCIoU };
 
-// Calls run(std::integral_constant<Overlap, kind>()): on the host, the kind as a constant.
+// See with_constant.
 template <typename Run>
 void with_kind(Overlap kind, const Run& run) {
-  switch (kind) {
-    case Overlap::kIoU:
-      return run(std::integral_constant<Overlap, Overlap::kIoU>());
-    case Overlap::kGIoU:
-      return run(std::integral_constant<Overlap, Overlap::kGIoU>());
-    case Overlap::kDIoU:
-      return run(std::integral_constant<Overlap, Overlap::kDIoU>());
-    case Overlap::kCIoU:
-      return run(std::integral_constant<Overlap, Overlap::kCIoU>());
-  }
+  with_constant<Overlap::kIoU, Overlap::kGIoU, Overlap::kDIoU, Overlap::kCIoU>(kind, run);
 }
 
 // A box with what depends on it alone. V is a number T or, in CPU kernels, a vector of T.

@@ -18,7 +18,7 @@ class BoxIoUFunction(Function):
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
-        """See :func:`box_iou` and its kin."""
+        """See :func:`box_iou` and related overlaps."""
         return _C.box_iou_forward(boxes1, boxes2, kind, eps)
 
     @staticmethod

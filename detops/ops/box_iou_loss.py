@@ -8,22 +8,17 @@ from torch import Tensor
 from .. import _C
 from ..contract import INTEGER
 from ..registration import composition
-from ._shared import Function, raw
+from ._shared import raw
+from .box_iou import BoxIoUFunction
 
 
-class BoxIoULossFunction(Function):
+class BoxIoULossFunction(BoxIoUFunction):
     """Differentiable in both boxes, once."""
 
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
-        """See :func:`generalized_box_iou_loss` and its kin."""
+        """See :func:`generalized_box_iou_loss` and related losses."""
         return _C.box_iou_loss_forward(boxes1, boxes2, kind, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, float], output: Tensor) -> None:
-        """Keeps the boxes."""
-        boxes1, boxes2, ctx.kind, ctx.eps = inputs
-        ctx.save_for_backward(boxes1, boxes2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:

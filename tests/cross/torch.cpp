@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "../../csrc/dtype_switch.h"
+#include "../../csrc/dtype.h"
 
 // All handles of a tensor are one: sizes and strides stay where they are.
 struct AtenTensorOpaque {

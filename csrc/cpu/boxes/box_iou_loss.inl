@@ -2,7 +2,7 @@
 // Included once per instruction set; see variants.h.
 
 #include "../../math/overlap.inl"
-#include "../simd/arctangent.inl"
+#include "../simd/functions.inl"
 
 // So many pairs at a time, a column per coordinate. Behind the last pair there is what was there
 // before: numbers that nobody reads.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "../simd/exponential.inl"
-//
-#include "../simd/logarithm.inl"
+#include "../simd/functions.inl"
 //
 #include "../../math/focal_loss.inl"
 

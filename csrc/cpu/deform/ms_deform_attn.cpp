@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/ms_deform_attn.h"
-#include "../../deform/levels.h"
+#include "../../deform/geometry.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"

@@ -1,13 +1,137 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
-//
-// The state's weights are used at every step, and so are packed once: blocks of as many columns as
-// a tile of accumulators has, depth by depth, so that a tile reads them from end to end.
 
-#include "../simd/exponential.inl"
+#include "../simd/functions.inl"
 //
 #include "../../math/gates.inl"
-#include "product.inl"
+
+// Matrix products by tiles of accumulators. What belongs to one row of the result does not depend
+// on how many rows there are.
+
+#if DETOPS_VECTOR_BYTES == 64
+constexpr int kTileRows = 8;  // 8 x 3 accumulators out of 32 registers
+#else
+constexpr int kTileRows = 4;  // 4 x 3 out of 16
+#endif
+
+// Distances between neighbours in the matrix on the left, and between rows of the one on the right.
+struct ProductStrides {
+  int64_t left_row, left_depth, right_row;
+};
+
+// acc[r] += row r of `left` times `right`, for kRows rows and kVectors vectors of columns, of which
+// a single vector may be only the first `n` columns long.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void multiply(const T* left, const T* right, const ProductStrides& stride,
+                            int64_t depth, int64_t n, Vector<T> (&acc)[kRows][kVectors]) {
+  for (int64_t k = 0; k < depth; ++k) {
+    const T* row = right + k * stride.right_row;
+    Vector<T> w[kVectors];
+    DETOPS_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = kVectors > 1 ? load(row + v * kLanes<T>) : load_first(row, n);
+    }
+    DETOPS_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const Vector<T> x = splat(left[r * stride.left_row + k * stride.left_depth]);
+      DETOPS_UNROLL
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
+    }
+  }
+}
+
+// With `right` packed: [depth, kVectors * lanes] without gaps.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void multiply_packed(const T* left, int64_t left_row, const T* packed, int64_t depth,
+                                   Vector<T> (&acc)[kRows][kVectors]) {
+  constexpr int64_t kColumns = kVectors * kLanes<T>;
+  multiply<kRows, kVectors>(left, packed, {left_row, 1, kColumns}, depth, kColumns, acc);
+}
+
+// A tile of a product of matrices that are used once, and so are not packed.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void product_tile(const SmallProduct<T>& p, int64_t row, int64_t column) {
+  const T *left = p.left + row * p.left_row, *right = p.right + column;
+  const int64_t n = p.columns - column;
+  Vector<T> acc[kRows][kVectors] = {};
+  multiply<kRows, kVectors>(left, right, {p.left_row, p.left_depth, p.right_row}, p.depth, n, acc);
+  DETOPS_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    T* out = p.out + (row + r) * p.out_row + column;
+    DETOPS_UNROLL
+    for (int v = 0; v < kVectors; ++v)
+      store_first(out + v * kLanes<T>, acc[r][v], n - v * kLanes<T>);
+  }
+}
+
+template <int kRows, typename T>
+DETOPS_INLINE void product_rows(const SmallProduct<T>& p, int64_t row) {
+  int64_t column = 0;
+  for (; column + 3 * kLanes<T> <= p.columns; column += 3 * kLanes<T>) {
+    product_tile<kRows, 3>(p, row, column);
+  }
+  for (; column < p.columns; column += kLanes<T>) product_tile<kRows, 1>(p, row, column);
+}
+
+template <typename T>
+void small_product(const SmallProduct<T>& p) {
+  int64_t row = 0;
+  for (; row + kTileRows <= p.rows; row += kTileRows) product_rows<kTileRows>(p, row);
+  for (; row < p.rows; ++row) product_rows<1>(p, row);
+}
+
+// A tile of kRows columns of the result, for as many of its rows as there are lanes.
+template <int kRows, typename T>
+DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, int64_t column, Vector<T>* tile) {
+  const int64_t depth = p.depth + p.more_depth;
+  Vector<T> acc[kRows][1];
+  DETOPS_UNROLL
+  for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
+  multiply_packed<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
+  DETOPS_UNROLL
+  for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
+}
+
+// turned[k, lane] = rows[lane, k], zero for the lanes from `count` on.
+template <typename T>
+DETOPS_INLINE void turn(const T* rows, int64_t count, int64_t depth, T* turned) {
+  constexpr int64_t kWidth = kLanes<T>;
+  for (int64_t k = 0; k < depth; k += kWidth) {
+    Vector<T> square[kWidth] = {};
+    for (int64_t r = 0; r < count; ++r) square[r] = load_first(rows + r * depth + k, depth - k);
+    transpose<T>(square);
+    for (int64_t i = 0; i < kWidth && k + i < depth; ++i) {
+      store(turned + (k + i) * kWidth, square[i]);
+    }
+  }
+}
+
+// With the rows in the lanes, the right matrix is read as it lies, and only the few rows are
+// turned.
+template <typename T>
+void turned_product(const TurnedProduct<T>& p) {
+  constexpr int64_t kWidth = kLanes<T>;
+  for (int64_t row = 0; row < p.rows; row += kWidth) {
+    const int64_t n = p.rows - row < kWidth ? p.rows - row : kWidth;
+    turn(p.left + row * p.depth, n, p.depth, p.scratch);
+    turn(p.more + row * p.more_depth, n, p.more_depth, p.scratch + p.depth * kWidth);
+    for (int64_t column = 0; column < p.columns; column += kWidth) {
+      Vector<T> tile[kWidth] = {};
+      int64_t i = 0;
+      for (; i + kTileRows <= kWidth && column + i + kTileRows <= p.columns; i += kTileRows) {
+        turned_tile<kTileRows>(p, column + i, tile + i);
+      }
+      for (; i < kWidth && column + i < p.columns; ++i) turned_tile<1>(p, column + i, tile + i);
+      transpose<T>(tile);
+      for (int64_t r = 0; r < n; ++r) {
+        store_first(p.out + (row + r) * p.columns + column, tile[r], p.columns - column);
+      }
+    }
+  }
+}
+
+// The state's weights are used at every step, and so are packed once: blocks of as many columns as
+// a tile of accumulators has, depth by depth, so that a tile reads them from end to end.
 
 constexpr int kBackVectors = 2;
 

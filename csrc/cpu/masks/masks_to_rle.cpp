@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "masks_to_rle.h"
-
 #include <algorithm>
 #include <vector>
 
-#include "../../parallel.h"
+#include "../../ops.h"
 
 #define DETOPS_KERNELS "../masks/masks_to_rle.inl"
 #include "../simd/variants.h"

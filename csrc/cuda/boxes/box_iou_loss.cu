@@ -26,28 +26,20 @@ __global__ void box_iou_loss_backward_kernel(const T* grad, const math::Box<T>* 
   }
 }
 
-template <typename T>
-const math::Box<T>* boxes_of(const Tensor& t) {
-  return reinterpret_cast<const math::Box<T>*>(t.const_data_ptr<T>());
-}
-
-template <typename T>
-math::Box<T>* mutable_boxes_of(const Tensor& t) {
-  return reinterpret_cast<math::Box<T>*>(t.mutable_data_ptr<T>());
-}
-
 template <math::Overlap kind, typename T>
 void launch_forward(const Tensor& a, const Tensor& b, double eps, const Tensor& loss) {
-  launch("box_iou_loss", box_iou_loss_kernel<kind, T>, blocks_for(loss.numel()), boxes_of<T>(a),
-         boxes_of<T>(b), loss.numel(), static_cast<T>(eps), loss.mutable_data_ptr<T>());
+  launch("box_iou_loss", box_iou_loss_kernel<kind, T>, blocks_for(loss.numel()),
+         rows<math::Box, T>(a), rows<math::Box, T>(b), loss.numel(), static_cast<T>(eps),
+         loss.mutable_data_ptr<T>());
 }
 
 template <math::Overlap kind, typename T>
 void launch_backward(const Tensor& grad, const Tensor& a, const Tensor& b, double eps,
                      const Tensor& grad_a, const Tensor& grad_b) {
   launch("box_iou_loss", box_iou_loss_backward_kernel<kind, T>, blocks_for(grad.numel()),
-         grad.const_data_ptr<T>(), boxes_of<T>(a), boxes_of<T>(b), grad.numel(),
-         static_cast<T>(eps), mutable_boxes_of<T>(grad_a), mutable_boxes_of<T>(grad_b));
+         grad.const_data_ptr<T>(), rows<math::Box, T>(a), rows<math::Box, T>(b), grad.numel(),
+         static_cast<T>(eps), mutable_rows<math::Box, T>(grad_a),
+         mutable_rows<math::Box, T>(grad_b));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../deform/deform_geometry.h"
+#include "../../deform/geometry.h"
 #include "../../math/deform_conv2d.h"
 #include "../../ops.h"
 #include "../../products.h"

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/gates.h"
+#include "../../math/host_device.h"
 #include "../../ops.h"
 #include "../../products.h"
 #include "../common/launch.cuh"
+
+namespace detops::math {
+
+#include "../../math/gates.inl"
+
+}  // namespace detops::math
 
 // Per step one product by cuBLAS and one pass over the gates, launched one behind the other on the
 // current stream: the host waits for nothing, and a CUDA graph can hold the whole loop.
