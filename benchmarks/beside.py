@@ -16,7 +16,7 @@ ROUNDS, SECONDS = 7, 0.08
 
 
 def worker(ops: list[str], threads: int) -> None:
-    """Prints its rows; answers a row's number, never lower than the last, with processor seconds a call."""
+    """Prints its rows; answers a row's number, never lower than the last with CPU seconds."""
     import torch
 
     from detops.bench.run import all_cases
