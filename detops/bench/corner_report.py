@@ -30,6 +30,7 @@ from .run import Machine, machine_of
 
 BLOCK_SECONDS = 0.004  # of one version, before it is the other's turn
 LEAST_SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 0.4, 5, 60
+ROUNDS_AGAIN = 25  # of a row that came out below a floor
 LEAST_BYTES = 1 << 20  # below it, a peak is pages of the allocator rather than of the op
 FLOOR, NOISY_FLOOR, MOST_MEMORY = 1.0, 0.9, 2.0
 
@@ -71,7 +72,9 @@ class Row:
         return slow or (self.memory or 0) > MOST_MEMORY
 
 
-def time_pair(ours: Call, theirs: Call) -> tuple[float, float, tuple[float, float]]:
+def time_pair(
+    ours: Call, theirs: Call, rounds: int = LEAST_ROUNDS
+) -> tuple[float, float, tuple[float, float]]:
     """Medians of both, a block of calls of one and of the other in turn, and the quartiles."""
     counts = []
     for call in (ours, theirs):
@@ -81,7 +84,7 @@ def time_pair(ours: Call, theirs: Call) -> tuple[float, float, tuple[float, floa
         counts.append(max(1, int(BLOCK_SECONDS / max(1e-7, thread_time() - began))))
     times: tuple[list[float], list[float]] = ([], [])
     began = thread_time()
-    while len(times[0]) < LEAST_ROUNDS or thread_time() - began < LEAST_SECONDS:
+    while len(times[0]) < rounds or thread_time() - began < LEAST_SECONDS:
         for call, count, kept in zip((ours, theirs), counts, times, strict=True):
             start = thread_time()
             for _ in range(count):
@@ -129,23 +132,23 @@ def _status(field: str) -> int:
     return 1024 * int(found.group(1)) if found else 0
 
 
-def measure(corner: Corner) -> Row | None:
+def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:
     """None where torchvision alone takes too long."""
     ours, theirs = calls(corner)
     began = thread_time()
     theirs()
     if thread_time() - began > 1.5 * LIMIT_SECONDS:  # a first call is slower than others
         return None
-    times = time_pair(ours, theirs)
+    times = time_pair(ours, theirs, rounds)
     peaks = (peak_of(ours), peak_of(theirs))
     return Row(f"{corner.op} {corner.direction}", corner.name(), corner.layout, corner.dtype,
                *times, *peaks)  # fmt: skip
 
 
-def measure_tiny(case: Case) -> Row:
+def measure_tiny(case: Case, rounds: int = LEAST_ROUNDS) -> Row:
     """A call too small for its memory to count."""
     assert case.torchvision is not None
-    return Row(case.op, case.name, "", case.dtype, *time_pair(case.ours, case.torchvision))
+    return Row(case.op, case.name, "", case.dtype, *time_pair(case.ours, case.torchvision, rounds))
 
 
 def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
@@ -160,7 +163,7 @@ def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
         "one of them is above 1 MiB. `roi_align_rotated` is compared with `grid_sample` and a "
         "mean, since torchvision has no such op; where the dtype is bfloat16, which torchvision's "
         "RoI ops do not take, with a cast to float32, its op and a cast back. Rows with a * "
-        "came out below a floor and were measured a second time; this is the second.",
+        "came out below a floor and were measured a second time, over more rounds, which counts.",
         "",
         f"{len(rows)} rows, {len(below)} below the floor of {FLOOR} ({NOISY_FLOOR} where rounds "
         f"scatter across {FLOOR}) or above {MOST_MEMORY:.0f} times the memory. "
@@ -230,9 +233,9 @@ def run(only: list[str], output: Path | None, console: Console, messages: Consol
 
 
 def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row], list[str]]:
-    """A row below a floor is measured a second time, after all others, and that time counts."""
+    """A row below a floor is measured a second time, longer, after all others; that time counts."""
     rows, left_out = [], []
-    todo: list[tuple[str, Callable[[], Row | None]]] = [
+    todo: list[tuple[str, Callable[..., Row | None]]] = [
         (
             f"{corner.op} {corner.direction}, {corner.name()} {corner.layout} {corner.dtype}",
             partial(measure, corner),
@@ -253,7 +256,7 @@ def _measure_all(wanted: tuple[str, ...], messages: Console) -> tuple[list[Row],
             rows.append(row)
     for name, measured in below:
         messages.print(f"{name}, again")
-        if (row := measured()) is not None:
+        if (row := measured(rounds=ROUNDS_AGAIN)) is not None:
             rows.append(replace(row, again=True))
     for op in OPS:
         if not wanted or op.startswith(wanted):

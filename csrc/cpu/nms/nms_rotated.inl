@@ -28,15 +28,17 @@ void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t*
     const auto exceeds = [&](uint32_t, double iou) {
       return static_cast<double>(static_cast<T>(iou)) > s.threshold;
     };
+    const RotatedBounds& bounds = s.bounds[i];
     // Of boxes around one centre all bounds meet, but an intersection is at most the smaller area.
-    const auto too_unlike = [&](double a, double b) {
-      return a + b > 1e-290 && !(math::min(a, b) > s.factor * (a + b));
+    // That costs more than it saves before a candidate has met many.
+    int64_t met = 0;
+    const auto too_unlike = [&](float a, float b) {
+      return a + b > 1e-30f && !(math::min(a, b) > static_cast<float>(s.factor) * (a + b));
     };
     const auto hit = [&](int64_t k) {
-      if (too_unlike(s.boxes[index[k]].area, s.boxes[i].area)) return false;
+      if (++met > 4 * kPairs && too_unlike(kept.scaled[k], bounds.scaled)) return false;
       return add(pairs, index[k], s.boxes[i], s.boxes, exceeds);
     };
-    const RotatedBounds& bounds = s.bounds[i];
     if (scan_bounds<2>(kept, 0, count, bounds.box, bounds.scaled, hit) ||
         flush(pairs, s.boxes[i], s.boxes, exceeds)) {
       s.keep[i] = 0;
