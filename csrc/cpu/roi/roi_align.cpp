@@ -94,14 +94,14 @@ void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, c
   using A = accumulate_t<T>;
   const int64_t count = rois.size(0), images = inputs[0].size(0);
   int64_t widest = taps_of(pooling);
-  std::vector<Planes<const T>> maps;  // of the first image
+  std::vector<PoolTask<ProductTaps<A>, const T, T>> tasks;  // of each level, without a RoI
   for (const Tensor& input : inputs) {
-    maps.push_back(planes_of<const T>(input, 0, false));
-    widest = std::max(widest, input.size(3));
+    const auto map = planes_of<const T>(input, 0, false);
+    tasks.push_back(pool_task(ProductTaps<A>{}, map.data, map.stride(), map,
+                              whole(pooling, map.channels), planes_of<T>(output, 0, false), 0, 0,
+                              static_cast<A*>(nullptr)));
+    widest = std::max(widest, map.width);
   }
-  const Planes<T> first = planes_of<T>(output, 0, false);
-  const int64_t bins = first.height * first.width;
-  const Share share = whole(pooling, first.channels);
   const A* boxes = rois.const_data_ptr<A>();
   const auto pool = DETOPS_IN_USE(pool_planes<T>);
   parallel_for(0, count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
@@ -110,14 +110,15 @@ void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, c
     for (; k < end; ++k) {
       const A* roi = boxes + 5 * k;
       const int64_t image = image_of(pooling.op, roi, k, images), level = level_of(pooling, roi);
-      const Planes<const T>& map = maps[level];
-      const auto axes = Sampling<A>{pooling, boxes, level, map.height, map.width}.axes(k);
-      const ProductTaps<A> taps{rows.fill(axes.rows, pooling.pooled_height, map.height),
-                                cols.fill(axes.cols, pooling.pooled_width, map.width)};
-      Planes<T> pooled = first;
-      pooled.data += k * pooled.channels * bins;
-      pool(pool_task(taps, map.data + image * map.channels * map.stride(), map.stride(), map, share,
-                     pooled, 0, 0, scratch.data()));
+      const int64_t height = inputs[level].size(2);
+      auto task = tasks[level];
+      const auto [down, across] = Sampling<A>{pooling, boxes, level, height, task.width}.axes(k);
+      task.taps = {rows.fill(down, pooling.pooled_height, height),
+                   cols.fill(across, pooling.pooled_width, task.width)};
+      task.map += image * task.channels * task.channel_stride;
+      task.pooled += k * task.channels * task.pooled_channel_stride;
+      task.scratch = scratch.data();
+      pool(task);
     }
   });
 }

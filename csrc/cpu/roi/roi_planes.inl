@@ -187,14 +187,33 @@ DETOPS_INLINE void gather_one(const ProductTask<const T, T>& t) {
   }
 }
 
-// Whether a list, which is made once for several planes, costs less than whole rows of each.
+// Whether what is read of all planes is more than a near cache holds.
 template <typename T>
-DETOPS_INLINE bool lists_first(const ProductTask<const T, T>& t) {
+DETOPS_INLINE bool reads_far(const ProductTask<const T, T>& t) {
+  constexpr int64_t kNear = 1 << 20;
+  const int64_t row = t.taps.cols.extent * int64_t(sizeof(T));
+  return planes_of(t) > 1 && t.taps.rows.size() * row * planes_of(t) >= kNear;
+}
+
+// Asks for the rows of a plane: planes are so far apart that a processor sees no pattern.
+template <typename T>
+DETOPS_INLINE void fetch_rows(const ProductTask<const T, T>& t, const T* map) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int32_t r = 0; r < t.taps.rows.size(); ++r) {
+    const T* row = map + t.taps.rows.index[r] * t.row_stride() + t.taps.cols.first;
+    for (int64_t i = 0; i < t.taps.cols.extent; i += kLine) __builtin_prefetch(row + i);
+  }
+}
+
+// Whether a list, which is made once for several planes, costs less than whole rows of each, which
+// can be asked for ahead.
+template <typename T>
+DETOPS_INLINE bool lists_first(const ProductTask<const T, T>& t, bool far) {
   const auto &rows = t.taps.rows, &cols = t.taps.cols;
   if (t.position_stride > 1) return false;
   const int64_t vectors = cols.extent / kLanes<accumulate_t<T>> + 2;
   const int64_t by_rows = rows.size() * vectors + rows.pooled * cols.size();
-  return rows.size() * cols.size() < 2 * by_rows;
+  return 2 * rows.size() * cols.size() < (far ? 3 : 4) * by_rows;
 }
 
 // Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
@@ -226,13 +245,15 @@ template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
   const ProductTask<const T, T> t = task;  // see spread_positions
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
-  if (lists_first(t)) {
+  const bool far = reads_far(t);
+  if (lists_first(t, far)) {
     if (planes_of(t) < 4 && t.taps.rows.pooled * t.taps.cols.pooled == 1) return gather_one(t);
     if (planes_of(t) > 1 && forward_by_lists(task)) return;
   }
   const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
   for (int64_t plane = 0; plane < planes_of(t); ++plane) {
     const T* map = t.map + plane * t.channel_stride;
+    if (far && by_rows && plane + 1 < planes_of(t)) fetch_rows(t, map + t.channel_stride);
     T* out = t.pooled + plane * t.taps.rows.pooled * bins;
     for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph, out += bins) {
       if (!by_rows) {
