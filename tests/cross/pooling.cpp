@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../csrc/cpu/roi/ps_roi_align_kernels.h"
-#include "../../csrc/cpu/roi/ps_roi_rows_kernels.h"
-#include "../../csrc/cpu/roi/roi_pool_kernels.h"
+#include "../../csrc/cpu/roi/planes.h"
+#include "../../csrc/math/roi_pool.h"
+#include "../../csrc/ops.h"
 #include "check.h"
 
 namespace detops::cross {
@@ -13,136 +13,190 @@ namespace {
 
 using namespace detops::cpu;
 
-// One bin of one RoI on a [height, width, channels] map of few different values.
-template <typename T>
-void check_roi_pool(int64_t channels) {
-  using A = accumulate_t<T>;
-  constexpr int64_t kHeight = 6, kWidth = 7;
-  std::vector<T> map(kHeight * kWidth * channels), pooled(channels);
-  std::vector<int32_t> argmax(channels);
-  for (size_t i = 0; i < map.size(); ++i) math::from_float(A(i * 31 % 23), map[i]);
-  const math::PixelRange rows{1, 5}, cols{2, 6};
-  roi_pool_kernels<T>().forward({&rows, &cols, 1, 1, map.data(), 0, 0, kWidth * channels, channels,
-                                 kWidth, channels, pooled.data(), argmax.data(), channels});
-  bool same = true;
-  for (int64_t c = 0; c < channels; ++c) {
-    int64_t best = -1;
-    const auto value = [&](int64_t i) { return A(math::to_float(map[i * channels + c])); };
+constexpr int64_t kRoIs = 4, kHigh = 2, kWide = 4, kBins = kHigh * kWide, kHeight = 9;
+// The last two reach beyond a map, and lie there. Sides and bins are sums of powers of two, so that
+// samples are in the same places in every type.
+const std::vector<float> kBoxes = {0, 1.25f, 0.5f, 7.25f, 6.5f, 0, 2,  3,  2,  3,
+                                   0, -4,    2,    4,     30,   0, 90, 90, 98, 98};
+
+// As large as the map of each op: values are small integers, or their quarters.
+std::vector<double> integers(int64_t count, int64_t step, int64_t modulus) {
+  std::vector<double> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = double(i * step % modulus);
+  return values;
+}
+
+struct Form {
+  ScalarType type;
+  MemoryFormat format;
+  int64_t channels, width;
+
+  double tolerance() const { return type == kFloat || type == kDouble ? 1e-5 : 1e-2; }
+  Tensor tensor_of(const std::vector<double>& values, IntArrayRef sizes) const {
+    return tensor(values, sizes).to(type).contiguous(format);
+  }
+  Tensor empty_of(IntArrayRef sizes) const { return empty(sizes, {type, kCPU, -1}, format); }
+};
+
+std::vector<double> doubles(const Tensor& t) {
+  return values_of<double>(t.contiguous().to(kDouble));
+}
+
+Tensor boxes() { return tensor(kBoxes, {kRoIs, 5}); }
+
+// An op whose bins are products of rows and columns. `planes` of the map are each channel's.
+template <typename AxisOf, typename Forward, typename Backward>
+void check_products(const Form& form, int64_t planes, const AxisOf& axis_of, const Forward& forward,
+                    const Backward& backward, const char* op) {
+  const int64_t channels = form.channels, width = form.width;
+  const std::vector<double> map = integers(channels * planes * kHeight * width, 31, 23);
+  const std::vector<double> grad = integers(kRoIs * channels * kBins, 17, 13);
+  std::vector<double> pooled(grad.size()), to_map(map.size());
+  for (int64_t i = 0; i < kRoIs * channels * kBins; ++i) {
+    const int64_t k = i / kBins / channels, c = i / kBins % channels, bin = i % kBins;
+    const float* roi = kBoxes.data() + 5 * k;
+    const int64_t plane = planes == 1 ? c : c * planes + bin;
+    math::visit_taps(axis_of(roi[2], roi[4], kHigh), bin / kWide, kHeight,
+                     [&](int64_t y, double h) {
+                       math::visit_taps(axis_of(roi[1], roi[3], kWide), bin % kWide, width,
+                                        [&](int64_t x, double w) {
+                                          const int64_t at = (plane * kHeight + y) * width + x;
+                                          pooled[i] += h * w * map[at];
+                                          to_map[at] += h * w * grad[i];
+                                        });
+                     });
+  }
+  const int64_t map_sizes[] = {1, channels * planes, kHeight, width};
+  const int64_t pooled_sizes[] = {kRoIs, channels, kHigh, kWide};
+  Tensor output = form.empty_of({pooled_sizes, 4}), to_input = form.empty_of({map_sizes, 4});
+  forward(form.tensor_of(map, {map_sizes, 4}), output);
+  backward(form.tensor_of(grad, {pooled_sizes, 4}), to_input);
+  check(close(doubles(output), pooled, form.tolerance()), op);
+  check(close(doubles(to_input), to_map, form.tolerance()), op);
+}
+
+void check_roi_align(const Form& form) {
+  const auto axis_of = [](double low, double high, int64_t pooled) {
+    return math::roi_axis(low, high, 1.0, true, pooled, 2);
+  };
+  check_products(
+      form, 1, axis_of,
+      [&](const Tensor& map, Tensor& output) {
+        roi_align_forward(map, boxes(), 1, kHigh, kWide, 2, true, output);
+      },
+      [&](const Tensor& grad, Tensor& map) {
+        roi_align_backward(grad, boxes(), 1, kHigh, kWide, 1, form.channels, kHeight, form.width, 2,
+                           true, map);
+      },
+      "roi_align");
+  check_products(
+      form, kBins, axis_of,
+      [&](const Tensor& map, Tensor& output) {
+        ps_roi_align_forward(map, boxes(), 1, kHigh, kWide, 2, output);
+      },
+      [&](const Tensor& grad, Tensor& map) {
+        ps_roi_align_backward(grad, boxes(), 1, kHigh, kWide, 1, kBins * form.channels, kHeight,
+                              form.width, 2, map);
+      },
+      "ps_roi_align");
+}
+
+void check_ps_roi_pool(const Form& form) {
+  check_products(
+      form, kBins,
+      [](double low, double high, int64_t pooled) {
+        return math::pool_axis(low, high, 1.0, 0, pooled);
+      },
+      [&](const Tensor& map, Tensor& output) {
+        ps_roi_pool_forward(map, boxes(), 1, kHigh, kWide, output);
+      },
+      [&](const Tensor& grad, Tensor& map) {
+        ps_roi_pool_backward(grad, boxes(), 1, kHigh, kWide, 1, kBins * form.channels, kHeight,
+                             form.width, map);
+      },
+      "ps_roi_pool");
+}
+
+void check_roi_pool(const Form& form) {
+  const int64_t channels = form.channels, width = form.width, pixels = kHeight * width;
+  const std::vector<double> map = integers(channels * pixels, 31, 23);
+  const std::vector<double> grad = integers(kRoIs * channels * kBins, 17, 13);
+  std::vector<double> pooled(grad.size()), to_map(map.size());
+  std::vector<int32_t> argmax(grad.size(), -1);
+  for (int64_t i = 0; i < kRoIs * channels * kBins; ++i) {
+    const int64_t c = i / kBins % channels, bin = i % kBins;
+    const float* roi = kBoxes.data() + 5 * (i / kBins / channels);
+    const auto axis = [](double low, double high, int64_t bins) {
+      return math::pool_axis(low, high, 1.0, 1, bins);
+    };
+    const auto rows = math::bin_range(axis(roi[2], roi[4], kHigh), bin / kWide, kHeight);
+    const auto cols = math::bin_range(axis(roi[1], roi[3], kWide), bin % kWide, width);
     for (int64_t y = rows.begin; y < rows.end; ++y) {
       for (int64_t x = cols.begin; x < cols.end; ++x) {
-        const int64_t i = y * kWidth + x;
-        if (best < 0 || value(i) > value(best)) best = i;
+        const double value = map[c * pixels + y * width + x];
+        if (argmax[i] >= 0 && value <= pooled[i]) continue;
+        pooled[i] = value;
+        argmax[i] = static_cast<int32_t>(y * width + x);
       }
     }
-    same &= argmax[c] == best && math::to_float(pooled[c]) == value(best);
+    if (argmax[i] >= 0) to_map[c * pixels + argmax[i]] += grad[i];
   }
-  check(same, "roi_pool");
+  const int64_t map_sizes[] = {1, channels, kHeight, width};
+  const int64_t pooled_sizes[] = {kRoIs, channels, kHigh, kWide};
+  const Tensor input = form.tensor_of(map, {map_sizes, 4});
+  Tensor output = form.empty_of({pooled_sizes, 4}), to_input = form.empty_of({map_sizes, 4});
+  Tensor index = empty({pooled_sizes, 4}, {kInt, kCPU, -1}, form.format);
+  roi_pool_forward(input, boxes(), 1, kHigh, kWide, output, index);
+  roi_pool_backward(form.tensor_of(grad, {pooled_sizes, 4}), input, boxes(), index, 1, kHigh, kWide,
+                    1, channels, kHeight, width, to_input);
+  check(doubles(output) == pooled && values_of<int32_t>(index.contiguous()) == argmax, "roi_pool");
+  check(close(doubles(to_input), to_map, form.tolerance()), "roi_pool_backward");
 }
 
-// One bin of one RoI, forward and backward, with weights that add up exactly.
+// Positions to lanes and back.
 template <typename T>
-void check_ps_roi_align(int64_t planes, int64_t width) {
+void check_lanes(int64_t channels, int64_t count) {
   using A = accumulate_t<T>;
-  constexpr int64_t kHeight = 5;
-  const auto& kernel = ps_roi_align_kernels<T>();
-  const int64_t pixels = kHeight * width;
-  std::vector<T> map(planes * pixels), pooled(planes);
-  for (size_t i = 0; i < map.size(); ++i) math::from_float(A(i % 13), map[i]);
-  const int64_t one[] = {0, 1}, two[] = {0, 2};
-  const int32_t index[] = {1, 3}, first = 0;
-  const A row_weight[] = {A(0.5), A(0.25)};
-  std::vector<A> col_weight(kernel.columns, A(0)), sums(planes * pixels, A(0));
-  const int64_t columns = std::min<int64_t>(2, width);
-  for (int64_t x = 0; x < columns; ++x) col_weight[x] = A(x + 1);
-  const uint32_t order = 0;
-  const PSTaps<A> rows{two, index, row_weight}, cols{one, &first, col_weight.data()};
-  kernel.forward(
-      {rows, cols, &order, 1, map.data(), planes, pixels, width, pooled.data(), planes, 1});
-  kernel.backward(
-      {rows, cols, &order, 1, sums.data(), planes, pixels, width, pooled.data(), planes, 1});
-  bool same = true;
-  for (int64_t c = 0; c < planes; ++c) {
-    A expected = 0, spread = 0;
-    for (int r = 0; r < 2; ++r) {
-      for (int64_t x = 0; x < columns; ++x) {
-        const int64_t at = c * pixels + index[r] * width + x;
-        const A weight = row_weight[r] * col_weight[x];
-        expected += weight * math::to_float(map[at]);
-        same &= sums[at] == weight * math::to_float(pooled[c]);
+  std::vector<T> values(channels * count), back(values.size());
+  for (size_t i = 0; i < values.size(); ++i) math::from_float(A(i % 97), values[i]);
+  for (const bool channels_last : {false, true}) {
+    const Planes<T> map{values.data(), channels, 1, count, channels_last};
+    const Planes<T> copy{back.data(), channels, 1, count, channels_last};
+    std::vector<A> lanes(count * kRoIChannels, A(-1));
+    load_lanes(map.for_reading(), 0, channels, 0, 0, count, lanes.data());
+    store_lanes(lanes.data(), copy, 0, channels, 0, 0, count);
+    bool same = true;
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t i = 0; i < count; ++i) {
+        const A value = math::to_float(*map.at(c, 0, i));
+        same &= lanes[i * kRoIChannels + c] == value && math::to_float(*copy.at(c, 0, i)) == value;
       }
     }
-    for (int64_t i = 0; i < pixels; ++i) spread += sums[c * pixels + i] != 0;
-    same &= math::to_float(pooled[c]) == expected && spread == (expected != 0 ? 2 * columns : 0);
+    check(same, "lanes");
   }
-  check(same, "ps_roi_align");
-}
-
-// A row of a channels_last map that the second row of two RoIs' bins reads.
-template <typename T>
-void check_ps_roi_rows(int64_t channels) {
-  using A = accumulate_t<T>;
-  constexpr int64_t kHigh = 3, kWide = 7, kBins = kHigh * kWide, kWidth = 9;
-  const int64_t n = std::min(channels, kPSLanes);
-  std::vector<T> pooled(2 * kBins * channels), row(kWidth * kBins * channels, T{});
-  for (size_t i = 0; i < pooled.size(); ++i) math::from_float(A(i % 13), pooled[i]);
-  const PSReach<A> reaches[] = {{0, 1, A(0.5)}, {1, 1, A(0.25)}};
-  std::vector<int64_t> begin;
-  std::vector<int32_t> index;
-  std::vector<A> weight, sums(kWidth * kBins * kPSLanes), expected(row.size(), A(0));
-  const uint32_t order[] = {1, 0};
-  for (int roi = 0; roi < 2; ++roi) {
-    for (int64_t pw = 0; pw < kWide; ++pw) {
-      begin.push_back(index.size());
-      for (int64_t x = pw; x < pw + 2; ++x) {
-        index.push_back(x);
-        weight.push_back(A(x - pw + 1));
-        for (int64_t c = 0; c < n; ++c) {
-          const int64_t bin = kWide + pw;
-          const A g = math::to_float(pooled[(order[roi] * kBins + bin) * channels + c]);
-          expected[(x * channels + c) * kBins + bin] += reaches[roi].weight * weight.back() * g;
-        }
-      }
-    }
-  }
-  begin.push_back(index.size());
-  ps_roi_rows_kernels<T>().backward({reaches,
-                                     2,
-                                     {begin.data(), index.data(), weight.data()},
-                                     order,
-                                     kWide,
-                                     kBins,
-                                     pooled.data(),
-                                     channels,
-                                     n,
-                                     kWidth,
-                                     sums.data(),
-                                     row.data()});
-  bool same = true;
-  for (size_t i = 0; i < row.size(); ++i) same &= math::to_float(row[i]) == expected[i];
-  check(same, "ps_roi_rows");
 }
 
 }  // namespace
 
 void check_pooling() {
-  for (const int64_t channels : {1, 4, 19, 96}) {
-    check_roi_pool<float>(channels);
-    check_roi_pool<double>(channels);
-    check_roi_pool<Half>(channels);
-    check_roi_pool<BFloat16>(channels);
+  for (const int64_t channels : {1, 3, 17, 32}) {
+    for (const int64_t count : {1, 5, 16, 49}) {
+      check_lanes<float>(channels, count);
+      check_lanes<double>(channels, count);
+      check_lanes<Half>(channels, count);
+      check_lanes<BFloat16>(channels, count);
+    }
   }
-  for (const int64_t channels : {1, 4, 10, 16, 21}) {
-    check_ps_roi_rows<float>(channels);
-    check_ps_roi_rows<double>(channels);
-    check_ps_roi_rows<Half>(channels);
-    check_ps_roi_rows<BFloat16>(channels);
-  }
-  for (const int64_t planes : {1, 2, 3, 4}) {
-    for (const int64_t width : {1, 3, 20}) {
-      check_ps_roi_align<float>(planes, width);
-      check_ps_roi_align<double>(planes, width);
-      check_ps_roi_align<Half>(planes, width);
-      check_ps_roi_align<BFloat16>(planes, width);
+  for (const ScalarType type : {kFloat, kDouble, kHalf, kBFloat16}) {
+    for (const MemoryFormat format : {MemoryFormat::Contiguous, MemoryFormat::ChannelsLast}) {
+      for (const int64_t channels : {1, 4, 19, 96}) {
+        for (const int64_t width : {3, 20}) {
+          const Form form{type, format, channels, width};
+          check_roi_align(form);
+          check_ps_roi_pool(form);
+          check_roi_pool(form);
+        }
+      }
     }
   }
 }

@@ -42,6 +42,8 @@ void with_type(int32_t dtype, const Run& run) {
       return run(bool());
     case ScalarType::Byte:
       return run(uint8_t());
+    case ScalarType::Int:
+      return run(int32_t());
     case ScalarType::Long:
       return run(int64_t());
     default:

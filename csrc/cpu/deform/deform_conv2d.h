@@ -5,7 +5,8 @@
 #include "../../math/deform_conv2d.h"
 #include "../../ops.h"
 #include "../../products.h"
-#include "../roi/roi_window.h"
+#include "../common/buffer.h"
+#include "../roi/planes.h"
 
 // What the two passes of a deformable convolution share. The samples of a tile of output positions
 // are brought into columns, [position, kernel point, channel], which a matrix product then takes

@@ -3,7 +3,10 @@
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "sparse_pool.h"
+#include "bin_taps.h"
+
+#define DETOPS_KERNELS "../roi/bin_pool.inl"
+#include "linear_pool.h"
 
 namespace detops::cpu {
 namespace {
@@ -38,30 +41,35 @@ struct DeformSampling {
   }
 
   auto bins_of(int64_t k) const {
-    return [this, k, rows = AxisTaps<A>(), cols = AxisTaps<A>()](int64_t ph, int64_t pw,
-                                                                 BinRuleTable<A>& table) mutable {
+    return [this, k, rows = AxisTable<A>(), cols = AxisTable<A>()](int64_t ph, int64_t pw,
+                                                                   BinTable<A>& table) mutable {
       const A samples = count[count_at(k, ph, pw)];
       if (!(samples > 0)) return;
       const math::DeformedBin<A> b = bin(k, ph, pw);
-      rows.clear();
-      cols.clear();
-      for (int64_t i = 0; i < b.samples; ++i) {
-        math::Taps<A> taps;
-        if (b.row_taps(i, height, taps)) {
-          if (wanted == Wanted::kByY) math::differentiate(taps);
-          rows.add(taps);
-        }
-        if (b.col_taps(i, width, taps)) {
-          if (wanted == Wanted::kByX) math::differentiate(taps);
-          cols.add(taps);
-        }
-      }
+      const auto axis = [&](AxisTable<A>& taps, int64_t size, bool derivative,
+                            const auto& taps_of) {
+        taps.clear();
+        taps.add(1, size, [&](int64_t, auto&& add) {
+          for (int64_t i = 0; i < b.samples; ++i) {
+            math::Taps<A> t;
+            if (!taps_of(i, t)) continue;
+            if (derivative) math::differentiate(t);
+            if (t.weight_low != 0) add(t.low, t.weight_low);
+            if (t.weight_high != 0) add(t.high, t.weight_high);
+          }
+        });
+        return taps[0];
+      };
+      const AxisTaps<A> down = axis(rows, height, wanted == Wanted::kByY,
+                                    [&](int64_t i, auto& t) { return b.row_taps(i, height, t); });
+      const AxisTaps<A> across = axis(cols, width, wanted == Wanted::kByX,
+                                      [&](int64_t i, auto& t) { return b.col_taps(i, width, t); });
       A factor = 1 / samples;
       if (wanted != Wanted::kValue) {
         const A size = wanted == Wanted::kByX ? b.cols.size : b.rows.size;
         factor *= static_cast<A>(pooling.trans_std) * size;
       }
-      table.add_product(rows, cols, factor);
+      table.add_product(down, across, factor);
     };
   }
 };
@@ -150,15 +158,16 @@ template <typename T>
 void forward(const DeformSampling<accumulate_t<T>>& sampling, const Plan& plan, const Tensor& maps,
              int64_t group_size, Tensor& output) {
   const bool channels_last = is_channels_last(output);
+  Batch<BinTable<accumulate_t<T>>> batch;
   for_each_share(sampling, output.size(1), group_size,
                  [&](const auto& of_class, const Share& share, int64_t group) {
                    if (share.bins() == 0) return;
-                   sparse_forward<T>(
-                       of_class, plan, share,
-                       [&](int64_t image) {
-                         return group_of<const T>(maps, image, group_size * group_size, group);
-                       },
-                       [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
+                   for (const Run& run : plan.runs) {
+                     pool_run<T>(batch, of_class, plan.order.data(), run, share,
+                                 group_of<const T>(maps, run.image, group_size * group_size, group),
+                                 output.nbytes(),
+                                 [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
+                   }
                  });
 }
 
@@ -258,14 +267,16 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
     using A = accumulate_t<T>;
     const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
     const Plan plan = plan_of(op, sampling, rois, maps.size(0));
-    for_each_share(
-        sampling, pooled.size(1), group_size,
-        [&](const auto& of_class, const Share& share, int64_t group) {
-          sparse_backward<T>(
-              of_class, plan, share,
-              [&](int64_t image) { return group_of<T>(grad_maps, image, groups, group); },
-              [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
-        });
+    Batch<BinTable<A>> batch;
+    for_each_share(sampling, pooled.size(1), group_size,
+                   [&](const auto& of_class, const Share& share, int64_t group) {
+                     for (const Run& run : plan.runs) {
+                       spread_run(
+                           batch, of_class, plan.order.data(), run, share,
+                           group_of<T>(grad_maps, run.image, groups, group), grad_maps.nbytes(),
+                           [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
+                     }
+                   });
     if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
   });
   if (!grad_maps.is_same(to_input)) to_input.copy_(grad_maps);

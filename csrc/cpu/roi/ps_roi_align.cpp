@@ -2,8 +2,11 @@
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "ps_roi_rules.h"
+#include "ps_taps.h"
 #include "roi_plan.h"
+
+#define DETOPS_KERNELS "../roi/ps_roi_align.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -50,8 +53,8 @@ class PlaneCopies {
       const int64_t n = std::min(kRoIChannels, map.channels - c);
       for_each_part([&](int64_t first, int64_t count, A* lanes) {
         load_lanes(map, c, n, 0, first, count, lanes);
-        roi_align_kernels<A>().lanes_to_planes(lanes, groups_ * pixels_, task.bins, count,
-                                               plane(0, g) + first);
+        const Planes<A> copy{plane(0, g), task.bins, 1, pixels_, false, groups_};
+        store_lanes(lanes, copy, 0, task.bins, 0, first, count);
       });
     }
   }
@@ -89,8 +92,8 @@ Plan plan_of(const PSPooling& pooling, const A* rois, int64_t count, const Tenso
 // Whether RoIs read a channels_last map as it is, for so few positions that it costs less than
 // copies of the planes. In cycles, rounded from measurements.
 template <typename A>
-bool reads_positions(const PSPlaneRules<A>& rules, int64_t groups, int64_t bins, int64_t pixels) {
-  const double positions = rules.positions(), n = double(groups);
+bool reads_positions(const PSPlaneTaps<A>& taps, int64_t groups, int64_t bins, int64_t pixels) {
+  const double positions = taps.positions(), n = double(groups);
   const double direct = positions * (bins == 1 ? 4 + n / 2 : 8 * n);
   const double copy = 16 * double(pixels) * n * double(blocks_of(bins));
   return direct < copy + positions * n / 4;
@@ -98,21 +101,20 @@ bool reads_positions(const PSPlaneRules<A>& rules, int64_t groups, int64_t bins,
 
 // RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
 template <typename T>
-void forward_positions(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& pooling,
+void forward_positions(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling,
                        const uint32_t* order, int64_t count, const Planes<const T>& map,
                        int64_t groups, T* out) {
   constexpr int64_t kBlock = 4;
-  const auto& kernel = ps_roi_align_kernels<T>();
   const int64_t bins = pooling.bins(), blocks = (count + kBlock - 1) / kBlock;
   const int64_t grain = tasks_per_thread(blocks, groups * bins * count);
   parallel_for(0, blocks, grain, [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
       const int64_t first = block * kBlock, n = std::min(kBlock, count - first);
       for (int64_t bin = 0; bin < bins; ++bin) {
-        kernel.forward_positions({rules.rows(bin / pooling.pooled_width).from(first),
-                                  rules.cols(bin % pooling.pooled_width).from(first), order + first,
-                                  n, map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups,
-                                  groups * bins, 1, 0, map.channels});
+        DETOPS_NARROW_IN_USE(ps_roi_align_forward_positions<T>)(
+            {taps.rows(bin / pooling.pooled_width).from(first),
+             taps.cols(bin % pooling.pooled_width).from(first), order + first, n, map.at(bin, 0, 0),
+             groups, bins, map.width, out + bin * groups, groups * bins, 1, 0, map.channels});
       }
     }
   });
@@ -121,7 +123,6 @@ void forward_positions(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooli
 template <typename T>
 void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
   using A = accumulate_t<T>;
-  const auto& kernel = ps_roi_align_kernels<T>();
   const bool channels_last = is_channels_last(input);
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = plan_of(pooling, roi, rois.size(0), input);
@@ -134,9 +135,10 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
     const auto map = planes_of<const T>(input, run.image, channels_last);
     const int64_t pixels = map.height * map.width;
     const uint32_t* order = plan.order.data() + run.begin;
-    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width, kernel.columns);
-    if (channels_last && reads_positions(rules, groups, bins, pixels)) {
-      forward_positions(rules, pooling, order, count, map, groups, out);
+    const PSPlaneTaps<A> taps(pooling, roi, order, count, map.height, map.width,
+                              DETOPS_NARROW_IN_USE(kLanes<A>));
+    if (channels_last && reads_positions(taps, groups, bins, pixels)) {
+      forward_positions(taps, pooling, order, count, map, groups, out);
       continue;
     }
     const int64_t work = groups * bins * (count + (channels_last ? pixels : 0));
@@ -151,16 +153,16 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
             }
             for (int64_t b = 0; b < task.bins; ++b) {
               const int64_t bin = task.bin + b;
-              const auto rows = rules.rows(bin / pooling.pooled_width);
-              const auto cols = rules.cols(bin % pooling.pooled_width);
+              const auto rows = taps.rows(bin / pooling.pooled_width);
+              const auto cols = taps.cols(bin % pooling.pooled_width);
               if (channels_last) {
-                kernel.forward_copy({rows, cols, order, count, copies.plane(b, 0), task.groups,
-                                     pixels, map.width, out + bin * groups + task.group,
-                                     groups * bins, 1});
+                DETOPS_NARROW_IN_USE(ps_roi_align_forward<A, T>)(
+                    {rows, cols, order, count, copies.plane(b, 0), task.groups, pixels, map.width,
+                     out + bin * groups + task.group, groups * bins, 1});
               } else {
-                kernel.forward({rows, cols, order, count, map.at(task.group * bins + bin, 0, 0),
-                                task.groups, bins * pixels, map.width,
-                                out + task.group * bins + bin, groups * bins, bins});
+                DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
+                    {rows, cols, order, count, map.at(task.group * bins + bin, 0, 0), task.groups,
+                     bins * pixels, map.width, out + task.group * bins + bin, groups * bins, bins});
               }
             }
           }
@@ -171,7 +173,7 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
 // Planes that one bin adds to: rows that no RoI reaches become zero, and where numbers are too
 // short to be summed in place, as many planes at a time as stay near are summed elsewhere.
 template <typename T>
-void add_bin(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& pooling, int64_t bin,
+void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling, int64_t bin,
              PixelRange reach, const uint32_t* order, int64_t count, const Planes<T>& maps,
              const Task& task, const T* pooled, GradientBand<T>& band) {
   using A = accumulate_t<T>;
@@ -186,10 +188,10 @@ void add_bin(const PSPlaneRules<accumulate_t<T>>& rules, const PSPooling& poolin
     clear_positions(map, group, n, reach.end * width, pixels);
     if (reach.begin == reach.end) continue;
     A* sums = band.open(map, group, n, reach.begin, reach.end, true);
-    ps_roi_align_kernels<T>().backward({rules.rows(bin / pooling.pooled_width),
-                                        rules.cols(bin % pooling.pooled_width), order, count, sums,
-                                        n, band.plane_stride(), width, pooled + group * bins + bin,
-                                        maps.channels, bins, reach.begin});
+    DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
+        {taps.rows(bin / pooling.pooled_width), taps.cols(bin % pooling.pooled_width), order, count,
+         sums, n, band.plane_stride(), width, pooled + group * bins + bin, maps.channels, bins,
+         reach.begin});
     band.close();
   }
 }
@@ -209,11 +211,11 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
     const int64_t count = run.end - run.begin;
     const auto map = planes_of<T>(maps, run.image, false);
     const uint32_t* order = plan.order.data() + run.begin;
-    const PSPlaneRules<A> rules(pooling, roi, order, count, map.height, map.width,
-                                ps_roi_align_kernels<T>().columns);
+    const PSPlaneTaps<A> taps(pooling, roi, order, count, map.height, map.width,
+                              DETOPS_NARROW_IN_USE(kLanes<A>));
     std::vector<PixelRange> reaches;
     for (int64_t ph = 0; ph < pooling.pooled_height; ++ph) {
-      reaches.push_back(rules.reach(ph, map.height));
+      reaches.push_back(taps.reach(ph, map.height));
     }
     const int64_t work = groups * bins * (count + map.height * map.width);
     const int64_t grain = tasks_per_thread(tasks.size(), work);
@@ -222,7 +224,7 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
       for (; i < end; ++i) {
         const Task task = tasks[i];
         for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
-          add_bin(rules, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
+          add_bin(taps, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
                   pooled, band);
         }
       }
@@ -256,7 +258,6 @@ void add_to_row(const PSReach<accumulate_t<T>>* reaches, int64_t count,
 template <typename T>
 void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
   using A = accumulate_t<T>;
-  const auto& kernel = ps_roi_rows_kernels<T>();
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = plan_of(pooling, roi, rois.size(0), maps);
   const int64_t groups = grad.size(1), bins = pooling.bins();
@@ -266,24 +267,24 @@ void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& r
     const int64_t count = run.end - run.begin;
     const auto map = planes_of<T>(maps, run.image, true);
     const uint32_t* order = plan.order.data() + run.begin;
-    const PSRowRules<A> rules(pooling, roi, order, count, map.height, map.width);
+    const PSRowTaps<A> taps(pooling, roi, order, count, map.height, map.width);
     const int64_t work = groups * bins * (count + map.height * map.width);
     // A number alone costs about three cycles, a position in lanes eight.
     const int64_t lanes_cost = 8 * map.width * bins * blocks;
     const int64_t reach_cost =
-        count == 0 ? 0 : 3 * groups * rules.cols().begin[count * pooling.pooled_width] / count;
+        count == 0 ? 0 : 3 * groups * taps.cols().begin[count * pooling.pooled_width] / count;
     parallel_for(0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
       Buffer<A> sums;
       GradientBand<T> band;
       for (; y < end; ++y) {
-        if (rules.count(y) == 0) {
+        if (taps.count(y) == 0) {
           clear_positions(map, 0, map.channels, y * map.width, (y + 1) * map.width);
           continue;
         }
-        if (rules.count(y) * reach_cost < lanes_cost) {
+        if (taps.count(y) * reach_cost < lanes_cost) {
           A* row = band.open(map, 0, map.channels, y, y + 1, true);
-          add_to_row(rules.begin(y), rules.count(y), rules.cols(), order, pooling.pooled_width,
-                     bins, groups, pooled, row);
+          add_to_row(taps.begin(y), taps.count(y), taps.cols(), order, pooling.pooled_width, bins,
+                     groups, pooled, row);
           band.close();
           continue;
         }
@@ -291,9 +292,9 @@ void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& r
         for (int64_t block = 0; block < blocks; ++block) {
           const int64_t group = groups * block / blocks;
           const int64_t n = groups * (block + 1) / blocks - group;
-          kernel.backward({rules.begin(y), rules.count(y), rules.cols(), order,
-                           pooling.pooled_width, bins, pooled + group, groups, n, map.width,
-                           sums.data(), map.at(group * bins, y, 0)});
+          DETOPS_IN_USE(ps_roi_rows_backward<T>)(
+              {taps.begin(y), taps.count(y), taps.cols(), order, pooling.pooled_width, bins,
+               pooled + group, groups, n, map.width, sums.data(), map.at(group * bins, y, 0)});
         }
       }
     });

@@ -2,7 +2,10 @@
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "roi_align_paths.h"
+#include "product_taps.h"
+
+#define DETOPS_KERNELS "../roi/roi_align.inl"
+#include "linear_pool.h"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cpu {
@@ -34,23 +37,36 @@ Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t image
       [&](const A* roi) { return level_of(pooling, roi); }, [](const A* roi) { return roi[2]; });
 }
 
+// RoIs on one level.
 template <typename A>
-void axes_of(const Pooling& pooling, const A* roi, int64_t level, math::RoIAxis<A>& rows,
-             math::RoIAxis<A>& cols) {
-  const A scale = static_cast<A>(pooling.scales[level]);
-  rows = math::roi_axis(roi[2], roi[4], scale, pooling.aligned, pooling.pooled_height,
-                        pooling.sampling_ratio);
-  cols = math::roi_axis(roi[1], roi[3], scale, pooling.aligned, pooling.pooled_width,
-                        pooling.sampling_ratio);
-}
+struct Sampling {
+  const Pooling& pooling;
+  const A* rois;  // [K, 5]
+  int64_t level, height, width;
 
-template <typename A>
-void prepare(RoIBatch<A>& batch, const Pooling& pooling, const A* rois, const uint32_t* order,
-             const Run& run, int64_t begin, int64_t taps, int64_t height, int64_t width) {
-  batch.build(begin, run.end - begin, taps, height, width, pooling.pooled_height,
-              pooling.pooled_width, [&](int64_t i, math::RoIAxis<A>& rows, math::RoIAxis<A>& cols) {
-                axes_of(pooling, rois + 5 * int64_t(order[begin + i]), run.level, rows, cols);
-              });
+  struct Axes {
+    math::RoIAxis<A> rows, cols;
+  };
+  Axes axes(int64_t k) const {
+    const A *roi = rois + 5 * k, scale = static_cast<A>(pooling.scales[level]);
+    const auto axis = [&](A low, A high, int64_t pooled) {
+      return math::roi_axis(low, high, scale, pooling.aligned, pooled, pooling.sampling_ratio);
+    };
+    return {axis(roi[2], roi[4], pooling.pooled_height),
+            axis(roi[1], roi[3], pooling.pooled_width)};
+  }
+
+  double taps(int64_t k) const {
+    const auto most = [](const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
+      return double(std::min(pooled * math::most_pixels(axis), size + 2 * pooled));
+    };
+    const auto [rows, cols] = axes(k);
+    return most(rows, pooling.pooled_height, height) + most(cols, pooling.pooled_width, width);
+  }
+};
+
+Share whole(const Pooling& pooling, int64_t channels) {
+  return {0, channels, 0, 0, pooling.pooled_height, pooling.pooled_width};
 }
 
 // Most pixels of the map that all bins of a RoI read, where that is fixed.
@@ -67,7 +83,7 @@ bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t r
   const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
   if (is_channels_last(inputs[0]) && channels > 1) return false;
   const int64_t taps = taps_of(pooling);
-  return taps <= SmallRule<float>::kMost &&
+  return taps <= FewTaps<float>::kMost &&
          (taps * rois <= 4 * pixels || (taps <= 16 && channels <= 16));
 }
 
@@ -76,31 +92,33 @@ template <typename T>
 void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
                     Tensor& output) {
   using A = accumulate_t<T>;
-  const auto& kernel = roi_align_kernels<T>();
   const int64_t count = rois.size(0), images = inputs[0].size(0);
-  const int64_t outputs = output.numel(), each = outputs / count;
   int64_t widest = taps_of(pooling);
-  std::vector<Planes<const T>> maps;  // of the first image
+  std::vector<PoolTask<ProductTaps<A>, const T, T>> tasks;  // of each level, without a RoI
   for (const Tensor& input : inputs) {
-    maps.push_back(planes_of<const T>(input, 0, false));
-    widest = std::max(widest, maps.back().width);
+    const auto map = planes_of<const T>(input, 0, false);
+    tasks.push_back(pool_task(ProductTaps<A>{}, map.data, map.stride(), map,
+                              whole(pooling, map.channels), planes_of<T>(output, 0, false), 0, 0,
+                              static_cast<A*>(nullptr)));
+    widest = std::max(widest, map.width);
   }
   const A* boxes = rois.const_data_ptr<A>();
-  T* pooled = static_cast<T*>(output.mutable_data_ptr());
-  parallel_for(0, count, tasks_per_thread(count, outputs), [&](int64_t k, int64_t end) {
-    SmallRule<A> rows, cols;
+  const auto pool = DETOPS_IN_USE(pool_planes<T>);
+  parallel_for(0, count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
+    FewTaps<A> rows, cols;
     Buffer<A> scratch(widest);
     for (; k < end; ++k) {
       const A* roi = boxes + 5 * k;
       const int64_t image = image_of(pooling.op, roi, k, images), level = level_of(pooling, roi);
-      const Planes<const T>& map = maps[level];
-      const int64_t pixels = map.height * map.width;
-      math::RoIAxis<A> down, across;
-      axes_of(pooling, roi, level, down, across);
-      kernel.forward_planes({rows.fill(down, pooling.pooled_height, map.height),
-                             cols.fill(across, pooling.pooled_width, map.width),
-                             map.data + image * map.channels * pixels, map.width, pixels,
-                             map.channels, 1, pooled + k * each, 0, 0, scratch.data()});
+      const int64_t height = inputs[level].size(2);
+      auto task = tasks[level];
+      const auto [down, across] = Sampling<A>{pooling, boxes, level, height, task.width}.axes(k);
+      task.taps = {rows.fill(down, pooling.pooled_height, height),
+                   cols.fill(across, pooling.pooled_width, task.width)};
+      task.map += image * task.channels * task.channel_stride;
+      task.pooled += k * task.channels * task.pooled_channel_stride;
+      task.scratch = scratch.data();
+      pool(task);
     }
   });
 }
@@ -115,28 +133,12 @@ void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Te
   const bool channels_last = is_channels_last(inputs[0]);
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = plan_of(pooling, roi, rois.size(0), inputs[0].size(0));
-  RoIBatch<A> batch;
+  Batch<ProductTable<A>> batch;
   for (const Run& run : plan.runs) {
     const auto map = planes_of<const T>(inputs[run.level], run.image, channels_last);
-    // Lanes of a channels_last map are less than the copy in NCHW that one would make otherwise.
-    const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
-    const int64_t most = scratch_for(std::max<int64_t>(output.nbytes(), channels_last ? copy : 0));
-    const PooledRoIs<T> pooled{static_cast<T*>(output.mutable_data_ptr()), plan.order.data(),
-                               pooling.pooled_height, pooling.pooled_width};
-    for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
-      prepare(batch, pooling, roi, plan.order.data(), run, begin, RoIRules<A>::kMostTaps,
-              map.height, map.width);
-      switch (path_of(batch, map, pooled.height, pooled.width, false, most)) {
-        case RoIPath::kPositions:
-          forward_positions(batch, map, pooled);
-          break;
-        case RoIPath::kPlanes:
-          forward_planes(batch, map, pooled);
-          break;
-        case RoIPath::kLanes:
-          forward_lanes(batch, map, pooled);
-      }
-    }
+    const Sampling<A> sampling{pooling, roi, run.level, map.height, map.width};
+    pool_run<T>(batch, sampling, plan.order.data(), run, whole(pooling, map.channels), map,
+                output.nbytes(), [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
   }
 }
 
@@ -147,29 +149,13 @@ void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
   const bool channels_last = is_channels_last(maps[0]);
   const A* roi = rois.const_data_ptr<A>();
   const Plan plan = plan_of(pooling, roi, rois.size(0), maps[0].size(0));
-  const PooledRoIs<const T> pooled{static_cast<const T*>(grad.const_data_ptr()), plan.order.data(),
-                                   pooling.pooled_height, pooling.pooled_width};
-  RoIBatch<A> batch;
+  Batch<ProductTable<A>> batch;
   for (const Run& run : plan.runs) {
     const auto map = planes_of<T>(maps[run.level], run.image, channels_last);
-    // One path for all batches of a map: what they leave behind differs.
-    const int64_t most = scratch_for(int64_t(maps[run.level].nbytes()));
-    // Rules, of 8 bytes a tap and with copies, are to take little beside the map.
-    const int64_t taps = std::clamp(int64_t(maps[run.level].nbytes()) / 32, RoIRules<A>::kLeastTaps,
-                                    RoIRules<A>::kMostTaps);
-    RoIPath path = RoIPath::kPlanes;
-    int64_t begin = run.begin, written = 0;
-    do {
-      prepare(batch, pooling, roi, plan.order.data(), run, begin, taps, map.height, map.width);
-      const bool first = begin == run.begin;
-      begin += batch.size;
-      if (first) path = path_of(batch, map, pooled.height, pooled.width, true, most);
-      if (path == RoIPath::kLanes) {
-        written = backward_lanes(batch, map, pooled, written, begin == run.end);
-      } else {
-        backward_in_place(batch, map, pooled, path, first);
-      }
-    } while (begin < run.end);
+    const Sampling<A> sampling{pooling, roi, run.level, map.height, map.width};
+    spread_run(batch, sampling, plan.order.data(), run, whole(pooling, map.channels), map,
+               maps[run.level].nbytes(),
+               [&](int64_t k) { return planes_of<const T>(grad, k, channels_last); });
   }
 }
 

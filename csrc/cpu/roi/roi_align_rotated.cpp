@@ -3,8 +3,30 @@
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "rotated_samples_kernels.h"
-#include "sparse_pool.h"
+#include "bin_taps.h"
+
+namespace detops::cpu {
+
+// Samples of one bin that the kernels can hold: 16 x 16.
+constexpr int64_t kMostSamples = 256;
+
+// One rotated RoI on some channels of a map as they are. Backward, on the positions
+// [first_position, first_position + positions) of the map, which begins with them: whole rows.
+template <typename M, typename P>
+struct RotatedPlanes {
+  math::RotatedRoI<accumulate_t<std::remove_const_t<M>>> roi;
+  int64_t height, width;
+  M* map;
+  int64_t channels, channel_stride, position_stride;
+  P* pooled;  // a row of bins behind the other
+  int64_t pooled_height, pooled_width, pooled_channel_stride, bin_stride;
+  int64_t first_position, positions;
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../roi/roi_align_rotated.inl"
+#include "linear_pool.h"
 
 namespace detops::cpu {
 namespace {
@@ -28,7 +50,7 @@ struct RotatedSampling {
 
   auto bins_of(int64_t k) const {
     return [r = roi(k), reach = math::reach_of_map(height, width), height = height, width = width](
-               int64_t ph, int64_t pw, BinRuleTable<A>& table) {
+               int64_t ph, int64_t pw, BinTable<A>& table) {
       math::visit_samples(r, ph, pw, reach, [&](A y, A x) {
         math::Taps<A> rows, cols;
         if (math::bilinear_taps(y, height, rows) && math::bilinear_taps(x, width, cols)) {
@@ -100,7 +122,6 @@ RotatedPlanes<M, P> rotated_planes(const RotatedSampling<A>& sampling, int64_t k
 template <typename T, typename A>
 void forward_samples(const RotatedSampling<A>& sampling, const Plan& plan, const Tensor& maps,
                      const Tensor& output, bool channels_last) {
-  const auto& kernel = rotated_sample_kernels<T>();
   for (const Run& run : plan.runs) {
     const Planes<const T> map = planes_of<const T>(maps, run.image, channels_last);
     const int64_t rois = run.end - run.begin;
@@ -109,18 +130,17 @@ void forward_samples(const RotatedSampling<A>& sampling, const Plan& plan, const
       for (; i < end; ++i) {
         const int64_t k = plan.order[i];
         const Planes<T> pooled = planes_of<T>(output, k, channels_last);
-        kernel.forward(rotated_planes<const T, T>(sampling, k, map.data, map.channels, map.stride(),
-                                                  pooled, 0));
+        DETOPS_IN_USE(rotated_samples_forward<T>)(rotated_planes<const T, T>(
+            sampling, k, map.data, map.channels, map.stride(), pooled, 0));
       }
     });
   }
 }
 
-// Threads own bands of rows of some channels, as in sparse_backward_in_place.
+// Threads own bands of rows of some channels, as in spread_in_place.
 template <typename T, typename A>
 void backward_samples(const RotatedSampling<A>& sampling, const Plan& plan, const Tensor& maps,
                       const Tensor& grads, bool channels_last) {
-  const auto& kernel = rotated_sample_kernels<T>();
   for (const Run& run : plan.runs) {
     const Planes<T> map = planes_of<T>(maps, run.image, channels_last);
     const int64_t together = interleaved(map);
@@ -145,7 +165,7 @@ void backward_samples(const RotatedSampling<A>& sampling, const Plan& plan, cons
                                                    band.plane_stride(), pooled, t.plane);
           planes.first_position = t.begin * map.width;
           planes.positions = (t.end - t.begin) * map.width;
-          kernel.backward(planes);
+          DETOPS_IN_USE(rotated_samples_backward<T>)(planes);
         }
         band.close();
       }
@@ -172,10 +192,12 @@ void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double s
     if (from_samples<T>(sampling, maps.size(1))) {
       return forward_samples<T>(sampling, plan, maps, output, channels_last);
     }
-    sparse_forward<T>(
-        sampling, plan, whole(output),
-        [&](int64_t image) { return planes_of<const T>(maps, image, channels_last); },
-        [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
+    Batch<BinTable<accumulate_t<T>>> batch;
+    for (const Run& run : plan.runs) {
+      pool_run<T>(batch, sampling, plan.order.data(), run, whole(output),
+                  planes_of<const T>(maps, run.image, channels_last), output.nbytes(),
+                  [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
+    }
   });
 }
 
@@ -197,10 +219,12 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double s
     if (from_samples<T>(sampling, channels)) {
       return backward_samples<T>(sampling, plan, maps, pooled, channels_last);
     }
-    sparse_backward<T>(
-        sampling, plan, whole(pooled),
-        [&](int64_t image) { return planes_of<T>(maps, image, channels_last); },
-        [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
+    Batch<BinTable<accumulate_t<T>>> batch;
+    for (const Run& run : plan.runs) {
+      spread_run(batch, sampling, plan.order.data(), run, whole(pooled),
+                 planes_of<T>(maps, run.image, channels_last), maps.nbytes(),
+                 [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -159,6 +160,64 @@ class Footprint {
   Columns columns_;
   int64_t widest_ = 0, tallest_ = 0, positions_ = 0, squares_ = 0;
   std::vector<char> read_;
+};
+
+// Bins of a pooled RoI, a rectangle of them, and the channels of the output that read the map where
+// these bins say.
+struct Share {
+  int64_t channel, channels;
+  int64_t top, left, high, wide;
+
+  int64_t bins() const { return high * wide; }
+  Share part(int64_t first, int64_t count) const {
+    return {channel + first, count, top, left, high, wide};
+  }
+};
+
+// The ways from a map to its RoIs and back. What is best depends on how much of what is moved is
+// read.
+enum class RoIPath {
+  kPositions,  // an [H, W, C] map as it is: a vector holds channels of one position
+  kPlanes,     // any map as it is: number by number, or a vector of one row
+  kLanes,      // blocks of channels are brought into lanes first, for many RoIs at once
+};
+
+// What else the choice hangs on.
+struct RoIMap {
+  bool backward;
+  int64_t channels;
+  bool channels_last;     // the map and its RoIs
+  bool near;              // what a RoI reads of all channels stays in a near cache
+  int64_t moved;          // positions that are brought into lanes
+  int64_t copied;         // and, for the other paths, into numbers that sums can grow in
+  int64_t scratch, most;  // bytes that lanes take, and may take
+};
+
+// What some RoIs take on each path, in cycles: for kPlanes a channel, for kPositions a vector of
+// channels, for kLanes a vector of the lanes. The constants are rounded from measurements.
+struct RoICost {
+  double lanes;  // of a vector
+  double planes = 0, positions = 0, in_lanes = 0;
+
+  RoIPath best(const RoIMap& map) const {
+    // A vector that is not full is read and written in part, which takes twice as long.
+    const double channels = double(map.channels), full = std::floor(channels / lanes);
+    const double vectors = full + (full * lanes < channels ? 2 : 0);
+    const double blocks = std::ceil(channels / double(kRoIChannels));
+    const double copy = 2 * double(map.copied) * channels / lanes;
+    // To add is to read and to write.
+    const double once = map.backward ? 1.7 : 1, far = map.near ? 1 : 1.5;
+    const double by_planes = once * planes * channels + copy;
+    const double by_positions =
+        map.channels_last ? once * far * positions * vectors + copy : by_planes;
+    // A square of positions and channels is transposed on its way from planes.
+    const double move = double(map.moved) * (map.channels_last ? 6 : 12);
+    const double by_lanes = (in_lanes + move) * blocks * double(kRoIChannels) / lanes;
+    if (map.scratch <= map.most && by_lanes < std::min(by_planes, by_positions)) {
+      return RoIPath::kLanes;
+    }
+    return by_positions < by_planes ? RoIPath::kPositions : RoIPath::kPlanes;
+  }
 };
 
 constexpr int64_t kNearCache = 1 << 19;

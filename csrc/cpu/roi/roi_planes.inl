@@ -3,32 +3,41 @@
 // of a bin are combined first, many columns at a time, and then the columns (a vector reads
 // neighbours, needed or not), or the samples' pixels are read one by one.
 
+template <typename M, typename P>
+using ProductTask = PoolTask<ProductTaps<accumulate_t<std::remove_const_t<M>>>, M, P>;
+
+// All channels of an [H, W, C] map are one plane, on which they are interleaved.
+template <typename M, typename P>
+DETOPS_INLINE int64_t planes_of(const ProductTask<M, P>& t) {
+  return t.position_stride > 1 ? 1 : t.channels;
+}
+
 // Whether combining whole rows costs less. A vector of a row is about one operation, and so is a
 // pixel that is read for four rows' weights.
 template <typename A>
-DETOPS_INLINE bool rows_first(const AxisRule<A>& rows, const AxisRule<A>& cols) {
+DETOPS_INLINE bool rows_first(const AxisTaps<A>& rows, const AxisTaps<A>& cols) {
   const int64_t vectors = cols.extent / kLanes<A> + 2;
-  return rows.taps() * vectors + rows.pooled * cols.taps() < rows.taps() * cols.taps();
+  return rows.size() * vectors + rows.pooled * cols.size() < rows.size() * cols.size();
 }
 
-// Whether the positions [begin, end) of a rule are neighbours, as where a bin has many samples.
+// Whether the positions [begin, end) of an axis are neighbours, as where a bin has many samples.
 template <typename A>
-DETOPS_INLINE bool neighbours(const AxisRule<A>& rule, int32_t begin, int32_t end) {
-  return end - begin >= kLanes<A> && rule.index[end - 1] - rule.index[begin] == end - begin - 1;
+DETOPS_INLINE bool neighbours(const AxisTaps<A>& axis, int32_t begin, int32_t end) {
+  return end - begin >= kLanes<A> && axis.index[end - 1] - axis.index[begin] == end - begin - 1;
 }
 
-// out[i] = the sum over row `ph` of the rule of weight * its row of the map, for i < length.
+// out[i] = the sum over row `ph` of an axis of weight * its row of the map, for i < length.
 template <typename T, typename A>
-DETOPS_INLINE void combine_rows(const AxisRule<A>& rule, int64_t ph, const T* map,
+DETOPS_INLINE void combine_rows(const AxisTaps<A>& axis, int64_t ph, const T* map,
                                 int64_t row_stride, int64_t length, A* out) {
   constexpr int64_t kWidth = kLanes<A>;
-  const int32_t begin = rule.begin[ph], end = rule.begin[ph + 1];
+  const int32_t begin = axis.begin[ph], end = axis.begin[ph + 1];
   int64_t i = 0;
   for (; i + 4 * kWidth <= length; i += 4 * kWidth) {
     Vector<A> sum[4] = {};
     for (int32_t r = begin; r < end; ++r) {
-      const T* p = map + rule.index[r] * row_stride + i;
-      const Vector<A> weight = splat(rule.weight[r]);
+      const T* p = map + axis.index[r] * row_stride + i;
+      const Vector<A> weight = splat(axis.weight[r]);
       DETOPS_UNROLL for (int v = 0; v < 4; ++v) {
         sum[v] = fused(weight, load(p + v * kWidth), sum[v]);
       }
@@ -38,8 +47,8 @@ DETOPS_INLINE void combine_rows(const AxisRule<A>& rule, int64_t ph, const T* ma
   for (; i < length; i += kWidth) {
     Vector<A> sum{};
     for (int32_t r = begin; r < end; ++r) {
-      const T* p = map + rule.index[r] * row_stride + i;
-      sum = fused(splat(rule.weight[r]), load_first(p, length - i), sum);
+      const T* p = map + axis.index[r] * row_stride + i;
+      sum = fused(splat(axis.weight[r]), load_first(p, length - i), sum);
     }
     store_first(out + i, sum, length - i);
   }
@@ -48,37 +57,38 @@ DETOPS_INLINE void combine_rows(const AxisRule<A>& rule, int64_t ph, const T* ma
 // The sum over bin `pw` of weight * its position of a row that begins with the first that is
 // touched, `apart` numbers from one position to the next.
 template <typename A>
-DETOPS_INLINE A combine_columns(const AxisRule<A>& rule, int64_t pw, const A* row, int64_t apart) {
-  const int32_t begin = rule.begin[pw], end = rule.begin[pw + 1];
+DETOPS_INLINE A combine_columns(const AxisTaps<A>& axis, int64_t pw, const A* row, int64_t apart) {
+  const int32_t begin = axis.begin[pw], end = axis.begin[pw + 1];
   A sum = 0;
   int32_t k = begin;
-  if (apart == 1 && neighbours(rule, begin, end)) {
-    const A* p = row + rule.index[begin] - rule.first;
+  if (apart == 1 && neighbours(axis, begin, end)) {
+    const A* p = row + axis.index[begin] - axis.first;
     Vector<A> sums{};
     for (; k + kLanes<A> <= end; k += kLanes<A>) {
-      sums = fused(load(rule.weight + k), load(p + k - begin), sums);
+      sums = fused(load(axis.weight + k), load(p + k - begin), sums);
     }
     sum = sum_lanes<A>(sums);
   }
   for (; k < end; ++k) {
-    sum += rule.weight[k] * row[(rule.index[k] - rule.first) * apart];
+    sum += axis.weight[k] * row[(axis.index[k] - axis.first) * apart];
   }
   return sum;
 }
 
-// The same pixel by pixel, for the columns of all taps: kRows rows of the rule from `r` on, added
+// The same pixel by pixel, for the columns of all taps: kRows rows of the taps from `r` on, added
 // to what is there.
 template <int kRows, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void gather_rows(const RoIPlanes<const T, T>& t, int32_t r, const T* map, bool add) {
+DETOPS_INLINE void gather_rows(const ProductTask<const T, T>& t, int32_t r, const T* map,
+                               bool add) {
   const T* row[kRows];
   A weight[kRows];
   for (int j = 0; j < kRows; ++j) {
-    row[j] = map + t.rows.index[r + j] * t.row_stride;
-    weight[j] = t.rows.weight[r + j];
+    row[j] = map + t.taps.rows.index[r + j] * t.row_stride();
+    weight[j] = t.taps.rows.weight[r + j];
   }
-  const int64_t taps = t.cols.taps(), apart = t.interleaved;
+  const int64_t taps = t.taps.cols.size(), apart = t.position_stride;
   for (int64_t k = 0; k < taps; ++k) {
-    const int64_t at = t.cols.index[k] * apart;
+    const int64_t at = t.taps.cols.index[k] * apart;
     A sum = add ? t.scratch[k] : A(0);
     DETOPS_UNROLL for (int j = 0; j < kRows; ++j) sum += weight[j] * A(math::to_float(row[j][at]));
     t.scratch[k] = sum;
@@ -87,8 +97,8 @@ DETOPS_INLINE void gather_rows(const RoIPlanes<const T, T>& t, int32_t r, const 
 
 // One row of bins of one channel.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void gather_bins(const RoIPlanes<const T, T>& t, int64_t ph, const T* map, T* out) {
-  const int32_t begin = t.rows.begin[ph], end = t.rows.begin[ph + 1];
+DETOPS_INLINE void gather_bins(const ProductTask<const T, T>& t, int64_t ph, const T* map, T* out) {
+  const int32_t begin = t.taps.rows.begin[ph], end = t.taps.rows.begin[ph + 1];
   for (int32_t r = begin; r < end; r += 4) {
     const int32_t rows = end - r;
     if (rows >= 4) gather_rows<4>(t, r, map, r > begin);
@@ -96,12 +106,12 @@ DETOPS_INLINE void gather_bins(const RoIPlanes<const T, T>& t, int64_t ph, const
     if (rows == 2) gather_rows<2>(t, r, map, r > begin);
     if (rows == 1) gather_rows<1>(t, r, map, r > begin);
   }
-  for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+  for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
     A sum = 0;
-    for (int32_t k = t.cols.begin[pw]; begin < end && k < t.cols.begin[pw + 1]; ++k) {
-      sum += t.cols.weight[k] * t.scratch[k];
+    for (int32_t k = t.taps.cols.begin[pw]; begin < end && k < t.taps.cols.begin[pw + 1]; ++k) {
+      sum += t.taps.cols.weight[k] * t.scratch[k];
     }
-    math::from_float(sum, out[pw * t.interleaved]);
+    math::from_float(sum, out[pw * t.position_stride]);
   }
 }
 
@@ -117,19 +127,20 @@ struct PixelTaps {
   // Those of bin rows [begin, end) come out: as many as there is room for. None where not even one
   // fits.
   template <typename T>
-  int64_t fill(const RoIPlanes<const T, T>& t, int64_t begin) {
+  int64_t fill(const ProductTask<const T, T>& t, int64_t begin) {
     int32_t at = 0;
     count = 0;
-    for (; begin < t.rows.pooled; ++begin) {
-      const int32_t first = t.rows.begin[begin], last = t.rows.begin[begin + 1];
-      if (at + (last - first) * t.cols.taps() > kMost || count + t.cols.pooled > kMost) break;
-      for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+    for (; begin < t.taps.rows.pooled; ++begin) {
+      const int32_t first = t.taps.rows.begin[begin], last = t.taps.rows.begin[begin + 1];
+      if (at + (last - first) * t.taps.cols.size() > kMost || count + t.taps.cols.pooled > kMost)
+        break;
+      for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
         bins[count++] = at;
         for (int32_t r = first; r < last; ++r) {
-          const int64_t row = t.rows.index[r] * t.row_stride;
-          for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-            offset[at] = row + t.cols.index[k];
-            weight[at++] = t.rows.weight[r] * t.cols.weight[k];
+          const int64_t row = t.taps.rows.index[r] * t.row_stride();
+          for (int32_t k = t.taps.cols.begin[pw]; k < t.taps.cols.begin[pw + 1]; ++k) {
+            offset[at] = row + t.taps.cols.index[k];
+            weight[at++] = t.taps.rows.weight[r] * t.taps.cols.weight[k];
           }
         }
       }
@@ -160,79 +171,101 @@ DETOPS_INLINE void sum_taps(const PixelTaps<A>& list, const T* map, int64_t plan
 
 // One bin of few planes, pixel by pixel: a list would cost more to make than it is worth.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void gather_one(const RoIPlanes<const T, T>& t) {
-  for (int64_t plane = 0; plane < t.planes; ++plane) {
-    const T* map = t.map + plane * t.plane_stride;
+DETOPS_INLINE void gather_one(const ProductTask<const T, T>& t) {
+  for (int64_t plane = 0; plane < planes_of(t); ++plane) {
+    const T* map = t.map + plane * t.channel_stride;
     A sum = 0;
-    for (int32_t r = 0; r < t.rows.begin[1]; ++r) {
-      const T* row = map + t.rows.index[r] * t.row_stride;
+    for (int32_t r = 0; r < t.taps.rows.begin[1]; ++r) {
+      const T* row = map + t.taps.rows.index[r] * t.row_stride();
       A of_row = 0;
-      for (int32_t k = 0; k < t.cols.begin[1]; ++k) {
-        of_row += t.cols.weight[k] * A(math::to_float(row[t.cols.index[k]]));
+      for (int32_t k = 0; k < t.taps.cols.begin[1]; ++k) {
+        of_row += t.taps.cols.weight[k] * A(math::to_float(row[t.taps.cols.index[k]]));
       }
-      sum += t.rows.weight[r] * of_row;
+      sum += t.taps.rows.weight[r] * of_row;
     }
     math::from_float(sum, t.pooled[plane]);
   }
 }
 
-// Whether a list, which is made once for several planes, costs less than whole rows of each.
+// Whether what is read of all planes is more than a near cache holds.
 template <typename T>
-DETOPS_INLINE bool lists_first(const RoIPlanes<const T, T>& t) {
-  const auto &rows = t.rows, &cols = t.cols;
-  if (t.interleaved > 1) return false;
+DETOPS_INLINE bool reads_far(const ProductTask<const T, T>& t) {
+  constexpr int64_t kNear = 1 << 20;
+  const int64_t row = t.taps.cols.extent * int64_t(sizeof(T));
+  return planes_of(t) > 1 && t.taps.rows.size() * row * planes_of(t) >= kNear;
+}
+
+// Asks for the rows of a plane: planes are so far apart that a processor sees no pattern.
+template <typename T>
+DETOPS_INLINE void fetch_rows(const ProductTask<const T, T>& t, const T* map) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int32_t r = 0; r < t.taps.rows.size(); ++r) {
+    const T* row = map + t.taps.rows.index[r] * t.row_stride() + t.taps.cols.first;
+    for (int64_t i = 0; i < t.taps.cols.extent; i += kLine) __builtin_prefetch(row + i);
+  }
+}
+
+// Whether a list, which is made once for several planes, costs less than whole rows of each, which
+// can be asked for ahead.
+template <typename T>
+DETOPS_INLINE bool lists_first(const ProductTask<const T, T>& t, bool far) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  if (t.position_stride > 1) return false;
   const int64_t vectors = cols.extent / kLanes<accumulate_t<T>> + 2;
-  const int64_t by_rows = rows.taps() * vectors + rows.pooled * cols.taps();
-  return rows.taps() * cols.taps() < 2 * by_rows;
+  const int64_t by_rows = rows.size() * vectors + rows.pooled * cols.size();
+  return 2 * rows.size() * cols.size() < (far ? 3 : 4) * by_rows;
 }
 
 // Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
 // of calls without one.
 template <typename T, typename A = accumulate_t<T>>
-__attribute__((noinline)) bool forward_by_lists(const RoIPlanes<const T, T>& planes) {
-  const RoIPlanes<const T, T> t = planes;
-  const int64_t bins = t.rows.pooled * t.cols.pooled;
+__attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& task) {
+  const ProductTask<const T, T> t = task;
+  const int64_t bins = t.taps.rows.pooled * t.taps.cols.pooled;
   PixelTaps<A> list;
-  for (int64_t begin = 0; begin < t.rows.pooled;) {
+  for (int64_t begin = 0; begin < t.taps.rows.pooled;) {
     const int64_t end = list.fill(t, begin);
     if (end == begin) return false;
     const T* map = t.map;
-    T* out = t.pooled + begin * t.cols.pooled;
-    int64_t n = t.planes;
+    T* out = t.pooled + begin * t.taps.cols.pooled;
+    int64_t n = planes_of(t);
     const auto next = [&](int64_t some) {
-      map += some * t.plane_stride, out += some * bins, n -= some;
+      map += some * t.channel_stride, out += some * bins, n -= some;
     };
-    for (; n >= 8; next(8)) sum_taps<8>(list, map, t.plane_stride, out, bins);
-    for (; n >= 4; next(4)) sum_taps<4>(list, map, t.plane_stride, out, bins);
-    for (; n >= 2; next(2)) sum_taps<2>(list, map, t.plane_stride, out, bins);
-    if (n > 0) sum_taps<1>(list, map, t.plane_stride, out, bins);
+    for (; n >= 8; next(8)) sum_taps<8>(list, map, t.channel_stride, out, bins);
+    for (; n >= 4; next(4)) sum_taps<4>(list, map, t.channel_stride, out, bins);
+    for (; n >= 2; next(2)) sum_taps<2>(list, map, t.channel_stride, out, bins);
+    if (n > 0) sum_taps<1>(list, map, t.channel_stride, out, bins);
     begin = end;
   }
   return true;
 }
 
 template <typename T>
-void roi_align_forward_planes(const RoIPlanes<const T, T>& planes) {
-  const RoIPlanes<const T, T> t = planes;  // see roi_align_backward
-  const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
-  if (lists_first(t)) {
-    if (t.planes < 4 && t.rows.pooled * t.cols.pooled == 1) return gather_one(t);
-    if (t.planes > 1 && forward_by_lists(planes)) return;
+void pool_planes(const ProductTask<const T, T>& task) {
+  const ProductTask<const T, T> t = task;  // see spread_positions
+  const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
+  const bool far = reads_far(t);
+  if (lists_first(t, far)) {
+    if (planes_of(t) < 4 && t.taps.rows.pooled * t.taps.cols.pooled == 1) return gather_one(t);
+    if (planes_of(t) > 1 && forward_by_lists(task)) return;
   }
-  const bool by_rows = rows_first(t.rows, t.cols);
-  for (int64_t plane = 0; plane < t.planes; ++plane) {
-    const T* map = t.map + plane * t.plane_stride;
-    T* out = t.pooled + plane * t.rows.pooled * bins;
-    for (int64_t ph = 0; ph < t.rows.pooled; ++ph, out += bins) {
+  const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
+  for (int64_t plane = 0; plane < planes_of(t); ++plane) {
+    const T* map = t.map + plane * t.channel_stride;
+    if (far && by_rows && plane + 1 < planes_of(t)) fetch_rows(t, map + t.channel_stride);
+    T* out = t.pooled + plane * t.taps.rows.pooled * bins;
+    for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph, out += bins) {
       if (!by_rows) {
         for (int64_t c = 0; c < apart; ++c) gather_bins(t, ph, map + c, out + c);
         continue;
       }
-      combine_rows(t.rows, ph, map + t.cols.first * apart, t.row_stride, t.cols.extent * apart,
-                   t.scratch);
+      combine_rows(t.taps.rows, ph, map + t.taps.cols.first * apart, t.row_stride(),
+                   t.taps.cols.extent * apart, t.scratch);
       for (int64_t c = 0; c < apart; ++c) {
-        for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
-          math::from_float(combine_columns(t.cols, pw, t.scratch + c, apart), out[pw * apart + c]);
+        for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
+          math::from_float(combine_columns(t.taps.cols, pw, t.scratch + c, apart),
+                           out[pw * apart + c]);
         }
       }
     }
@@ -241,19 +274,19 @@ void roi_align_forward_planes(const RoIPlanes<const T, T>& planes) {
 
 // The reverse of combine_columns.
 template <typename A>
-DETOPS_INLINE void spread_columns(const AxisRule<A>& rule, int64_t pw, A grad, A* row,
+DETOPS_INLINE void spread_columns(const AxisTaps<A>& axis, int64_t pw, A grad, A* row,
                                   int64_t apart) {
-  const int32_t begin = rule.begin[pw], end = rule.begin[pw + 1];
+  const int32_t begin = axis.begin[pw], end = axis.begin[pw + 1];
   int32_t k = begin;
-  if (apart == 1 && neighbours(rule, begin, end)) {
-    A* p = row + rule.index[begin] - rule.first;
+  if (apart == 1 && neighbours(axis, begin, end)) {
+    A* p = row + axis.index[begin] - axis.first;
     for (; k + kLanes<A> <= end; k += kLanes<A>) {
       A* to = p + k - begin;
-      store(to, fused(load(rule.weight + k), splat(grad), load(to)));
+      store(to, fused(load(axis.weight + k), splat(grad), load(to)));
     }
   }
   for (; k < end; ++k) {
-    row[(rule.index[k] - rule.first) * apart] += rule.weight[k] * grad;
+    row[(axis.index[k] - axis.first) * apart] += axis.weight[k] * grad;
   }
 }
 
@@ -269,18 +302,18 @@ DETOPS_INLINE void add_row(const A* row, A weight, int64_t length, A* to) {
 
 // What each column tap of one row of bins gets, tap by tap.
 template <typename T, typename A>
-DETOPS_INLINE void spread_taps(const RoIPlanes<A, const T>& t, const T* grad) {
-  for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
-    const A g = math::to_float(grad[pw * t.interleaved]);
-    for (int32_t k = t.cols.begin[pw]; k < t.cols.begin[pw + 1]; ++k) {
-      t.scratch[k] = t.cols.weight[k] * g;
+DETOPS_INLINE void spread_taps(const ProductTask<A, const T>& t, const T* grad) {
+  for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
+    const A g = math::to_float(grad[pw * t.position_stride]);
+    for (int32_t k = t.taps.cols.begin[pw]; k < t.taps.cols.begin[pw + 1]; ++k) {
+      t.scratch[k] = t.taps.cols.weight[k] * g;
     }
   }
 }
 
 // Whether some row of bin row `ph` lies in [begin, end).
 template <typename A>
-DETOPS_INLINE bool reaches(const AxisRule<A>& rows, int64_t ph, int64_t begin, int64_t end) {
+DETOPS_INLINE bool reaches(const AxisTaps<A>& rows, int64_t ph, int64_t begin, int64_t end) {
   for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
     if (rows.index[r] >= begin && rows.index[r] < end) return true;
   }
@@ -289,44 +322,45 @@ DETOPS_INLINE bool reaches(const AxisRule<A>& rows, int64_t ph, int64_t begin, i
 
 // Calls add(y, weight) for the rows of bin row `ph` that are asked for.
 template <typename T, typename A, typename Add>
-DETOPS_INLINE void for_each_row(const RoIPlanes<A, const T>& t, int64_t ph, Add&& add) {
-  for (int32_t r = t.rows.begin[ph]; r < t.rows.begin[ph + 1]; ++r) {
-    const int64_t y = t.rows.index[r];
-    if (y >= t.row_begin && y < t.row_end) add(y - t.row_begin, t.rows.weight[r]);
+DETOPS_INLINE void for_each_row(const ProductTask<A, const T>& t, int64_t ph, Add&& add) {
+  for (int32_t r = t.taps.rows.begin[ph]; r < t.taps.rows.begin[ph + 1]; ++r) {
+    const int64_t y = t.taps.rows.index[r];
+    if (y >= t.row_begin && y < t.row_end) add(y - t.row_begin, t.taps.rows.weight[r]);
   }
 }
 
 // Adds to the map. What a pixel gets does not depend on which rows are asked for together.
-template <typename T, typename A>
-void roi_align_backward_planes(const RoIPlanes<A, const T>& planes) {
-  const RoIPlanes<A, const T> t = planes;  // see roi_align_backward
-  const int64_t apart = t.interleaved, bins = t.cols.pooled * apart;
-  const int64_t length = t.cols.extent * apart, taps = t.cols.taps();
-  const bool by_rows = rows_first(t.rows, t.cols);
-  for (int64_t ph = 0; ph < t.rows.pooled; ++ph) {
-    if (!reaches(t.rows, ph, t.row_begin, t.row_end)) continue;
-    for (int64_t plane = 0; plane < t.planes; ++plane) {
-      A* map = t.map + plane * t.plane_stride;
-      const T* grad = t.pooled + (plane * t.rows.pooled + ph) * bins;
+template <typename T>
+void spread_planes(const ProductTask<accumulate_t<T>, const T>& task) {
+  using A = accumulate_t<T>;
+  const ProductTask<A, const T> t = task;  // see spread_positions
+  const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
+  const int64_t length = t.taps.cols.extent * apart, taps = t.taps.cols.size();
+  const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
+  for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph) {
+    if (!reaches(t.taps.rows, ph, t.row_begin, t.row_end)) continue;
+    for (int64_t plane = 0; plane < planes_of(t); ++plane) {
+      A* map = t.map + plane * t.channel_stride;
+      const T* grad = t.pooled + (plane * t.taps.rows.pooled + ph) * bins;
       if (by_rows) {
         for (int64_t i = 0; i < length; ++i) t.scratch[i] = 0;
         for (int64_t c = 0; c < apart; ++c) {
-          for (int64_t pw = 0; pw < t.cols.pooled; ++pw) {
+          for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
             const A g = math::to_float(grad[pw * apart + c]);
-            spread_columns(t.cols, pw, g, t.scratch + c, apart);
+            spread_columns(t.taps.cols, pw, g, t.scratch + c, apart);
           }
         }
         for_each_row(t, ph, [&](int64_t y, A weight) {
-          add_row(t.scratch, weight, length, map + y * t.row_stride + t.cols.first * apart);
+          add_row(t.scratch, weight, length, map + y * t.row_stride() + t.taps.cols.first * apart);
         });
         continue;
       }
       for (int64_t c = 0; c < apart; ++c) {
         spread_taps(t, grad + c);
         for_each_row(t, ph, [&](int64_t y, A weight) {
-          A* row = map + y * t.row_stride + c;
+          A* row = map + y * t.row_stride() + c;
           for (int64_t k = 0; k < taps; ++k) {
-            row[t.cols.index[k] * apart] += weight * t.scratch[k];
+            row[t.taps.cols.index[k] * apart] += weight * t.scratch[k];
           }
         });
       }

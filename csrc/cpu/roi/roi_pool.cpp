@@ -1,10 +1,41 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/roi_pool.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
-#include "roi_cost.h"
 #include "roi_plan.h"
-#include "roi_pool_kernels.h"
+
+namespace detops::cpu {
+
+// One RoI on a map of which one position's channels are neighbours.
+template <typename T>
+struct RoIPoolTile {
+  const math::PixelRange *rows, *cols;  // of each bin
+  int64_t pooled_height, pooled_width;
+  const T* map;  // from (row_origin, col_origin) on
+  int64_t row_origin, col_origin, row_stride, col_stride;
+  int64_t width;  // of the whole map: an index is y * width + x
+  int64_t channels;
+  T* pooled;        // [bins, bin_stride]
+  int32_t* argmax;  // [bins, bin_stride]
+  int64_t bin_stride;
+};
+
+// One RoI on planes of a map.
+template <typename T>
+struct RoIPoolPlanes {
+  const math::PixelRange *rows, *cols;  // of each bin
+  int64_t pooled_height, pooled_width;
+  const T* map;
+  int64_t width, plane_stride, channels;
+  T* pooled;        // [channels, bins]
+  int32_t* argmax;  // [channels, bins]
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../roi/roi_pool.inl"
+#include "../simd/variants.h"
 
 namespace detops::cpu {
 namespace {
@@ -45,11 +76,31 @@ class BinRanges {
   Buffer<math::PixelRange> ranges_;
 };
 
+// A maximum takes a comparison and two choices, and those of planes run side by side; there, bins
+// with the pixels of the one before are copied.
+void add_to(RoICost& cost, const math::PixelRange* rows, int64_t height,
+            const math::PixelRange* cols, int64_t width) {
+  double down = 0, across = 0, new_down = 0, steps = 0, new_rows = 0, new_cols = 0;
+  for (int64_t p = 0; p < height; ++p) {
+    const double n = double(rows[p].end - rows[p].begin);
+    down += n;
+    if (p == 0 || !math::same(rows[p], rows[p - 1])) new_down += n, ++new_rows;
+  }
+  for (int64_t p = 0; p < width; ++p) {
+    const double n = double(cols[p].end - cols[p].begin);
+    across += n;
+    if (p > 0 && math::same(cols[p], cols[p - 1])) continue;
+    steps += n < cost.lanes ? 2 * n : 3 * std::ceil(n / cost.lanes);
+    ++new_cols;
+  }
+  cost.planes += new_down * steps + 10 * new_rows * new_cols + 0.3 * double(height * width);
+  cost.in_lanes += 3 * down * across + 12 * double(height * width);
+}
+
 // Straight from a channels_last map.
 template <typename T>
 void forward_direct(const Plan& plan, const BinRanges& ranges, const accumulate_t<T>* rois,
                     const Tensor& input, Tensor& output, Tensor& argmax) {
-  const auto& kernel = roi_pool_kernels<T>();
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
   T* pooled = static_cast<T*>(output.mutable_data_ptr());
   int32_t* index = argmax.mutable_data_ptr<int32_t>();
@@ -59,8 +110,9 @@ void forward_direct(const Plan& plan, const BinRanges& ranges, const accumulate_
     for (; i < end; ++i) {
       const int64_t k = plan.order[i], begin = k * channels * ph * pw;
       const auto map = planes_of<const T>(input, static_cast<int64_t>(rois[5 * k]), true);
-      kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels,
-                      channels, map.width, channels, pooled + begin, index + begin, channels});
+      DETOPS_IN_USE(roi_pool_forward<T>)
+      ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels,
+        map.width, channels, pooled + begin, index + begin, channels});
     }
   });
 }
@@ -70,7 +122,6 @@ template <typename T>
 void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
                     const Planes<const T>& map, const Footprint& footprint, Tensor& output,
                     Tensor& argmax) {
-  const auto& kernel = roi_pool_kernels<T>();
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
   T* pooled = static_cast<T*>(output.mutable_data_ptr());
   int32_t* index = argmax.mutable_data_ptr<int32_t>();
@@ -82,9 +133,9 @@ void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
                    const PlaneTask t = tasks[task];
                    for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
                      const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
-                     kernel.forward_planes({ranges.rows(i), ranges.cols(i), ph, pw,
-                                            map.data + t.plane * pixels, map.width, pixels,
-                                            t.planes, pooled + to, index + to});
+                     DETOPS_IN_USE(roi_pool_forward_planes<T>)
+                     ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels,
+                       map.width, pixels, t.planes, pooled + to, index + to});
                    }
                  }
                });
@@ -95,22 +146,20 @@ void forward_lanes(const Plan& plan, const Run& run, const BinRanges& ranges,
                    const Planes<const T>& map, const Footprint& footprint, Tensor& output,
                    Tensor& argmax) {
   using A = accumulate_t<T>;
-  const auto& kernel = roi_pool_kernels<A>();
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
-  int32_t* indices = argmax.mutable_data_ptr<int32_t>();
   const int64_t count = run.end - run.begin;
   const auto make_pool = [&] {
     return [&, pooled = Buffer<A>(ph * pw * kRoIChannels),
             index = Buffer<int32_t>(ph * pw * kRoIChannels)](int64_t i, int64_t c, int64_t n,
                                                              RoIWindow<A>& window) mutable {
       i += run.begin;
-      kernel.forward({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
-                      window.columns().begin, window.stride(), kRoIChannels, map.width,
-                      kRoIChannels, pooled.data(), index.data(), kRoIChannels});
+      DETOPS_IN_USE(roi_pool_forward<A>)
+      ({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
+        window.columns().begin, window.stride(), kRoIChannels, map.width, kRoIChannels,
+        pooled.data(), index.data(), kRoIChannels});
       const int64_t k = plan.order[i];
       store_lanes(pooled.data(), planes_of<T>(output, k, false), c, n, 0, 0, ph * pw);
-      kernel.indices_to_planes(index.data(), ph * pw, n, ph * pw,
-                               indices + (k * channels + c) * ph * pw);
+      store_lanes(index.data(), planes_of<int32_t>(argmax, k, false), c, n, 0, 0, ph * pw);
     };
   };
   pool_from_lanes(
@@ -127,10 +176,10 @@ void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input
     if (run.begin == run.end) continue;
     const auto map = planes_of<const T>(input, run.image, false);
     Footprint footprint(map.height, map.width);
-    RoICost cost(roi_pool_kernels<T>().lanes);
+    RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
     for (int64_t i = run.begin; i < run.end; ++i) {
       footprint.add(ranges.reads(i));
-      cost.add(ranges.rows(i), ph, ranges.cols(i), pw);
+      add_to(cost, ranges.rows(i), ph, ranges.cols(i), pw);
     }
     const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
     const RoIPath path =

@@ -5,62 +5,9 @@
 #include <type_traits>
 
 #include "../common/buffer.h"
-#include "roi_align_kernels.h"
+#include "planes.h"
 
 namespace detops::cpu {
-
-// A map (or the pooled RoIs) of one image, in either layout.
-template <typename T>
-struct Planes {
-  T* data;
-  int64_t channels, height, width;
-  bool channels_last;
-  int64_t planes_apart = 1;  // from one of these channels to the next, without channels_last
-
-  int64_t stride() const { return channels_last ? channels : planes_apart * height * width; }
-  T* at(int64_t channel, int64_t row, int64_t col) const {
-    const int64_t position = row * width + col;
-    return data + (channels_last ? position * channels + channel : channel * stride() + position);
-  }
-  Planes<const T> for_reading() const {
-    return {data, channels, height, width, channels_last, planes_apart};
-  }
-};
-
-template <typename T>
-void load_lanes(const Planes<const T>& map, int64_t channel, int64_t channels, int64_t row,
-                int64_t col, int64_t count, accumulate_t<T>* lanes) {
-  const auto& kernel = roi_align_kernels<T>();
-  (map.channels_last ? kernel.rows_to_lanes : kernel.planes_to_lanes)(
-      map.at(channel, row, col), map.stride(), channels, count, lanes);
-}
-
-template <typename T>
-void store_lanes(const accumulate_t<T>* lanes, const Planes<T>& map, int64_t channel,
-                 int64_t channels, int64_t row, int64_t col, int64_t count) {
-  const auto& kernel = roi_align_kernels<T>();
-  (map.channels_last ? kernel.lanes_to_rows : kernel.lanes_to_planes)(
-      lanes, map.stride(), channels, count, map.at(channel, row, col));
-}
-
-// Positions [begin, end) of a block of channels, counted row by row, become zero.
-template <typename T>
-void clear_positions(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin,
-                     int64_t end) {
-  if (begin >= end) return;
-  if (!map.channels_last) {
-    for (int64_t c = channel; c < channel + channels; ++c) {
-      std::fill(map.at(c, 0, 0) + begin, map.at(c, 0, 0) + end, T{});
-    }
-  } else if (channels == map.channels) {
-    std::fill(map.data + begin * channels, map.data + end * channels, T{});
-  } else {
-    for (int64_t i = begin; i < end; ++i) {
-      T* p = map.data + i * map.channels + channel;
-      std::fill(p, p + channels, T{});
-    }
-  }
-}
 
 struct Columns {
   int64_t begin = 0, end = 0;
@@ -134,13 +81,12 @@ class GradientBand {
       if (fresh) clear_positions(map, channel, channels, begin * map.width, end * map.width);
       return map.at(channel, begin, 0);
     } else {
-      const auto& kernel = roi_align_kernels<T>();
       A* copy = copy_.reserve(channels * positions() + kRoIChannels);
       if (fresh) {
         std::fill_n(copy, channels * positions(), A(0));
       } else {
-        for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
-          kernel.rows_to_lanes(run, kRoIChannels, size, rows, copy + at);
+        for_each_run([&](const Planes<T>& run, int64_t at) {
+          load_lanes(run.for_reading(), 0, run.channels, 0, 0, run.width, copy + at);
         });
       }
       return copy;
@@ -151,9 +97,8 @@ class GradientBand {
 
   void close() {
     if constexpr (!std::is_same_v<T, A>) {
-      const auto& kernel = roi_align_kernels<T>();
-      for_each_run([&](T* run, int64_t at, int64_t size, int64_t rows) {
-        kernel.lanes_to_rows(copy_.data() + at, kRoIChannels, size, rows, run);
+      for_each_run([&](const Planes<T>& run, int64_t at) {
+        store_lanes(copy_.data() + at, run, 0, run.channels, 0, 0, run.width);
       });
     }
   }
@@ -161,15 +106,17 @@ class GradientBand {
  private:
   int64_t positions() const { return (end_ - begin_) * map_.width; }
 
-  // Neighbours on both sides, as rows of kRoIChannels and what is left of one.
+  // Neighbours on both sides, as a map of kRoIChannels channels and what is left of a position.
   template <typename Convert>
   void for_each_run(const Convert& convert) {
     const int64_t together = interleaved(map_), run = positions() * together;
     const int64_t whole = run / kRoIChannels, rest = run % kRoIChannels;
     for (int64_t p = 0; p < channels_ / together; ++p) {
       T* to = map_.at(channel_ + p, begin_, 0);
-      convert(to, p * run, kRoIChannels, whole);
-      if (rest > 0) convert(to + whole * kRoIChannels, (p + 1) * run - rest, rest, 1);
+      convert(Planes<T>{to, kRoIChannels, 1, whole, true}, p * run);
+      if (rest > 0) {
+        convert(Planes<T>{to + whole * kRoIChannels, rest, 1, 1, true}, (p + 1) * run - rest);
+      }
     }
   }
 

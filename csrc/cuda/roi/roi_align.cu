@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
-#include "roi_lists.cuh"
+#include "roi.cuh"
 #include "roi_rules.cuh"
-#include "roi_tile.cuh"
 
 // RoIAlign on one map is RoIAlign on a pyramid of one level; both ops are here.
 namespace detops::cuda {

@@ -3,8 +3,7 @@
 
 #include "../../math/roi_pool.h"
 #include "../../ops.h"
-#include "roi_lists.cuh"
-#include "roi_tile.cuh"
+#include "roi.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -107,7 +106,7 @@ __device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t
   return bins;
 }
 
-// Owner-computes, see roi_tile.cuh.
+// Owner-computes, see roi.cuh.
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     roi_pool_backward_kernel(RoIPoolParams<A> p, RoILists lists, const T* grad,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../math/roi.h"
-#include "roi_tile.cuh"
+#include "roi.cuh"
 
 // RoIAlign's rules of one axis, in a block's memory.
 namespace detops::cuda {

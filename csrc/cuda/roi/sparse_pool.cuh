@@ -2,8 +2,7 @@
 #pragma once
 
 #include "../../math/bilinear.h"
-#include "roi_lists.cuh"
-#include "roi_tile.cuh"
+#include "roi.cuh"
 
 // Kernels of the ops that pool a bin of a RoI as a weighted sum of a few pixels, anywhere on the
 // map. A sampling says which; it has
@@ -142,7 +141,7 @@ struct PlaceSparseRoI {
   }
 };
 
-// Owner-computes, see roi_tile.cuh; the channels of a block are of one class and group.
+// Owner-computes, see roi.cuh; the channels of a block are of one class and group.
 template <typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
     sparse_pool_backward_kernel(SparsePoolParams<T> p, Sampling sampling, RoILists lists,

@@ -6,14 +6,69 @@
 
 #include "../../math/roi.h"
 #include "../../math/roi_pool.h"
-#include "ps_roi_rows_kernels.h"
+#include "planes.h"
 
 // "R-FCN" (Dai et al., 2016), section 2: bin (ph, pw) of channel c reads channel
 // (c * pooled_height + ph) * pooled_width + pw of the map alone. PSRoIAlign and PSRoIPool differ in
-// their rules of an axis only.
+// their taps of an axis only.
 namespace detops::cpu {
 
 using math::PixelRange;
+
+// What one bin of each RoI of a run reads along one axis: RoI i has the taps [begin[i],
+// begin[i + 1]). A tap is a position and its weight along rows; along columns, it is as many
+// neighbours as a vector has lanes, from `index` on, with a weight each, 0 for those not read.
+template <typename A>
+struct PSTaps {
+  const int64_t* begin;
+  const int32_t* index;
+  const A* weight;
+
+  PSTaps from(int64_t i) const { return {begin + i, index, weight}; }
+};
+
+// Planes are taken up to this many at a time: the taps are read once for all of them.
+constexpr int64_t kPSPlanes = 4;
+
+// One bin of all RoIs, on the planes that this bin reads: one for each channel of the output.
+template <typename P, typename T>
+struct PSTile {
+  PSTaps<accumulate_t<std::remove_const_t<T>>> rows, cols;
+  const uint32_t* order;  // [rois] numbers of the RoIs
+  int64_t rois;
+  P* planes;  // n <= kPSPlanes times [height, width]; any n for forward_positions
+  int64_t n, plane_stride, width;
+  T* pooled;  // the bin of the first channel of RoI 0
+  int64_t roi_stride, channel_stride;
+  int64_t first_row = 0;  // of the map, that the planes begin with
+  int64_t apart = 1;      // numbers from one position to the next, for forward_positions
+};
+
+// Channels of the output that are neighbours in a sum.
+constexpr int64_t kPSLanes = 16;
+
+// Row ph of the bins of RoI i reads a row of the map with this weight.
+template <typename A>
+struct PSReach {
+  int32_t roi, ph;
+  A weight;
+};
+
+// All that reads one row of a channels_last map, for up to kPSLanes channels of the output.
+template <typename T>
+struct PSRow {
+  using A = accumulate_t<T>;
+  const PSReach<A>* reaches;
+  int64_t count;
+  PSTaps<A> cols;  // of bin pw of RoI i: number i * pooled_width + pw, single positions
+  const uint32_t* order;
+  int64_t pooled_width, bins;
+  const T* pooled;      // channels_last; the first channel of RoI 0
+  int64_t channels, n;  // of the output, and how many are taken
+  int64_t width;
+  A* sums;  // scratch, [width, bins, kPSLanes]
+  T* row;   // of the map, at the first channel that is written
+};
 
 struct PSPooling {
   const char* op;
@@ -54,9 +109,9 @@ void with_axes(const PSPooling& pooling, const A* rois, const uint32_t* order, i
 
 // See PSTaps.
 template <typename A>
-class TapStorage {
+class PSTable {
  public:
-  explicit TapStorage(int64_t lanes = 1) : lanes_(lanes), begin_{0} {}
+  explicit PSTable(int64_t lanes = 1) : lanes_(lanes), begin_{0} {}
 
   PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
   int64_t size() const { return size_; }
@@ -103,16 +158,16 @@ class TapStorage {
   std::vector<A> weight_;
 };
 
-// The rules of one axis of all RoIs of a run, bin by bin: as many bins in one storage as make some
-// thousand rules, since each allocates.
+// The taps of one axis of all RoIs of a run, bin by bin: as many bins in one table as make some
+// thousand, since each allocates.
 template <typename A>
-class AxisTapStorage {
+class PSAxisTable {
  public:
-  AxisTapStorage(int64_t pooled, int64_t count, int64_t lanes)
+  PSAxisTable(int64_t pooled, int64_t count, int64_t lanes)
       : pooled_(pooled),
         count_(count),
         together_(std::clamp<int64_t>(kTogether / std::max<int64_t>(1, count), 1, pooled)),
-        parts_((pooled + together_ - 1) / together_, TapStorage<A>(lanes)) {}
+        parts_((pooled + together_ - 1) / together_, PSTable<A>(lanes)) {}
 
   int64_t parts() const { return parts_.size(); }
 
@@ -133,15 +188,15 @@ class AxisTapStorage {
   static constexpr int64_t kTogether = 2048;
 
   int64_t pooled_, count_, together_;
-  std::vector<TapStorage<A>> parts_;
+  std::vector<PSTable<A>> parts_;
 };
 
-// The rules of all RoIs of a run, bin by bin.
+// The taps of all RoIs of a run, bin by bin.
 template <typename A>
-class PSPlaneRules {
+class PSPlaneTaps {
  public:
-  PSPlaneRules(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
-               int64_t height, int64_t width, int64_t lanes)
+  PSPlaneTaps(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
+              int64_t height, int64_t width, int64_t lanes)
       : pooled_height_(pooling.pooled_height),
         pooled_width_(pooling.pooled_width),
         count_(count),
@@ -193,19 +248,19 @@ class PSPlaneRules {
 
  private:
   int64_t pooled_height_, pooled_width_, count_, lanes_;
-  AxisTapStorage<A> rows_, cols_;
+  PSAxisTable<A> rows_, cols_;
 };
 
 // The same row of the map by row: which rows of bins read it.
 template <typename A>
-class PSRowRules {
+class PSRowTaps {
  public:
-  PSRowRules(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
-             int64_t height, int64_t width)
+  PSRowTaps(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
+            int64_t height, int64_t width)
       : begin_(height + 1, 0) {
     with_axes(pooling, rois, order, count, [&](const auto& rows, const auto& cols) {
       const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
-      TapStorage<A> row_taps;
+      PSTable<A> row_taps;
       row_taps.reserve(count * ph);
       cols_.reserve(count * pw);
       for (int64_t i = 0; i < count; ++i) {
@@ -222,7 +277,7 @@ class PSRowRules {
 
  private:
   // By row of the map; RoIs stay in order.
-  void sort(const TapStorage<A>& row_taps, int64_t count, int64_t ph) {
+  void sort(const PSTable<A>& row_taps, int64_t count, int64_t ph) {
     const PSTaps<A> taps = row_taps.view();
     for (int64_t k = 0; k < row_taps.size(); ++k) ++begin_[taps.index[k] + 1];
     for (size_t row = 1; row < begin_.size(); ++row) begin_[row] += begin_[row - 1];
@@ -240,7 +295,7 @@ class PSRowRules {
 
   std::vector<int64_t> begin_;
   std::vector<PSReach<A>> reaches_;
-  TapStorage<A> cols_;
+  PSTable<A> cols_;
 };
 
 }  // namespace detops::cpu

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. One call works on one RoI.
 
-#include "../simd/lanes.inl"
-
 typedef int32_t Indices __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
 
 DETOPS_INLINE void store_indices(int32_t* p, Vector<int32_t> v, int64_t n) { store_first(p, v, n); }
@@ -217,7 +215,3 @@ void roi_pool_forward_planes(const RoIPoolPlanes<T>& planes) {
   for (; c + 4 <= t.channels; c += 4) pool_planes<4>(t, c);
   for (; c < t.channels; ++c) pool_planes<1>(t, c);
 }
-
-template <typename T>
-constexpr RoIPoolKernels<T> kRoIPoolKernels{kLanes<accumulate_t<T>>, roi_pool_forward<T>,
-                                            roi_pool_forward_planes<T>, lanes_to_planes<int32_t>};

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. One call works on one bin of all RoIs.
+// Included once per instruction set; see variants.h. One call works on one bin of all RoIs, or
+// on one row of a channels_last map.
+
+#include "planes.inl"
 
 // A map narrower than a vector is read in part.
 template <bool kNarrow, typename P>
@@ -149,7 +152,50 @@ void ps_roi_align_forward_positions(const PSTile<const T, T>& t) {
   }
 }
 
+// RoIs are in order by their place in the picture, not in memory.
 template <typename T>
-constexpr PSRoIAlignKernels<T> kPSRoIAlignKernels{
-    kLanes<accumulate_t<T>>, ps_roi_align_forward<T, T>, ps_roi_align_forward<accumulate_t<T>, T>,
-    ps_roi_align_forward_positions<T>, ps_roi_align_backward<accumulate_t<T>, T>};
+DETOPS_INLINE const T* bins_of(const PSRow<T>& t, int64_t i) {
+  const auto& reach = t.reaches[i];
+  return t.pooled + (t.order[reach.roi] * t.bins + reach.ph * t.pooled_width) * t.channels;
+}
+
+template <typename T>
+DETOPS_INLINE void prefetch_bins(const PSRow<T>& t, int64_t i) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  if (i >= t.count) return;
+  const T* bins = bins_of(t, i);
+  for (int64_t j = 0; j < t.pooled_width * t.channels; j += kLine) __builtin_prefetch(bins + j);
+}
+
+template <typename T>
+void ps_roi_rows_backward(const PSRow<T>& row) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>, kVectors = kPSLanes / kWidth;
+  const PSRow<T> t = row;  // see spread_planes in ps_roi_align.inl
+  const int64_t apart = t.bins * kPSLanes;
+  for (int64_t i = 0; i < t.width * apart; i += kWidth) store(t.sums + i, Vector<A>{});
+  for (int64_t i = 0; i < t.count; ++i) {
+    const PSReach<A> reach = t.reaches[i];
+    const int64_t bin = reach.ph * t.pooled_width;
+    const T* grad = bins_of(t, i);
+    prefetch_bins(t, i + 6);
+    const int64_t* col = t.cols.begin + reach.roi * t.pooled_width;
+    for (int64_t pw = 0; pw < t.pooled_width; ++pw, grad += t.channels) {
+      for (int64_t v = 0; v < kVectors && v * kWidth < t.n; ++v) {
+        const int64_t rest = t.n - v * kWidth;
+        const T* g = grad + v * kWidth;
+        const Vector<A> spread =
+            splat<A>(reach.weight) * (rest < kWidth ? load_part(g, rest) : load(g));
+        A* sums = t.sums + (bin + pw) * kPSLanes + v * kWidth;
+        for (int64_t k = col[pw]; k < col[pw + 1]; ++k) {
+          A* p = sums + t.cols.index[k] * apart;
+          store(p, fused(splat<A>(t.cols.weight[k]), spread, load(p)));
+        }
+      }
+    }
+  }
+  for (int64_t x = 0; x < t.width; ++x) {
+    lanes_to_planes<T, kPSLanes>(t.sums + x * apart, t.bins, t.n, t.bins,
+                                 t.row + x * t.channels * t.bins);
+  }
+}

@@ -5,56 +5,45 @@
 #include <vector>
 
 #include "../../math/bilinear.h"
-#include "roi_plan.h"
-#include "sparse_pool_kernels.h"
+#include "product_taps.h"
 
 namespace detops::cpu {
 
-// Bins of a pooled RoI, a rectangle of them, and the channels of the output that read the map where
-// these bins say.
-struct Share {
-  int64_t channel, channels;
-  int64_t top, left, high, wide;
+inline void check_positions(const char* op, int64_t height, int64_t width) {
+  check(height <= INT32_MAX / width, "detops.", op, ": at most ", INT32_MAX, " pixels a map, got ",
+        height, " x ", width);
+}
 
-  int64_t bins() const { return high * wide; }
-};
-
-// One axis of a bin whose samples lie on rows and columns: a few neighbours on the map.
+// The sparse weights of the bins of a RoI: bin b is the sum over [begin[b], begin[b + 1]) of weight
+// * map[position], positions counted row by row.
 template <typename A>
-struct AxisTaps {
-  std::vector<int32_t> index;
-  std::vector<A> weight;
+struct BinTaps {
+  const int32_t* begin;
+  const int32_t* position;
+  const A* weight;
+  int64_t bins;
+  Reads read;
 
-  void clear() {
-    index.clear();
-    weight.clear();
-  }
+  Reads reads() const { return read; }
+  int64_t scratch(int64_t) const { return 0; }
+  int64_t lane_scratch() const { return 0; }
 
-  void add(const math::Taps<A>& taps) {
-    add(taps.low, taps.weight_low);
-    add(taps.high, taps.weight_high);
-  }
-
- private:
-  // Samples advance steadily, so an index seen before is one of the last two.
-  void add(int64_t at, A w) {
-    if (w == 0) return;
-    for (size_t back = 1; back <= 2 && back <= index.size(); ++back) {
-      if (index[index.size() - back] == at) {
-        weight[index.size() - back] += w;
-        return;
-      }
-    }
-    index.push_back(static_cast<int32_t>(at));
-    weight.push_back(w);
+  void add_to(RoICost& cost) const {
+    const double taps = double(begin[bins]);
+    cost.planes += 1.5 * taps + 4 * double(bins);
+    cost.positions += 2 * taps + 3 * double(bins);
+    cost.in_lanes += 2.2 * taps + 8 * double(bins);
   }
 };
 
-// The rules of many RoIs, one behind another. Bins are added one by one: as samples and what to
-// multiply their sum with, or as a product of two axes.
+// The taps of some RoIs, as a Batch asks for them. Bins are added one by one: as samples and what
+// to multiply their sum with, or as a product of two axes.
 template <typename A>
-class BinRuleTable {
+class BinTable {
  public:
+  static constexpr int64_t kRoIs = 16, kLeastTaps = 1 << 19, kMostTaps = kLeastTaps;
+  static constexpr bool kWholeRows = true;  // positions count them
+
   void clear() {
     entries_.clear();
     begin_.clear();
@@ -64,7 +53,8 @@ class BinRuleTable {
 
   // sampling.bins_of(roi) gives a function of (ph, pw, table) that adds one bin.
   template <typename Sampling>
-  void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t width) {
+  void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t height,
+           int64_t width) {
     width_ = width;
     entries_.push_back({begin_.size(), position_.size(), share.bins(), Reads::none()});
     begin_.push_back(0);
@@ -119,25 +109,26 @@ class BinRuleTable {
     collected_ = 0;
   }
 
+  // Of axes of one bin.
   void add_product(const AxisTaps<A>& rows, const AxisTaps<A>& cols, A factor) {
-    if (rows.index.empty() || cols.index.empty()) return;
-    const auto [top, bottom] = std::minmax_element(rows.index.begin(), rows.index.end());
-    const auto [left, right] = std::minmax_element(cols.index.begin(), cols.index.end());
-    entries_.back().reads.include({*top, *bottom + 1, {*left, *right + 1}});
-    Emitter emit(*this, rows.index.size() * cols.index.size());
-    for (size_t r = 0; r < rows.index.size(); ++r) {
+    if (rows.extent == 0 || cols.extent == 0) return;
+    entries_.back().reads.include(ProductTaps<A>{rows, cols}.reads());
+    Emitter emit(*this, rows.size() * cols.size());
+    for (int64_t r = 0; r < rows.size(); ++r) {
       const A weight = rows.weight[r] * factor;
-      for (size_t c = 0; c < cols.index.size(); ++c) {
+      for (int64_t c = 0; c < cols.size(); ++c) {
         emit(rows.index[r] * width_ + cols.index[c], cols.weight[c] * weight);
       }
     }
   }
 
-  BinRule<A> rule(size_t i) const {
+  void transpose(int64_t) {}  // no need: a bin adds to its positions
+
+  BinTaps<A> operator[](int64_t i) const {
     const Entry& e = entries_[i];
-    return {begin_.data() + e.begin, position_.data() + e.taps, weight_.data() + e.taps, e.bins};
+    return {begin_.data() + e.begin, position_.data() + e.taps, weight_.data() + e.taps, e.bins,
+            e.reads};
   }
-  const Reads& reads(size_t i) const { return entries_[i].reads; }
 
  private:
   struct Entry {
@@ -153,7 +144,7 @@ class BinRuleTable {
   // Appends up to `most` taps, without those of weight 0.
   class Emitter {
    public:
-    Emitter(BinRuleTable& table, size_t most) : table_(table), size_(table.position_.size()) {
+    Emitter(BinTable& table, size_t most) : table_(table), size_(table.position_.size()) {
       table.position_.resize(size_ + most);
       table.weight_.resize(size_ + most);
     }
@@ -168,7 +159,7 @@ class BinRuleTable {
     }
 
    private:
-    BinRuleTable& table_;
+    BinTable& table_;
     size_t size_;
   };
 
@@ -182,48 +173,6 @@ class BinRuleTable {
   size_t collected_ = 0;
   Reads bounds_ = Reads::none();
   std::vector<A> sums_;
-};
-
-// RoIs [begin, begin + size) of a run with their rules, in tables of kChunk RoIs that threads fill
-// side by side, and what they read of the map.
-template <typename A>
-class BinRules {
- public:
-  int64_t begin = 0, size = 0;
-  Footprint footprint;
-
-  BinRule<A> rule(int64_t i) const { return tables_[i / kChunk].rule(i % kChunk); }
-  const Reads& reads(int64_t i) const { return tables_[i / kChunk].reads(i % kChunk); }
-
-  // As many RoIs as have some kTaps taps together; sampling.taps(roi) is a guess of their number.
-  template <typename Sampling>
-  void build(const Sampling& sampling, const uint32_t* order, const Run& run, int64_t first,
-             const Share& share, int64_t height, int64_t width) {
-    begin = first;
-    size = 0;
-    double taps = 0;
-    while (begin + size < run.end && (size == 0 || taps < kTaps)) {
-      taps += sampling.taps(order[begin + size++]);
-    }
-    const int64_t chunks = (size + kChunk - 1) / kChunk;
-    if (int64_t(tables_.size()) < chunks) tables_.resize(chunks);
-    parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t last) {
-      for (; chunk < last; ++chunk) {
-        tables_[chunk].clear();
-        for (int64_t i = chunk * kChunk; i < std::min((chunk + 1) * kChunk, size); ++i) {
-          tables_[chunk].add(sampling, order[begin + i], share, width);
-        }
-      }
-    });
-    footprint = Footprint(height, width);
-    for (int64_t i = 0; i < size; ++i) footprint.add(reads(i));
-  }
-
- private:
-  static constexpr int64_t kChunk = 16;
-  static constexpr double kTaps = 1 << 19;
-
-  std::vector<BinRuleTable<A>> tables_;
 };
 
 }  // namespace detops::cpu

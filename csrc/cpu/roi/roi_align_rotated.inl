@@ -2,6 +2,8 @@
 // Included once per instruction set; see variants.h. One call works on one RoI, whose samples are
 // taken from the map one by one, or added to it. Maps have at least two rows and two columns.
 
+#include "bin_pool.inl"
+
 // Room for the samples of some bins, and for the rest of the last vector.
 template <typename A>
 constexpr int64_t kSampleRoom = kMostSamples + kLanes<A>;
@@ -182,13 +184,10 @@ DETOPS_INLINE void spread_samples(const RotatedPlanes<A, const T>& t) {
       });
 }
 
-template <typename T, typename A>
-void rotated_samples_backward(const RotatedPlanes<A, const T>& planes) {
-  const RotatedPlanes<A, const T> t = planes;  // see spread_planes in ps_roi_align.inl
+template <typename T>
+void rotated_samples_backward(const RotatedPlanes<accumulate_t<T>, const T>& planes) {
+  const RotatedPlanes<accumulate_t<T>, const T> t =
+      planes;  // see spread_planes in ps_roi_align.inl
   if (t.roi.rows.count == 2 && t.roi.cols.count == 2) return spread_samples<true>(t);
   spread_samples<false>(t);
 }
-
-template <typename T>
-constexpr RotatedSampleKernels<T> kRotatedSampleKernels{
-    rotated_samples_forward<T>, rotated_samples_backward<T, accumulate_t<T>>};

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "roi_plan.h"
+
+// Ops whose bins are weighted sums of one map's positions, the same for a share of the channels. To
+// be included after all other headers, by a file that defines DETOPS_KERNELS: the kernels for
+// ProductTaps (roi_align.inl) or BinTaps (bin_pool.inl).
+namespace detops::cpu {
+
+// One RoI on some channels of a map as they are; backward, on its rows [row_begin, row_end), with
+// which `map` begins.
+template <typename Taps, typename M, typename P>
+struct PoolTask {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  Taps taps;
+  M* map;
+  int64_t width, channels, channel_stride, position_stride;
+  P* pooled;  // from the first bin on, `wide` a row
+  int64_t wide, pooled_row_stride, pooled_channel_stride, bin_stride;
+  int64_t row_begin, row_end;
+  A* scratch;
+
+  int64_t row_stride() const { return width * position_stride; }
+};
+
+// One RoI on rows of a map in lanes.
+template <typename Taps, typename A>
+struct LaneTask {
+  Taps taps;  // backward: transposed
+  A* map;     // [rows, columns, kRoIChannels] from (row_origin, col_origin) on
+  int64_t row_origin, col_origin, row_stride;
+  A* scratch;
+};
+
+}  // namespace detops::cpu
+
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+
+// RoIs [begin, begin + size) of a run with their taps, in tables that threads fill side by side,
+// and what they read of the map.
+template <typename Table>
+class Batch {
+ public:
+  int64_t begin = 0, size = 0;
+  Footprint footprint;
+
+  auto taps(int64_t i) const { return tables_[i / Table::kRoIs][i % Table::kRoIs]; }
+
+  // From RoI `first` of the order on, as many as have some `most_taps` taps together, at least one;
+  // sampling.taps(roi) is a guess of their number.
+  template <typename Sampling>
+  void build(const Sampling& sampling, const uint32_t* order, const Run& run, int64_t first,
+             const Share& share, int64_t height, int64_t width, int64_t most_taps) {
+    constexpr int64_t kMost = 1024;
+    const int64_t most = std::min(run.end - first, kMost);
+    begin = first;
+    size = 0;
+    for (double taps = 0; size < most && taps < double(most_taps);) {
+      taps += sampling.taps(order[begin + size++]);
+    }
+    for_each_table([&](Table& table, int64_t i, int64_t end) {
+      table.clear();
+      for (; i < end; ++i) table.add(sampling, order[begin + i], share, height, width);
+    });
+    footprint = Footprint(height, width);
+    for (int64_t i = 0; i < size; ++i) footprint.add(taps(i).reads());
+  }
+
+  // For the backward pass in lanes, which goes by positions of the map.
+  void transpose() {
+    for_each_table([](Table& table, int64_t i, int64_t end) { table.transpose(end - i); });
+  }
+
+  // What the kernels' scratch memory takes: the most that `of(taps)` of a RoI is.
+  template <typename Of>
+  int64_t most(const Of& of) const {
+    int64_t result = 0;
+    for (int64_t i = 0; i < size; ++i) result = std::max(result, of(taps(i)));
+    return result;
+  }
+  int64_t lane_scratch() const {
+    return most([](const auto& taps) { return taps.lane_scratch(); });
+  }
+
+ private:
+  template <typename Run>
+  void for_each_table(const Run& run) {
+    const int64_t count = (size + Table::kRoIs - 1) / Table::kRoIs;
+    if (int64_t(tables_.size()) < count) tables_.resize(count);
+    parallel_for(0, count, 1, [&](int64_t i, int64_t end) {
+      for (; i < end; ++i) {
+        run(tables_[i], i * Table::kRoIs, std::min((i + 1) * Table::kRoIs, size));
+      }
+    });
+  }
+
+  std::vector<Table> tables_;
+};
+
+// `sums` are the rows [row_begin, row_end) of the share's channels, or the map's own numbers.
+template <typename Taps, typename M, typename T, typename P>
+PoolTask<Taps, M, P> pool_task(const Taps& taps, M* sums, int64_t channel_stride,
+                               const Planes<T>& map, const Share& share, const Planes<P>& pooled,
+                               int64_t row_begin, int64_t row_end,
+                               accumulate_t<std::remove_const_t<M>>* scratch) {
+  const int64_t bin_stride = pooled.channels_last ? pooled.channels : 1;
+  return {taps,
+          sums,
+          map.width,
+          share.channels,
+          map.channels_last ? 1 : channel_stride,
+          map.channels_last ? map.channels : 1,
+          pooled.at(share.channel, share.top, share.left),
+          share.wide,
+          pooled.width * bin_stride,
+          pooled.channels_last ? 1 : pooled.stride(),
+          bin_stride,
+          row_begin,
+          row_end,
+          scratch};
+}
+
+// A share's bins of one pooled RoI, as runs of neighbours: visit(row, column, bins, first bin).
+template <typename T, typename Visit>
+void visit_runs(const Planes<T>& pooled, const Share& share, const Visit& visit) {
+  if (share.wide == pooled.width) return visit(share.top, 0, share.bins(), 0);
+  for (int64_t row = 0; row < share.high; ++row) {
+    visit(share.top + row, share.left, share.wide, row * share.wide);
+  }
+}
+
+template <typename Table, typename T>
+RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<T>& map, bool direct,
+                bool backward, int64_t result_bytes) {
+  using M = std::remove_const_t<T>;
+  using A = accumulate_t<M>;
+  const Footprint& f = batch.footprint;
+  const int64_t buffers = share.bins() * kRoIChannels + batch.lane_scratch();
+  RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
+  for (int64_t i = 0; i < batch.size; ++i) batch.taps(i).add_to(cost);
+  return cost.best({backward, share.channels, direct,
+                    f.near(batch.size, share.channels * int64_t(sizeof(T))),
+                    f.moved(!backward && !map.channels_last),
+                    backward && !std::is_same_v<M, A> ? map.height * map.width : 0,
+                    f.template window_bytes<A>(Table::kWholeRows) + buffers * int64_t(sizeof(A)),
+                    scratch_for(result_bytes)});
+}
+
+// kPositions: a vector holds channels of one position. kPlanes: any layouts.
+template <typename T, typename Table, typename PooledOf>
+void pool_in_place(const Batch<Table>& batch, const uint32_t* order, const Share& share,
+                   const Planes<const T>& map, RoIPath path, const PooledOf& pooled_of) {
+  const int64_t together = map.channels_last ? share.channels : 1;
+  const PlaneTasks tasks(share.channels / together,
+                         map.height * map.width * together * int64_t(sizeof(T)), batch.size,
+                         batch.footprint);
+  const int64_t grain = tasks_per_thread(tasks.size(), batch.size * share.channels * share.bins());
+  const int64_t scratch_size = batch.most([&](const auto& t) { return t.scratch(together); });
+  const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)
+                                                : DETOPS_IN_USE(pool_planes<T>);
+  parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
+    Buffer<accumulate_t<T>> scratch(scratch_size);
+    for (; task < last; ++task) {
+      const PlaneTask t = tasks[task];
+      const Share part = share.part(t.plane, t.planes * together);
+      for (int64_t i = t.begin; i < t.end; ++i) {
+        const Planes<T> pooled = pooled_of(order[batch.begin + i]);
+        pool(pool_task(batch.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part, pooled,
+                       0, 0, scratch.data()));
+      }
+    }
+  });
+}
+
+template <typename T, typename Table, typename PooledOf>
+void pool_in_lanes(const Batch<Table>& batch, const uint32_t* order, const Share& share,
+                   const Planes<const T>& map, const PooledOf& pooled_of) {
+  using A = accumulate_t<T>;
+  const int64_t scratch_size = batch.lane_scratch();
+  const auto make_pool = [&] {
+    return [&, lanes = Buffer<A>(share.bins() * kRoIChannels), scratch = Buffer<A>(scratch_size)](
+               int64_t i, int64_t c, int64_t n, RoIWindow<A>& window) mutable {
+      DETOPS_IN_USE(pool_lanes<A>)
+      ({batch.taps(i), window.data(), window.first(), window.columns().begin, window.stride(),
+        scratch.data()},
+       lanes.data());
+      const Planes<T> pooled = pooled_of(order[batch.begin + i]);
+      visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
+        store_lanes(lanes.data() + bin * kRoIChannels, pooled, c, n, row, col, bins);
+      });
+    };
+  };
+  pool_from_lanes(
+      map, {share.channel, share.channels, Table::kWholeRows}, batch.footprint, batch.size,
+      batch.size * share.channels * share.bins(), [&](int64_t i) { return batch.taps(i).reads(); },
+      make_pool);
+}
+
+// The RoIs of one run. pooled_of(roi) gives planes of which channel c is that of the map and
+// sampling is what the table asks for; result_bytes are those of all that the call gives.
+template <typename T, typename Table, typename Sampling, typename PooledOf>
+void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* order, const Run& run,
+              const Share& share, const Planes<const T>& map, int64_t result_bytes,
+              const PooledOf& pooled_of) {
+  // Lanes of a channels_last map are less than the copy in NCHW that one would make otherwise.
+  const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
+  const int64_t most = std::max(result_bytes, map.channels_last ? copy : 0);
+  for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
+    batch.build(sampling, order, run, begin, share, map.height, map.width, Table::kMostTaps);
+    const bool direct = map.channels_last && pooled_of(order[begin]).channels_last;
+    const RoIPath path = path_of(batch, share, map, direct, false, most);
+    if (path == RoIPath::kLanes) {
+      pool_in_lanes<T>(batch, order, share, map, pooled_of);
+    } else {
+      pool_in_place<T>(batch, order, share, map, path, pooled_of);
+    }
+  }
+}
+
+// Threads own bands of rows of some channels: no two write the same element, and each element adds
+// its RoIs in the order of the plan, so the bits do not depend on the number of threads, nor on
+// where a band begins. `fresh`: nothing is on the map yet.
+template <typename T, typename Table, typename PooledOf>
+void spread_in_place(const Batch<Table>& batch, const uint32_t* order, const Share& share,
+                     const Planes<T>& map, RoIPath path, bool fresh, const PooledOf& pooled_of) {
+  using A = accumulate_t<T>;
+  const int64_t together = map.channels_last ? share.channels : 1;
+  const BandTasks tasks(share.channels / together, map.height,
+                        map.width * together * int64_t(sizeof(A)), !std::is_same_v<T, A>);
+  const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
+  const int64_t grain = tasks_per_thread(tasks.size(), outputs);
+  const int64_t scratch_size = batch.most([&](const auto& t) { return t.scratch(together); });
+  const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
+                                                  : DETOPS_IN_USE(spread_planes<T>);
+  parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
+    Buffer<A> scratch(scratch_size);
+    GradientBand<T> band;
+    for (; task < last; ++task) {
+      const BandTask t = tasks[task];
+      const Share part = share.part(t.plane, t.planes * together);
+      A* sums = band.open(map, part.channel, part.channels, t.begin, t.end, fresh);
+      for (int64_t i = 0; i < batch.size; ++i) {
+        const auto taps = batch.taps(i);
+        const Reads reads = taps.reads();
+        if (reads.empty() || reads.first >= t.end || reads.last <= t.begin) continue;
+        const Planes<const T> pooled = pooled_of(order[batch.begin + i]);
+        spread(pool_task(taps, sums, band.plane_stride(), map, part, pooled, t.begin, t.end,
+                         scratch.data()));
+      }
+      band.close();
+    }
+  });
+}
+
+// Threads own a block of channels: as above, but each number of the map is written about once.
+// Returns how many rows are final so far; `written` are those of the batches before.
+template <typename T, typename Table, typename PooledOf>
+int64_t spread_in_lanes(Batch<Table>& batch, const uint32_t* order, const Share& share,
+                        const Planes<T>& map, int64_t written, bool last_batch,
+                        const PooledOf& pooled_of) {
+  using A = accumulate_t<T>;
+  const int64_t blocks = blocks_of(share.channels);
+  const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
+  const int64_t scratch_size = batch.lane_scratch();
+  const Columns columns = Table::kWholeRows ? Columns{0, map.width} : batch.footprint.columns();
+  int64_t written_now = written;
+  batch.transpose();
+  parallel_for(
+      0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t last_block) {
+        Buffer<A> lanes(share.bins() * kRoIChannels), scratch(scratch_size);
+        for (; block < last_block; ++block) {
+          const int64_t first = block * kRoIChannels, c = share.channel + first;
+          const int64_t n = std::min(kRoIChannels, share.channels - first);
+          GradientRows<T> rows(map, c, n, written, columns);
+          for (int64_t i = 0; i < batch.size; ++i) {
+            const auto taps = batch.taps(i);
+            const Reads reads = taps.reads();
+            if (reads.empty()) continue;
+            const Planes<const T> pooled = pooled_of(order[batch.begin + i]);
+            visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
+              load_lanes(pooled, c, n, row, col, bins, lanes.data() + bin * kRoIChannels);
+            });
+            RoIWindow<A>& window = rows.reach(reads.first, reads.last);
+            DETOPS_IN_USE(spread_lanes<A>)
+            ({taps, window.data(), window.first(), columns.begin, window.stride(), scratch.data()},
+             lanes.data());
+          }
+          const int64_t now = rows.finish(last_batch);
+          if (block == 0) written_now = now;
+        }
+      });
+  return written_now;
+}
+
+// The reverse: what the map gets from one run. One path serves all its batches: what they leave
+// behind differs.
+template <typename T, typename Table, typename Sampling, typename PooledOf>
+void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* order,
+                const Run& run, const Share& share, const Planes<T>& map, int64_t result_bytes,
+                const PooledOf& pooled_of) {
+  // Taps, of 8 bytes each and with copies, are to take little beside the result.
+  const int64_t taps = std::clamp(result_bytes / 32, Table::kLeastTaps, Table::kMostTaps);
+  // Some channels of all are no run of neighbours, and are not copied.
+  const bool copied =
+      map.channels_last && share.channels < map.channels && !std::is_same_v<T, accumulate_t<T>>;
+  RoIPath path = RoIPath::kLanes;
+  int64_t begin = run.begin, written = 0;
+  do {
+    batch.build(sampling, order, run, begin, share, map.height, map.width, taps);
+    const bool fresh = begin == run.begin;
+    if (fresh && !copied) {
+      const bool direct =
+          map.channels_last && (batch.size == 0 || pooled_of(order[begin]).channels_last);
+      path = path_of(batch, share, map, direct, true, result_bytes);
+    }
+    begin += batch.size;
+    if (path == RoIPath::kLanes) {
+      written = spread_in_lanes(batch, order, share, map, written, begin == run.end, pooled_of);
+    } else {
+      spread_in_place(batch, order, share, map, path, fresh, pooled_of);
+    }
+  } while (begin < run.end);
+}
+
+}  // namespace detops::cpu

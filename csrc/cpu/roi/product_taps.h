@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../../math/roi.h"
+#include "roi_plan.h"
+
+namespace detops::cpu {
+
+// The sparse weights of one axis of a RoI: bin p is the sum over [begin[p], begin[p + 1]) of
+// weight * input[index]. For the backward pass in lanes the same, with the two sides exchanged:
+// position `first + p` of the map receives the sum over its bins.
+template <typename A>
+struct AxisTaps {
+  const int32_t* begin;
+  const int32_t* index;
+  const A* weight;
+  int64_t first;   // first position of the map that is touched
+  int64_t extent;  // and how many
+  int64_t pooled;  // bins along this axis
+
+  int64_t size() const { return begin[pooled]; }  // of those that are not transposed
+};
+
+// Of a RoI whose bins are a product of rows and columns.
+template <typename A>
+struct ProductTaps {
+  AxisTaps<A> rows, cols;
+
+  Reads reads() const {
+    return {rows.first, rows.first + rows.extent, {cols.first, cols.first + cols.extent}};
+  }
+  // Numbers of scratch memory that the kernels take.
+  int64_t scratch(int64_t interleaved) const {
+    return std::max(cols.extent * interleaved, cols.size());
+  }
+  int64_t lane_scratch() const { return rows.pooled * cols.extent * kRoIChannels; }
+
+  void add_to(RoICost& cost) const {
+    const double r = double(rows.size()), c = double(cols.size());
+    const double bins = double(rows.pooled) * double(cols.pooled);
+    // See rows_first in roi_planes.inl.
+    const double by_rows =
+        r * (double(cols.extent) / cost.lanes + 2) + double(rows.pooled) * (1.5 * c) + 4 * bins;
+    cost.planes += std::min(r * c + 4 * bins, by_rows);
+    cost.positions += 2 * r * c + 3 * bins;
+    cost.in_lanes += 2.2 * (r * double(cols.extent) + double(rows.pooled) * c) + 8 * bins;
+  }
+};
+
+// At most kMost taps of one axis of one RoI, without a heap.
+template <typename A>
+class FewTaps {
+ public:
+  static constexpr int64_t kMost = 64;
+
+  AxisTaps<A> fill(const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
+    int32_t taps = 0;
+    int64_t low = size, high = -1;
+    for (int64_t p = 0; p < pooled; ++p) {
+      begin_[p] = taps;
+      math::visit_pixels(axis, p, size, [&](int64_t index, A weight) {
+        low = std::min(low, index), high = std::max(high, index);
+        index_[taps] = static_cast<int32_t>(index);
+        weight_[taps++] = weight;
+      });
+    }
+    begin_[pooled] = taps;
+    const int64_t extent = std::max<int64_t>(0, high - low + 1);
+    return {begin_, index_, weight_, extent > 0 ? low : 0, extent, pooled};
+  }
+
+ private:
+  int32_t begin_[kMost + 1], index_[kMost];
+  A weight_[kMost];
+};
+
+// Owns the taps of one axis of many RoIs, one after another. Cleared and filled again, so that
+// memory is allocated for the largest batch once.
+template <typename A>
+class AxisTable {
+ public:
+  void clear() {
+    entries_.clear();
+    begin_.clear();
+    index_.clear();
+    weight_.clear();
+  }
+
+  // visit_bin(p, add) calls add(index, weight) for what bin p reads of a map `size` long. An index
+  // that it gives again is one of the last two.
+  template <typename VisitBin>
+  void add(int64_t pooled, int64_t size, const VisitBin& visit_bin) {
+    const size_t taps = index_.size();
+    entries_.push_back({begin_.size(), taps, 0, 0, pooled});
+    begin_.push_back(0);
+    for (int64_t p = 0; p < pooled; ++p) {
+      const size_t start = index_.size();
+      visit_bin(p, [&](int64_t index, A weight) { add_tap(start, index, weight); });
+      begin_.push_back(static_cast<int32_t>(index_.size() - taps));
+    }
+    int64_t low = size, high = -1;
+    for (size_t i = taps; i < index_.size(); ++i) {
+      low = std::min<int64_t>(low, index_[i]);
+      high = std::max<int64_t>(high, index_[i]);
+    }
+    if (high >= 0) entries_.back().first = low, entries_.back().extent = high - low + 1;
+  }
+
+  // Exchanges the two sides: per touched position of the map, which bins with which weight.
+  void add_transposed(const AxisTaps<A>& axis) {
+    const int32_t taps = axis.begin[axis.pooled];
+    entries_.push_back({begin_.size(), index_.size(), axis.first, axis.extent, axis.pooled});
+    begin_.resize(begin_.size() + axis.extent + 1, 0);
+    index_.resize(index_.size() + taps);
+    weight_.resize(weight_.size() + taps);
+    int32_t* begin = begin_.data() + entries_.back().begin;
+    int32_t* index = index_.data() + entries_.back().taps;
+    A* weight = weight_.data() + entries_.back().taps;
+    for (int32_t i = 0; i < taps; ++i) ++begin[axis.index[i] - axis.first + 1];
+    for (int64_t i = 0; i < axis.extent; ++i) begin[i + 1] += begin[i];
+    for (int32_t p = 0; p < axis.pooled; ++p) {
+      for (int32_t i = axis.begin[p]; i < axis.begin[p + 1]; ++i) {
+        const int32_t slot = begin[axis.index[i] - axis.first]++;
+        index[slot] = p;
+        weight[slot] = axis.weight[i];
+      }
+    }
+    // Filling moved every start to its end.
+    for (int64_t i = axis.extent; i > 0; --i) begin[i] = begin[i - 1];
+    begin[0] = 0;
+  }
+
+  AxisTaps<A> operator[](size_t i) const {
+    const Entry& e = entries_[i];
+    return {begin_.data() + e.begin,
+            index_.data() + e.taps,
+            weight_.data() + e.taps,
+            e.first,
+            e.extent,
+            e.pooled};
+  }
+
+ private:
+  struct Entry {
+    size_t begin, taps;
+    int64_t first, extent, pooled;
+  };
+
+  void add_tap(size_t start, int64_t index, A weight) {
+    for (size_t back = 1; back <= 2 && back <= index_.size() - start; ++back) {
+      const size_t i = index_.size() - back;
+      if (index_[i] == index) {
+        weight_[i] += weight;
+        return;
+      }
+    }
+    index_.push_back(static_cast<int32_t>(index));
+    weight_.push_back(weight);
+  }
+
+  std::vector<Entry> entries_;
+  std::vector<int32_t> begin_, index_;
+  std::vector<A> weight_;
+};
+
+// The taps of some RoIs, as a Batch asks for them.
+template <typename A>
+class ProductTable {
+ public:
+  static constexpr int64_t kRoIs = 64, kLeastTaps = 1 << 14, kMostTaps = 1 << 18;
+  static constexpr bool kWholeRows = false;
+
+  void clear() {
+    rows_.clear();
+    cols_.clear();
+  }
+
+  // sampling.axes(roi) gives the two axes of a RoI.
+  template <typename Sampling>
+  void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t height,
+           int64_t width) {
+    const auto [rows, cols] = sampling.axes(roi);
+    add(rows_, rows, share.high, height);
+    add(cols_, cols, share.wide, width);
+  }
+
+  // Exchanges the sides of the taps of the first `count` RoIs.
+  void transpose(int64_t count) {
+    AxisTable<A> rows, cols;
+    std::swap(rows, rows_);
+    std::swap(cols, cols_);
+    for (int64_t i = 0; i < count; ++i) {
+      rows_.add_transposed(rows[i]);
+      cols_.add_transposed(cols[i]);
+    }
+  }
+
+  ProductTaps<A> operator[](int64_t i) const { return {rows_[i], cols_[i]}; }
+
+ private:
+  static void add(AxisTable<A>& table, const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
+    table.add(pooled, size, [&](int64_t p, auto&& tap) { math::visit_taps(axis, p, size, tap); });
+  }
+
+  AxisTable<A> rows_, cols_;
+};
+
+}  // namespace detops::cpu

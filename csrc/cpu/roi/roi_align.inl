@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one RoI, whose bins are
+// products of rows and columns.
+
+#include "roi_planes.inl"
+
+// Channels [c, c + 2 * kPairs * lanes) of one bin: rows of weighted columns, in registers.
+template <int kPairs, typename T>
+DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, int64_t pw,
+                                 int64_t c, T* out) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = 2 * kLanes<A>;
+  Vector<A> sum[2 * kPairs] = {};
+  for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+    const T* row = t.map + rows.index[r] * t.row_stride() + c;
+    Vector<A> of_row[2 * kPairs] = {};
+    for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
+      const T* p = row + cols.index[k] * t.position_stride;
+      for (int v = 0; v < kPairs; ++v) {
+        Vector<A> a, b;
+        load_pair(p + v * kWidth, a, b);
+        of_row[2 * v] += cols.weight[k] * a;
+        of_row[2 * v + 1] += cols.weight[k] * b;
+      }
+    }
+    for (int v = 0; v < 2 * kPairs; ++v) sum[v] += rows.weight[r] * of_row[v];
+  }
+  for (int v = 0; v < kPairs; ++v) store_pair(out + c + v * kWidth, sum[2 * v], sum[2 * v + 1]);
+}
+
+// [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
+template <typename T>
+void pool_positions(const ProductTask<const T, T>& t) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  for (int64_t bin = 0; bin < rows.pooled * cols.pooled; ++bin) {
+    const int64_t ph = bin / cols.pooled, pw = bin % cols.pooled;
+    T* out = t.pooled + bin * t.bin_stride;
+    int64_t c = 0;
+    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<2>(t, ph, pw, c, out);
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<1>(t, ph, pw, c, out);
+    for (; c < t.channels; c += kWidth) {
+      const int64_t n = t.channels - c < kWidth ? t.channels - c : kWidth;
+      Vector<A> sum{};
+      for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+        const T* row = t.map + rows.index[r] * t.row_stride() + c;
+        Vector<A> of_row{};
+        for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
+          of_row += cols.weight[k] * load_part(row + cols.index[k] * t.position_stride, n);
+        }
+        sum += rows.weight[r] * of_row;
+      }
+      store_part(out + c, sum, n);
+    }
+  }
+}
+
+// The reverse; adds to the map. By value: see spread_planes in ps_roi_align.inl.
+template <typename T>
+void spread_positions(const ProductTask<accumulate_t<T>, const T>& task) {
+  using A = accumulate_t<T>;
+  const ProductTask<A, const T> t = task;
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  constexpr int64_t kWidth = kLanes<A>;
+  for (int64_t ph = 0; ph < rows.pooled; ++ph) {
+    for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+      const int64_t y = rows.index[r];
+      if (y < t.row_begin || y >= t.row_end) continue;
+      const T* grad = t.pooled + ph * cols.pooled * t.bin_stride;
+      for (int64_t pw = 0; pw < cols.pooled; ++pw, grad += t.bin_stride) {
+        for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
+          const Vector<A> weight = splat(rows.weight[r] * cols.weight[k]);
+          A* to = t.map + ((y - t.row_begin) * t.width + cols.index[k]) * t.position_stride;
+          for (int64_t c = 0; c < t.channels; c += kWidth) {
+            const int64_t n = t.channels - c;
+            store_first(to + c, fused(weight, load_first(grad + c, n), load_first(to + c, n)), n);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A matrix of which each row is `length` numbers, a multiple of kRoIChannels.
+template <typename A>
+struct Rows {
+  A* data;
+  int64_t stride;
+};
+
+template <int kTaps, bool kAdd, typename A>
+DETOPS_INLINE void combine_taps(Rows<A> out, Rows<const A> in, const int32_t* index, int64_t origin,
+                                int64_t step, const A* weight, int64_t rows, int64_t length) {
+  constexpr int64_t kWidth = kLanes<A>;
+  const A* from[kTaps];
+  for (int k = 0; k < kTaps; ++k) from[k] = in.data + (index[k] - origin) * step;
+  for (int64_t row = 0; row < rows; ++row) {
+    A* to = out.data + row * out.stride;
+    for (int64_t i = 0; i < length; i += 2 * kWidth) {
+      Vector<A> low{}, high{};
+      if (kAdd) low = load(to + i), high = load(to + i + kWidth);
+      for (int k = 0; k < kTaps; ++k) {
+        const A* p = from[k] + row * in.stride + i;
+        low += weight[k] * load(p);
+        high += weight[k] * load(p + kWidth);
+      }
+      store(to + i, low);
+      store(to + i + kWidth, high);
+    }
+  }
+}
+
+// One output position of an axis, for many numbers at once: row by row, `out` becomes (kAdd: grows
+// by) the sum over the taps of weight * the row of `in` that lies (index - origin) * step further
+// on. The number of taps is settled outside of the inner loops, where it would be mispredicted.
+template <bool kAdd, typename A>
+DETOPS_INLINE void combine(Rows<A> out, Rows<const A> in, const AxisTaps<A>& axis, int64_t position,
+                           int64_t origin, int64_t step, int64_t rows, int64_t length) {
+  const int32_t begin = axis.begin[position];
+  const int32_t* index = axis.index + begin;
+  const A* weight = axis.weight + begin;
+  const int32_t taps = axis.begin[position + 1] - begin;
+  switch (taps) {
+    case 0:
+      if (!kAdd) combine_taps<0, false>(out, in, index, origin, step, weight, rows, length);
+      return;
+    case 1:
+      return combine_taps<1, kAdd>(out, in, index, origin, step, weight, rows, length);
+    case 2:
+      return combine_taps<2, kAdd>(out, in, index, origin, step, weight, rows, length);
+    case 3:
+      return combine_taps<3, kAdd>(out, in, index, origin, step, weight, rows, length);
+  }
+  combine_taps<4, kAdd>(out, in, index, origin, step, weight, rows, length);
+  for (int32_t k = 4; k < taps; ++k) {
+    combine_taps<1, true>(out, in, index + k, origin, step, weight + k, rows, length);
+  }
+}
+
+// Lanes: first the rows of the map are combined to [pooled rows, columns], then the columns.
+template <typename A>
+void pool_lanes(const LaneTask<ProductTaps<A>, A>& t, A* pooled) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  const int64_t stride = cols.extent * kRoIChannels, bins_stride = cols.pooled * kRoIChannels;
+  const A* map = t.map + (cols.first - t.col_origin) * kRoIChannels;
+  for (int64_t ph = 0; ph < rows.pooled; ++ph) {
+    combine<false>(Rows<A>{t.scratch + ph * stride, 0}, Rows<const A>{map, 0}, rows, ph,
+                   t.row_origin, t.row_stride, 1, stride);
+  }
+  for (int64_t pw = 0; pw < cols.pooled; ++pw) {
+    combine<false>(Rows<A>{pooled + pw * kRoIChannels, bins_stride},
+                   Rows<const A>{t.scratch, stride}, cols, pw, cols.first, kRoIChannels,
+                   rows.pooled, kRoIChannels);
+  }
+}
+
+// The reverse, with transposed taps; adds to the map.
+template <typename A>
+void spread_lanes(const LaneTask<ProductTaps<A>, A>& t, const A* pooled) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  const int64_t stride = cols.extent * kRoIChannels, bins_stride = cols.pooled * kRoIChannels;
+  for (int64_t x = 0; x < cols.extent; ++x) {
+    combine<false>(Rows<A>{t.scratch + x * kRoIChannels, stride},
+                   Rows<const A>{pooled, bins_stride}, cols, x, 0, kRoIChannels, rows.pooled,
+                   kRoIChannels);
+  }
+  A* map = t.map + (cols.first - t.col_origin) * kRoIChannels;
+  for (int64_t y = 0; y < rows.extent; ++y) {
+    A* row = map + (rows.first + y - t.row_origin) * t.row_stride;
+    combine<true>(Rows<A>{row, 0}, Rows<const A>{t.scratch, 0}, rows, y, 0, stride, 1, stride);
+  }
+}
