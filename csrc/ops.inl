@@ -72,6 +72,15 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
                                 int64_t sample_per_part, double trans_std, Tensor& to_input,
                                 Tensor& to_offset);
 
+void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
+                             const std::optional<Tensor>& offset, double spatial_scale,
+                             int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                             double gamma, Tensor& output);
+void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
+                              const std::optional<Tensor>& offset, double spatial_scale,
+                              int64_t sampling_ratio, double gamma, bool input_wanted,
+                              Tensor& to_input, Tensor& to_offset);
+
 void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                            const std::optional<Tensor>& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
@@ -123,6 +132,20 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
 void masks_to_boxes(const Tensor& masks, Tensor& boxes);
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted);
+
+void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output);
+void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor& points,
+                           bool input_wanted, bool points_wanted, Tensor& to_input,
+                           Tensor& to_points);
+void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
+                    int64_t group_size, int64_t scale_factor, Tensor& output);
+void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& masks,
+                     int64_t kernel_size, int64_t group_size, int64_t scale_factor,
+                     bool features_wanted, bool masks_wanted, Tensor& to_features,
+                     Tensor& to_masks);
+void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Tensor& weight,
+                           const std::optional<Tensor>& bias, IntArrayRef stride,
+                           IntArrayRef padding, Tensor& output);
 
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output);
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y);

@@ -38,6 +38,9 @@ namespace {
   op(ps_roi_pool_backward, ps_roi_pool_backward) \
   op(deform_psroi_pool_forward, deform_psroi_pool_forward) \
   op(deform_psroi_pool_backward, deform_psroi_pool_backward) \
+  op(deform_roi_pool, deform_roi_pool_forward) \
+  op(deform_roi_pool_forward, deform_roi_pool_forward) \
+  op(deform_roi_pool_backward, deform_roi_pool_backward) \
   op(deform_conv2d, deform_conv2d_forward) \
   op(deform_conv2d_forward, deform_conv2d_forward) \
   op(deform_conv2d_backward, deform_conv2d_backward) \
@@ -62,6 +65,14 @@ namespace {
   op(masks_to_boxes, masks_to_boxes) \
   op(masks_to_rle, masks_to_rle) \
   op(paste_masks_in_image, paste_masks_in_image) \
+  op(point_sample, point_sample_forward) \
+  op(point_sample_forward, point_sample_forward) \
+  op(point_sample_backward, point_sample_backward) \
+  op(carafe, carafe_forward) \
+  op(carafe_forward, carafe_forward) \
+  op(carafe_backward, carafe_backward) \
+  op(masked_conv2d, masked_conv2d_forward) \
+  op(masked_conv2d_forward, masked_conv2d_forward) \
   op(axpy, axpy_forward) \
   op(axpy_forward, axpy_forward) \
   op(axpy_backward, axpy_backward) \

@@ -272,6 +272,36 @@ def deform_psroi_pooling(
     sample_per_part: int,
     trans_std: float,
 ) -> Tensor: ...
+def deform_roi_pool(
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = 0,
+    gamma: float = 0.1,
+) -> Tensor: ...
+def deform_roi_pool_forward(
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    gamma: float,
+) -> Tensor: ...
+def deform_roi_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    sampling_ratio: int,
+    gamma: float,
+    input_wanted: bool = True,
+) -> tuple[Tensor, Tensor]: ...
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,
@@ -489,6 +519,61 @@ def paste_masks_in_image(
     height: int,
     width: int,
     threshold: float = 0.5,
+) -> Tensor: ...
+def point_sample(
+    input: Tensor,
+    points: Tensor,
+) -> Tensor: ...
+def point_sample_forward(
+    input: Tensor,
+    points: Tensor,
+) -> Tensor: ...
+def point_sample_backward(
+    grad: Tensor,
+    input: Tensor,
+    points: Tensor,
+    input_wanted: bool = True,
+    points_wanted: bool = True,
+) -> tuple[Tensor, Tensor]: ...
+def carafe(
+    features: Tensor,
+    masks: Tensor,
+    kernel_size: int,
+    group_size: int,
+    scale_factor: int,
+) -> Tensor: ...
+def carafe_forward(
+    features: Tensor,
+    masks: Tensor,
+    kernel_size: int,
+    group_size: int,
+    scale_factor: int,
+) -> Tensor: ...
+def carafe_backward(
+    grad: Tensor,
+    features: Tensor,
+    masks: Tensor,
+    kernel_size: int,
+    group_size: int,
+    scale_factor: int,
+    features_wanted: bool = True,
+    masks_wanted: bool = True,
+) -> tuple[Tensor, Tensor]: ...
+def masked_conv2d(
+    features: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+) -> Tensor: ...
+def masked_conv2d_forward(
+    features: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
 ) -> Tensor: ...
 def axpy(
     x: Tensor,

@@ -160,6 +160,12 @@ def _poolings():
             ("ps_roi_align", partial(detops.ps_roi_align, **sized), groups, ("input",)),
             ("ps_roi_pool", partial(detops.ps_roi_pool, **sized), groups, ("input",)),
             ("deform_psroi_pooling", deform, deformed, ("input", "offset")),
+            (
+                "deform_roi_pool",
+                partial(detops.deform_roi_pool, **sized, gamma=0.3),
+                deformed,
+                ("input", "offset"),
+            ),
             ("multiscale_roi_align", _multiscale, pyramid, levels),
         ):
             yield Call(f"{name}, {kind}", function, tensors, wants)
@@ -277,6 +283,42 @@ def _on_masks():
         yield Call(f"paste_masks_in_image, {threshold}", function, small)
 
 
+def _of_maps():
+    for dtype, channels in ((torch.float32, 5), (torch.float32, 37), (torch.bfloat16, 5)):
+        kind = f"{channels} channels, {str(dtype).removeprefix('torch.')}"
+
+        def sampled(generator, dtype=dtype, channels=channels):
+            x = torch.randn(2, channels, HEIGHT, WIDTH, generator=generator).to(dtype)
+            return {"input": x, "points": torch.rand(2, 45, 2, generator=generator) * 1.2 - 0.1}
+
+        yield Call(f"point_sample, {kind}", detops.point_sample, sampled, ("input", "points"))
+
+        def reassembled(generator, dtype=dtype, channels=channels):
+            x = torch.randn(2, channels, 6, 19, generator=generator).to(dtype)
+            return {"features": x, "masks": torch.rand(2, 25, 12, 38, generator=generator)}
+
+        function = partial(detops.carafe, kernel_size=5, group_size=1, scale_factor=2)
+        yield Call(f"carafe, {kind}", function, reassembled, ("features", "masks"))
+
+        def convolved(generator, dtype=dtype, channels=channels):
+            return {
+                "features": torch.randn(2, channels, 9, 11, generator=generator).to(dtype),
+                "mask": torch.rand(2, 9, 11, generator=generator) > 0.5,
+                "weight": torch.randn(13, channels, 3, 3, generator=generator),
+                "bias": torch.randn(13, generator=generator),
+            }
+
+        yield Call(f"masked_conv2d, {kind}", partial(detops.masked_conv2d, padding=1),
+                   convolved, ("features", "weight", "bias"))  # fmt: skip
+
+    def grouped(generator):
+        x = torch.randn(2, 8, 6, 7, generator=generator)
+        return {"features": x, "masks": torch.rand(2, 36, 18, 21, generator=generator)}
+
+    function = partial(detops.carafe, kernel_size=3, group_size=4, scale_factor=3)
+    yield Call("carafe, 4 groups", function, grouped, ("features", "masks"))
+
+
 def _random(generator, dtype=torch.float32, **sizes):
     return {n: torch.randn(s, generator=generator).to(dtype) / 4 for n, s in sizes.items()}
 
@@ -308,6 +350,7 @@ CALLS = [
     *_attentions(),
     *_overlaps(),
     *_on_masks(),
+    *_of_maps(),
     *_demos(),
 ]
 

@@ -103,6 +103,11 @@ def arguments() -> dict[str, Arguments]:
     ps_options |= dict(part_size=2, sample_per_part=2, trans_std=0.1)
     ps_family = dict(input=planes["input"], bbox=rois, trans=moved["offset"])
     targets = dict(targets=torch.tensor([0, 1, 3, -1]), num_classes=3)
+    moving = dict(scaled, offset=random(5, 2, 2, 3) - 0.5, sampling_ratio=2, gamma=0.5)
+    sampled = dict(input=x, points=random(2, 5, 2) * 1.2 - 0.1)
+    reassembled = dict(features=x, masks=random(2, 9, 2 * H, 2 * W)) | dict(
+        kernel_size=3, group_size=1, scale_factor=2
+    )
     calls = {
         "nms": scored | dict(iou_threshold=0.3),
         "batched_nms": scored | dict(idxs=idxs, iou_threshold=0.3),
@@ -134,6 +139,8 @@ def arguments() -> dict[str, Arguments]:
         "ps_roi_pool_backward": ungrouped,
         "deform_psroi_pool_forward": deforming,
         "deform_psroi_pool_backward": moved | parts | dict(grad=grad, count=count),
+        "deform_roi_pool_forward": moving | dict(size, input=x),
+        "deform_roi_pool_backward": moving | dict(input=x, grad=grad, input_wanted=True),
         "masks_to_rle": dict(masks=random(3, H, W) > 0.5),
         "deform_conv2d_forward": conv | window,
         "deform_conv2d_backward": conv
@@ -154,6 +161,14 @@ def arguments() -> dict[str, Arguments]:
         "sigmoid_focal_loss_forward": classified | focal,
         "sigmoid_focal_loss_sum": classified | focal,
         "sigmoid_focal_loss_backward": classified | focal | dict(grad=random(4, 3)),
+        "point_sample_forward": sampled,
+        "point_sample_backward": sampled
+        | dict(grad=random(2, 3, 5), input_wanted=True, points_wanted=True),
+        "carafe_forward": reassembled,
+        "carafe_backward": reassembled
+        | dict(grad=random(2, 3, 2 * H, 2 * W), features_wanted=True, masks_wanted=True),
+        "masked_conv2d_forward": dict(features=x, mask=random(2, 3, 7) > 0.5, weight=conv["weight"])
+        | dict(bias=conv["bias"], stride=[2, 1], padding=[1, 1]),
         "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
         "paste_masks_in_image": dict(
             masks=random(5, 1, 3, 3), boxes=boxes, height=9, width=8, threshold=0.5
@@ -215,6 +230,7 @@ def arguments() -> dict[str, Arguments]:
     }
     public = (
         *("roi_align", "multiscale_roi_align", "roi_align_rotated", "roi_pool", "ps_roi_align"),
+        *("point_sample", "carafe", "masked_conv2d", "deform_roi_pool"),
         *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),
     )
     return calls | {name: calls[f"{name}_forward"] for name in public}

@@ -16,8 +16,12 @@ pytestmark = pytest.mark.slow
 BOXES = dict.fromkeys(("boxes", "scores", "idxs", "boxes1", "boxes2", "anchors", "deltas"), 0)
 COUNTED = {
     "deform_psroi_pooling": {"boxes": 0, "offset": 0},
+    "deform_roi_pool": {"boxes": 0, "offset": 0},
     "deform_conv2d": {"input": 0, "offset": 0, "mask": 0},
     "ms_deform_attn": {"sampling_locations": 1, "attention_weights": 1},
+    "point_sample": {"points": 1},
+    "carafe": {"features": 0, "masks": 0},
+    "masked_conv2d": {"features": 0, "mask": 0},
     "sigmoid_focal_loss": {"inputs": 0, "targets": 0},
     "masks_to_boxes": {"masks": 0},
     "paste_masks_in_image": {"masks": 0, "boxes": 0},

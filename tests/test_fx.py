@@ -27,6 +27,10 @@ TRACED = {
     "DeformPSRoIPooling, offsets": (
         detops.DeformPSRoIPooling(2, 0.5, 16, trans_std=0.1), (X, ROIS, torch.rand(3, 2, 2, 2))
     ),
+    "DeformRoIPool": (detops.DeformRoIPool(2, 0.5), (X, ROIS)),
+    "DeformRoIPool, offsets": (detops.DeformRoIPool(2, 0.5, 2), (X, ROIS, torch.rand(3, 2, 2, 2))),
+    "CARAFE": (detops.CARAFE(3, 1, 2), (X, torch.rand(2, 9, 32, 32))),
+    "MaskedConv2d": (detops.MaskedConv2d(16, 4, 3, padding=1), (X, torch.rand(2, 16, 16) > 0.5)),
     "MultiScaleRoIAlign": (
         detops.MultiScaleRoIAlign(["a", "b", "c"], 2, 2, canonical_scale=30),
         (PYRAMID, [BOXES, BOXES], [(32, 32), (30, 31)]),

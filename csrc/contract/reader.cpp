@@ -15,6 +15,7 @@ constexpr char kText[] =
 #include "deform.contract"
 #include "boxes.contract"
 #include "masks.contract"
+#include "maps.contract"
 #include "demo.contract"
 #include "maskrcnn_benchmark.contract"
     ;

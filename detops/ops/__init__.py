@@ -16,11 +16,14 @@ from .box_iou_loss import (
 )
 from .box_iou_rotated import box_iou_rotated
 from .boxes import box_area, box_convert, clip_boxes_to_image, remove_small_boxes
+from .carafe import CARAFE, carafe
 from .deform_conv2d import DeformConv2d, deform_conv2d
 from .deform_psroi_pooling import DeformPSRoIPooling, deform_psroi_pooling
+from .deform_roi_pool import DeformRoIPool, deform_roi_pool
 from .focal_loss import sigmoid_focal_loss
 from .gdh import gdh, register_tensor_methods
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
+from .masked_conv2d import MaskedConv2d, masked_conv2d
 from .masks_to_boxes import masks_to_boxes
 from .masks_to_rle import masks_to_rle
 from .matrix_nms import matrix_nms
@@ -30,6 +33,7 @@ from .multiscale_roi_align import MultiScaleRoIAlign, multiscale_roi_align
 from .nms import batched_nms, nms, nms_padded
 from .nms_rotated import batched_nms_rotated, nms_rotated
 from .paste_masks_in_image import paste_masks_in_image
+from .point_sample import point_sample
 from .ps_roi_align import PSRoIAlign, ps_roi_align
 from .ps_roi_pool import PSRoIPool, ps_roi_pool
 from .roi_align import RoIAlign, roi_align
@@ -40,11 +44,14 @@ from .soft_nms import soft_nms
 __all__ = [
     "Axpy",
     "BoxCoder",
+    "CARAFE",
     "DeformConv2d",
     "DeformPSRoIPooling",
+    "DeformRoIPool",
     "LLTM",
     "LLTMSequence",
     "MLP",
+    "MaskedConv2d",
     "MultiScaleDeformableAttention",
     "MultiScaleRoIAlign",
     "PSRoIAlign",
@@ -59,12 +66,14 @@ __all__ = [
     "box_convert",
     "box_iou",
     "box_iou_rotated",
+    "carafe",
     "clip_boxes_to_image",
     "complete_box_iou",
     "complete_box_iou_loss",
     "decode_boxes",
     "deform_conv2d",
     "deform_psroi_pooling",
+    "deform_roi_pool",
     "distance_box_iou",
     "distance_box_iou_loss",
     "encode_boxes",
@@ -73,6 +82,7 @@ __all__ = [
     "generalized_box_iou_loss",
     "lltm",
     "lltm_cell",
+    "masked_conv2d",
     "masks_to_boxes",
     "masks_to_rle",
     "match_boxes",
@@ -84,6 +94,7 @@ __all__ = [
     "nms_padded",
     "nms_rotated",
     "paste_masks_in_image",
+    "point_sample",
     "ps_roi_align",
     "ps_roi_pool",
     "register_tensor_methods",

@@ -215,6 +215,34 @@ inline std::tuple<Tensor, Tensor> deform_psroi_pool_backward(
                                                   part_size, sample_per_part, trans_std);
 }
 
+inline Tensor deform_roi_pool(const Tensor& input, const Tensor& boxes,
+                              const std::optional<Tensor>& offset, double spatial_scale,
+                              int64_t pooled_height, int64_t pooled_width,
+                              int64_t sampling_ratio = 0, double gamma = 0.1) {
+  return detail::call<Tensor>("detops::deform_roi_pool", input, boxes, offset, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio, gamma);
+}
+
+inline Tensor deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
+                                      const std::optional<Tensor>& offset, double spatial_scale,
+                                      int64_t pooled_height, int64_t pooled_width,
+                                      int64_t sampling_ratio, double gamma) {
+  return detail::call<Tensor>("detops::deform_roi_pool_forward", input, boxes, offset,
+                              spatial_scale, pooled_height, pooled_width, sampling_ratio, gamma);
+}
+
+// Gives input, offset.
+inline std::tuple<Tensor, Tensor> deform_roi_pool_backward(const Tensor& grad, const Tensor& input,
+                                                           const Tensor& boxes,
+                                                           const std::optional<Tensor>& offset,
+                                                           double spatial_scale,
+                                                           int64_t sampling_ratio, double gamma,
+                                                           bool input_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::deform_roi_pool_backward", grad, input,
+                                                  boxes, offset, spatial_scale, sampling_ratio,
+                                                  gamma, input_wanted);
+}
+
 inline Tensor deform_conv2d(const Tensor& input, const Tensor& offset,
                             const std::optional<Tensor>& mask, const Tensor& weight,
                             const std::optional<Tensor>& bias,
@@ -373,6 +401,62 @@ inline Tensor paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int
                                    int64_t width, double threshold = 0.5) {
   return detail::call<Tensor>("detops::paste_masks_in_image", masks, boxes, height, width,
                               threshold);
+}
+
+inline Tensor point_sample(const Tensor& input, const Tensor& points) {
+  return detail::call<Tensor>("detops::point_sample", input, points);
+}
+
+inline Tensor point_sample_forward(const Tensor& input, const Tensor& points) {
+  return detail::call<Tensor>("detops::point_sample_forward", input, points);
+}
+
+// Gives input, points.
+inline std::tuple<Tensor, Tensor> point_sample_backward(const Tensor& grad, const Tensor& input,
+                                                        const Tensor& points,
+                                                        bool input_wanted = true,
+                                                        bool points_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::point_sample_backward", grad, input,
+                                                  points, input_wanted, points_wanted);
+}
+
+inline Tensor carafe(const Tensor& features, const Tensor& masks, int64_t kernel_size,
+                     int64_t group_size, int64_t scale_factor) {
+  return detail::call<Tensor>("detops::carafe", features, masks, kernel_size, group_size,
+                              scale_factor);
+}
+
+inline Tensor carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
+                             int64_t group_size, int64_t scale_factor) {
+  return detail::call<Tensor>("detops::carafe_forward", features, masks, kernel_size, group_size,
+                              scale_factor);
+}
+
+// Gives features, masks.
+inline std::tuple<Tensor, Tensor> carafe_backward(const Tensor& grad, const Tensor& features,
+                                                  const Tensor& masks, int64_t kernel_size,
+                                                  int64_t group_size, int64_t scale_factor,
+                                                  bool features_wanted = true,
+                                                  bool masks_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::carafe_backward", grad, features, masks,
+                                                  kernel_size, group_size, scale_factor,
+                                                  features_wanted, masks_wanted);
+}
+
+inline Tensor masked_conv2d(const Tensor& features, const Tensor& mask, const Tensor& weight,
+                            const std::optional<Tensor>& bias = std::nullopt,
+                            const std::array<int64_t, 2>& stride = {1, 1},
+                            const std::array<int64_t, 2>& padding = {0, 0}) {
+  return detail::call<Tensor>("detops::masked_conv2d", features, mask, weight, bias, stride,
+                              padding);
+}
+
+inline Tensor masked_conv2d_forward(const Tensor& features, const Tensor& mask,
+                                    const Tensor& weight, const std::optional<Tensor>& bias,
+                                    const std::array<int64_t, 2>& stride,
+                                    const std::array<int64_t, 2>& padding) {
+  return detail::call<Tensor>("detops::masked_conv2d_forward", features, mask, weight, bias, stride,
+                              padding);
 }
 
 inline Tensor axpy(const Tensor& x, const Tensor& y, double alpha = 2.0) {

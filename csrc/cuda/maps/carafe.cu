@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include "../../maps/carafe.h"
+
+#include "../../ops.h"
+#include "../common/launch.cuh"
+#include "../common/vector.cuh"
+
+namespace detops::cuda {
+namespace {
+
+// A thread per output pixel of a channel.
+template <typename T, typename A>
+__global__ void carafe_kernel(Reassembly g, const T* features, const A* masks, T* output) {
+  const int64_t radius = g.radius(), size = g.output_size();
+  DETOPS_FOR_EACH(i, g.images * g.channels * size) {
+    const int64_t plane = i / size, pixel = i % size;
+    const int64_t y = pixel / g.output_width() / g.scale, x = pixel % g.output_width() / g.scale;
+    const T* from = features + plane * g.size();
+    const A* mask = masks + plane / g.group_channels() * g.taps() * size + pixel;
+    A sum = 0;
+    for (int64_t v = y - radius; v <= y + radius; ++v) {
+      for (int64_t u = x - radius; u <= x + radius; ++u, mask += size) {
+        if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
+        sum = multiply_add(*mask, A(from[v * g.width + u]), sum);
+      }
+    }
+    output[i] = T(sum);
+  }
+}
+
+// A thread per feature of a channel: from the output pixels that weigh it.
+template <typename A>
+__global__ void carafe_to_features_kernel(Reassembly g, const A* grad, const A* masks,
+                                          A* to_features) {
+  const int64_t radius = g.radius(), size = g.output_size();
+  DETOPS_FOR_EACH(i, g.images * g.channels * g.size()) {
+    const int64_t plane = i / g.size(), y = i % g.size() / g.width, x = i % g.width;
+    const A* outer = grad + plane * size;
+    const A* own = masks + plane / g.group_channels() * g.taps() * size;
+    A sum = 0;
+    for (int64_t tap = 0; tap < g.taps(); ++tap) {
+      const int64_t v = y - tap / g.kernel + radius, u = x - tap % g.kernel + radius;
+      if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
+      for (int64_t phase = 0; phase < g.scale * g.scale; ++phase) {
+        const int64_t pixel =
+            (v * g.scale + phase / g.scale) * g.output_width() + u * g.scale + phase % g.scale;
+        sum = multiply_add(own[tap * size + pixel], outer[pixel], sum);
+      }
+    }
+    to_features[i] = sum;
+  }
+}
+
+// A thread per element of the masks: over the channels of its group.
+template <typename A>
+__global__ void carafe_to_masks_kernel(Reassembly g, const A* grad, const A* features,
+                                       A* to_masks) {
+  const int64_t size = g.output_size(), channels = g.group_channels();
+  DETOPS_FOR_EACH(i, g.images * g.groups * g.taps() * size) {
+    const int64_t group = i / size / g.taps(), tap = i / size % g.taps(), pixel = i % size;
+    const int64_t v = pixel / g.output_width() / g.scale + tap / g.kernel - g.radius();
+    const int64_t u = pixel % g.output_width() / g.scale + tap % g.kernel - g.radius();
+    A sum = 0;
+    if (v >= 0 && v < g.height && u >= 0 && u < g.width) {
+      const A* from = features + group * channels * g.size() + v * g.width + u;
+      const A* outer = grad + group * channels * size + pixel;
+      for (int64_t c = 0; c < channels; ++c) {
+        sum = multiply_add(outer[c * size], from[c * g.size()], sum);
+      }
+    }
+    to_masks[i] = sum;
+  }
+}
+
+}  // namespace
+
+void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
+                    int64_t group_size, int64_t scale_factor, Tensor& output) {
+  const ScalarType type = features.scalar_type();
+  const Reassembly g(features, kernel_size, group_size, scale_factor);
+  const Tensor maps = features.contiguous(), weights = wide(masks, type);
+  DETOPS_FLOAT_SWITCH(type, [&] {
+    using A = accumulate_t<scalar_t>;
+    launch("carafe", carafe_kernel<scalar_t, A>, blocks_for(output.numel()), g,
+           maps.const_data_ptr<scalar_t>(), weights.const_data_ptr<A>(),
+           output.mutable_data_ptr<scalar_t>());
+  });
+}
+
+void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& masks,
+                     int64_t kernel_size, int64_t group_size, int64_t scale_factor,
+                     bool features_wanted, bool masks_wanted, Tensor& to_features,
+                     Tensor& to_masks) {
+  constexpr const char* kOp = "carafe_backward";
+  const ScalarType type = features.scalar_type(), wider = compute_type(type);
+  const Reassembly g(features, kernel_size, group_size, scale_factor);
+  // All in the type that is summed in.
+  const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
+  const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
+  DETOPS_WIDE_SWITCH(wider, [&] {
+    const scalar_t* g_outer = outer.const_data_ptr<scalar_t>();
+    if (features_wanted && slopes.numel() > 0) {
+      launch(kOp, carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, g_outer,
+             weights.const_data_ptr<scalar_t>(), slopes.mutable_data_ptr<scalar_t>());
+    }
+    if (masks_wanted && mask_slopes.numel() > 0) {
+      launch(kOp, carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, g_outer,
+             maps.const_data_ptr<scalar_t>(), mask_slopes.mutable_data_ptr<scalar_t>());
+    }
+  });
+  to_features = as_type(slopes, features.scalar_type());
+  to_masks = as_type(mask_slopes, masks.scalar_type());
+}
+
+}  // namespace detops::cuda

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of deform_roi_pool against grid_sample, which is how one writes it in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from .case import Case, proposals
+
+SIZE, SAMPLING, GAMMA, STRIDE = 7, 2, 0.1, 16
+# RoIs, channels, height and width.
+SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12))
+
+
+def plain_deform_roi_pool(input: Tensor, boxes: Tensor, offset: Tensor) -> Tensor:
+    """Of one image: all samples at once, then their mean; zeros begin at the border."""
+    _, channels, height, width = input.shape
+    corner, side = boxes[:, 1:3] / STRIDE, (boxes[:, 3:] - boxes[:, 1:3]) / STRIDE
+    steps = (torch.arange(SIZE * SAMPLING, device=input.device) + 0.5) / (SIZE * SAMPLING)
+    y = steps.view(1, -1, 1).expand(len(boxes), -1, SIZE * SAMPLING)
+    x = steps.view(1, 1, -1).expand_as(y)
+    moves = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
+    places = torch.stack([x, y], -1) + moves.permute(0, 2, 3, 1)
+    places = corner[:, None, None] + places * side[:, None, None]
+    grid = 2 * places / places.new_tensor([width, height]) - 1
+    samples = F.grid_sample(input, grid.view(1, -1, SIZE * SAMPLING, 2), align_corners=False)
+    bins = F.avg_pool2d(samples, SAMPLING).view(channels, len(boxes), SIZE, SIZE)
+    return bins.transpose(0, 1).contiguous()
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (SIZE, 1 / STRIDE, SAMPLING, GAMMA)
+    for rois, channels, height, width in SIZES:
+        x = torch.randn(1, channels, height, width, generator=generator).to(device)
+        boxes = proposals(generator, rois, (width - 2) * STRIDE, (height - 2) * STRIDE)
+        boxes = torch.cat([torch.zeros(rois, 1), boxes + STRIDE], 1).to(device)
+        # Within the map, where both mean the same.
+        offset = torch.randn(rois, 2, SIZE, SIZE, generator=generator).to(device) / 100
+        leaves = [x.clone().requires_grad_(), offset.clone().requires_grad_()]
+
+        def ours(x: Tensor, offset: Tensor) -> Tensor:
+            return ops.deform_roi_pool(x, boxes, offset, *sizes)  # noqa: B023
+
+        def plain(x: Tensor, offset: Tensor) -> Tensor:
+            return plain_deform_roi_pool(x, boxes, offset)  # noqa: B023
+
+        output, their_output = ours(*leaves), plain(*leaves)
+        grad = torch.randn(output.shape, generator=generator).to(device)
+        name = f"{rois} RoIs {SIZE}x{SIZE}, {channels} x {height} x {width}"
+        moved = 4 * (x.numel() + grad.numel())
+        samples = grad.numel() * SAMPLING**2
+        yield Case(
+            "deform_roi_pool forward",
+            name,
+            lambda: ours(x, offset),  # noqa: B023
+            pytorch=lambda: plain(x, offset),  # noqa: B023
+            bytes=moved,
+            flops=8 * samples,
+            quick=rois == 64,
+        )
+        yield Case(
+            "deform_roi_pool backward",
+            name,
+            lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)[0],  # noqa: B023
+            pytorch=lambda: torch.autograd.grad(  # noqa: B023
+                their_output,  # noqa: B023
+                leaves,  # noqa: B023
+                grad,  # noqa: B023
+                retain_graph=True,
+            )[0],
+            bytes=2 * moved,
+            flops=16 * samples,
+        )

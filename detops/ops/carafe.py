@@ -1,0 +1,106 @@
+"""Content-aware reassembly of features."""
+
+from typing import Any
+
+import torch.fx
+from torch import Tensor, nn
+
+from .. import _C
+from ..registration import derivative
+from ._shared import Function, fold, raw, unfold
+
+
+class CarafeFunction(Function):
+    """Differentiable once in the features and the masks."""
+
+    @staticmethod
+    def forward(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
+        """See :func:`carafe`."""
+        return _C.carafe_forward(features, masks, kernel, groups, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the arguments."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.sizes = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        """Both gradients, or the one that is wanted."""
+        wanted = ctx.needs_input_grad[:2]
+        gradients = raw(_C.carafe_backward, grad, *ctx.saved_tensors, *ctx.sizes, *wanted)
+        to_features, to_masks = (g if w else None for g, w in zip(gradients, wanted, strict=True))
+        return to_features, to_masks, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        features: Tensor,
+        masks: Tensor,
+        kernel: int,
+        groups: int,
+        scale: int,
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        features, masks = fold(features, in_dims[0], batch), fold(masks, in_dims[1], batch)
+        return unfold(CarafeFunction.run(features, masks, kernel, groups, scale), batch), 0
+
+
+@torch.fx.wrap
+def carafe(
+    features: Tensor, masks: Tensor, kernel_size: int, group_size: int, scale_factor: int
+) -> Tensor:
+    """Scales features up, each new pixel a weighted sum of those around where it comes from.
+
+    "CARAFE: Content-Aware ReAssembly of FEatures" (Wang et al., 2019), equation 4. The pixel
+    (y, x) of the result weights the ``kernel_size ** 2`` features around (y // scale_factor,
+    x // scale_factor), row by row, zeros beyond the map. Weights and sums are never below float32,
+    whatever the dtype of ``features``; masks may have another dtype. Differentiable once.
+
+    Args:
+        features: ``[N, C, H, W]``.
+        masks: ``[N, group_size * kernel_size ** 2, scale_factor * H, scale_factor * W]``, the
+            weights of each new pixel, for one group of channels after another.
+        kernel_size: pixels per side that are weighted, odd.
+        group_size: groups of channels that have masks of their own; it divides C.
+        scale_factor: new pixels per pixel and side.
+
+    Returns:
+        ``[N, C, scale_factor * H, scale_factor * W]`` in the dtype of ``features``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an even kernel size.
+
+    Example:
+        >>> x = torch.tensor([[[[1.0, 2.0]]]])
+        >>> carafe(x, torch.ones(1, 1, 2, 4), kernel_size=1, group_size=1, scale_factor=2)
+        tensor([[[[1., 1., 2., 2.],
+                  [1., 1., 2., 2.]]]])
+    """
+    return CarafeFunction.run(features, masks, kernel_size, group_size, scale_factor)
+
+
+class CARAFE(nn.Module):
+    """See :func:`carafe`."""
+
+    def __init__(self, kernel_size: int, group_size: int, scale_factor: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.group_size = group_size
+        self.scale_factor = scale_factor
+
+    def forward(self, features: Tensor, masks: Tensor) -> Tensor:
+        """Features and masks to larger features."""
+        return carafe(features, masks, self.kernel_size, self.group_size, self.scale_factor)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return (
+            f"kernel_size={self.kernel_size}, group_size={self.group_size}, "
+            f"scale_factor={self.scale_factor}"
+        )
+
+
+derivative("carafe", carafe)

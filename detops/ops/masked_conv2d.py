@@ -1,0 +1,150 @@
+"""A convolution at chosen places."""
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from .. import _C
+from ..registration import derivative
+from ._shared import Function, as_pair, fold, raw, unfold
+
+Pair = tuple[int, int]
+
+
+class MaskedConv2dFunction(Function):
+    """Differentiable in features, weight and bias; no gradient reaches the mask."""
+
+    @staticmethod
+    def forward(
+        features: Tensor,
+        mask: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Pair,
+        padding: Pair,
+    ) -> Tensor:
+        """See :func:`masked_conv2d`."""
+        return _C.masked_conv2d_forward(features, mask, weight, bias, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the arguments."""
+        *tensors, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """That of a deformable convolution that is not deformed."""
+        features, mask, weight, bias = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
+        taps = weight.size(2) * weight.size(3)
+        offset = features.new_zeros(mask.size(0), 2 * taps, mask.size(1), mask.size(2))
+        gradients = raw(
+            _C.deform_conv2d_backward,
+            torch.where((mask > 0)[:, None], grad, 0),
+            *(features, offset, None, weight, bias, ctx.stride, ctx.padding, (1, 1)),
+            (wanted[0], False, False, wanted[1], wanted[2]),
+        )
+        to_features, to_weight, to_bias = (
+            gradients[i] if is_wanted else None
+            for i, is_wanted in zip((0, 3, 4), wanted, strict=True)
+        )
+        return to_features, None, to_weight, to_bias, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        features: Tensor,
+        mask: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Pair,
+        padding: Pair,
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images, or one for each set of weights."""
+        batch = info.batch_size
+        if in_dims[2] is None and in_dims[3] is None:
+            images = fold(features, in_dims[0], batch), fold(mask, in_dims[1], batch)
+            return unfold(
+                MaskedConv2dFunction.run(*images, weight, bias, stride, padding), batch
+            ), 0
+        given = list(zip((features, mask, weight, bias), in_dims[:4], strict=True))
+        outputs = [
+            MaskedConv2dFunction.run(
+                *(x if dim is None or x is None else x.select(dim, i) for x, dim in given),
+                stride,
+                padding,
+            )
+            for i in range(batch)
+        ]
+        return torch.stack(outputs), 0
+
+
+@torch.fx.wrap
+def masked_conv2d(
+    features: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+) -> Tensor:
+    """A convolution where a mask is above 0, and zeros elsewhere.
+
+    What "Region Proposal by Guided Anchoring" (Wang et al., 2019), section 3.4, runs its heads
+    with at inference: only the places that are computed take time. Sums are never below float32,
+    whatever the dtype of ``features``; the others may have other dtypes. Differentiable once; the
+    backward pass takes the time of the whole convolution.
+
+    Args:
+        features: ``[N, C, H, W]``.
+        mask: ``[N, oh, ow]`` of any real dtype, a number for each place of the result.
+        weight: ``[O, C, kh, kw]``.
+        bias: ``[O]``, for the places that are computed.
+        stride: one number or (vertical, horizontal).
+        padding: zeros around the features, likewise.
+
+    Returns:
+        ``[N, O, oh, ow]`` in the dtype of ``features``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; a kernel that does not fit.
+
+    Example:
+        >>> ones, mask = torch.ones(1, 1, 3, 3), torch.eye(3)[None]
+        >>> masked_conv2d(ones, mask, torch.ones(1, 1, 3, 3), padding=1)
+        tensor([[[[4., 0., 0.],
+                  [0., 9., 0.],
+                  [0., 0., 4.]]]])
+    """
+    window = as_pair(stride), as_pair(padding)
+    output: Tensor = MaskedConv2dFunction.run(features, mask, weight, bias, *window)
+    return output
+
+
+class MaskedConv2d(nn.Conv2d):
+    """A convolution whose calls may have a mask; see :func:`masked_conv2d`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=bias)
+        self.window = as_pair(stride), as_pair(padding)
+
+    def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``[N, C, H, W]`` and ``[N, oh, ow]`` to ``[N, O, oh, ow]``; without a mask, all of it."""
+        if mask is None:
+            return super().forward(input)
+        return masked_conv2d(input, mask, self.weight, self.bias, *self.window)
+
+
+derivative("masked_conv2d", MaskedConv2dFunction.run)
