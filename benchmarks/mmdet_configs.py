@@ -12,6 +12,7 @@ try is a process of its own, with one thread. Needs mmcv-lite, mmengine, mmdet a
 
 import argparse
 import json
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,6 +25,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
+os.environ["HF_HUB_OFFLINE"] = "1"  # language models are not fetched
 
 import torch  # noqa: E402
 
@@ -38,6 +40,7 @@ from mmdet.testing._utils import (  # noqa: E402
     demo_mm_proposals,
     demo_track_inputs,
 )
+from mmdet.utils import register_all_modules  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 
@@ -88,14 +91,26 @@ def load(name):
     return without_weights(model) if model and model.get("type") else None
 
 
+def image_size(config):
+    if "SSD" in config["type"] or "SSD" in str(config.get("backbone")):
+        return 320
+    # Two-stage transformers choose their queries among the pixels of all levels.
+    return 256 if max(n.get("num_queries") or 0 for n in nodes(config)) > 300 else 128
+
+
 def data(model, config, train):
     """Images of noise, with boxes, masks and stuff."""
     counts = [
         n[k] for n in nodes(config) for k in ("num_classes", "num_things_classes") if n.get(k)
     ]
     classes = min([c for c in counts if isinstance(c, int)], default=1)
-    size = 320 if "SSD" in config["type"] or "ssd" in str(config.get("backbone")).lower() else 128
-    options = dict(image_shapes=(3, size, size), num_classes=max(classes, 2), with_mask=True)
+    size = image_size(config)
+    options = dict(
+        image_shapes=(3, size, size),
+        num_classes=max(classes, 2),
+        with_mask=any(n.get("pad_mask") for n in nodes(config)),
+        batch_size=2 if train else 1,  # masked convolutions take one image at a time
+    )
     if "detector" in config and "tracker" in config or "track_head" in config:
         batch = demo_track_inputs(num_frames=2, key_frames_inds=[0], **options)
     else:
@@ -104,8 +119,7 @@ def data(model, config, train):
         for frame in getattr(sample, "video_data_samples", [sample]):
             frame.gt_instances.labels %= classes
             if "rpn_head" not in config and "roi_head" in config:
-                shape = (3, size, size)
-                frame.proposals = demo_mm_proposals([shape], 20)[0]
+                frame.proposals = demo_mm_proposals([options["image_shapes"]], 20)[0]
     return model.data_preprocessor(batch, train)
 
 
@@ -130,14 +144,14 @@ def train(model, config):
 
 
 def reason(error):
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300]
+    return short(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def attempt(name, run, connection):
     """In a process of its own."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    logging.disable(logging.WARNING)  # how each parameter was initialized
     result = {}
     try:
         config = load(name)
@@ -150,6 +164,8 @@ def attempt(name, run, connection):
                 setattr(torch.nn.init, initial, lambda tensor, *_, **__: tensor)
         model = MODELS.build(config)
         result["build"] = "ok"
+        if run:
+            model.init_weights()
         for title, action in (("infer", infer), ("train", train)) if run else ():
             try:
                 action(model, config)
@@ -216,26 +232,41 @@ def weight(name):
 
 
 def representatives(results):
-    """One config of each kind."""
+    """One config of each kind of which none has been run."""
     first = {}
-    for name in sorted(results, key=weight):
-        if results[name]["build"] == "ok":
-            first.setdefault(results[name]["kind"], name)
+    whole = {n: r for n, r in results.items() if r["build"] == "ok" and "_base_" not in n}
+    for name in sorted(whole, key=lambda name: ("infer" not in whole[name], *weight(name))):
+        first.setdefault(whole[name]["kind"], name)
     return sorted(first.values())
+
+
+# What stands for reasons that name addresses and paths.
+WORDS = {
+    "huggingface": "its language model is fetched from the network",
+    "fairscale": "fairscale is not installed",
+    "mmpretrain": "mmpretrain is not installed",
+    "lap is not": "lap is not installed",
+    "motmetrics": "motmetrics is not installed",
+    "Detectron2": "detectron2 is not installed",
+    "process group": "MMSyncBN outside of a process group",
+    "(No such file|does not exist)": "names a config file that is not in the wheel",
+}
 
 
 def short(text):
     """A reason, without what differs from one place to the next."""
+    for pattern, words in WORDS.items():
+        if re.search(pattern, text):
+            return words
     text = re.sub(r"(/[\w.\-]+){2,}/", "", text).replace("|", "/").replace("`", "'")
     return text if len(text) < 110 else text[:107] + "..."
 
 
 def page(results):
-    models = {n: r for n, r in results.items() if r["build"] != "no model"}
+    models = {n: r for n, r in results.items() if "_base_" not in n and r["build"] != "no model"}
     tried = {n: r for n, r in models.items() if "infer" in r}
     passed = [n for n, r in tried.items() if r["infer"] == r["train"] == "ok"]
     built = [n for n, r in models.items() if r["build"] == "ok"]
-    whole = [n for n in models if "_base_" not in n]
     lines = [
         PAGE.format(
             files=len(results),
@@ -250,19 +281,19 @@ def page(results):
         "|---|---:|---:|---:|---:|",
     ]
     folders = defaultdict(list)
-    for name in whole:
+    for name in models:
         folders[name.split("/")[0]].append(name)
     for folder, names in sorted(folders.items()):
         counts = [len([n for n in names if n in some]) for some in (built, passed, tried)]
         lines.append(f"| {folder} | {len(names)} | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "## What does not build", "", "| configs | reason |", "|---|---|"]
-    reasons = Counter(short(r["build"]) for r in models.values() if r["build"] != "ok")
+    reasons = Counter(r["build"] for r in models.values() if r["build"] != "ok")
     lines += [f"| {count} | `{text}` |" for text, count in reasons.most_common()]
     lines += ["", "## What does not run", "", "| config | step | reason |", "|---|---|---|"]
     for name, result in sorted(tried.items()):
         for step in ("infer", "train"):
             if result[step] != "ok":
-                lines.append(f"| `{name}` | {step} | `{short(result[step])}` |")
+                lines.append(f"| `{name}` | {step} | `{result[step]}` |")
     return "\n".join(lines) + "\n"
 
 
@@ -288,6 +319,7 @@ def main():
         print(f"{len(results)} {name} {shown}", flush=True)
         args.output.write_text(json.dumps(results, indent=0, sort_keys=True) + "\n")
 
+    register_all_modules(init_default_scope=False)  # here, and not again in each process
     names = sorted(str(p.relative_to(CONFIGS)) for p in CONFIGS.rglob("*.py"))
     names = [n for n in names if re.search(args.only, n)]
     workers = Workers(args.workers, args.limit)
