@@ -88,10 +88,15 @@ class Finder:
     def unwatch(self, module: str, action: Callable[[], object]) -> None:
         """Takes back one call of :meth:`watch`."""
         self.watched[module].remove(action)
+        self._leave()
 
     def _place(self) -> None:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+
+    def _leave(self) -> None:
+        if self in sys.meta_path and not self.supplied and not any(self.watched.values()):
+            sys.meta_path.remove(self)
 
     def withdraw(self, package: str) -> None:
         """Ends what :meth:`supply` began, and forgets the module if it was loaded."""
@@ -103,6 +108,7 @@ class Finder:
             parent, _, name = module.rpartition(".")
             if vars(sys.modules.get(parent, loaded)).get(name) is loaded:
                 delattr(sys.modules[parent], name)
+        self._leave()
 
     def is_foreign(self, package: str) -> ModuleType | None:
         """The compiled half that the package has loaded already, from elsewhere."""

@@ -5,7 +5,7 @@ python benchmarks/mmdet_configs.py --only faster_rcnn/ --run all --output some.j
 python benchmarks/mmdet_configs.py --output some.json --page docs/mmdetection.md
 
 Every config is built. One of each folder and class of model, a small one, also detects objects in
-two images of noise and makes a training step, from random weights on a CPU.
+an image of noise and makes a training step with two, from random weights on a CPU.
 Results are added to --output as they come; a config that is in it already is not tried again. Each
 try is a process of its own, with one thread. Needs mmcv-lite, mmengine, mmdet and scipy.
 """
@@ -42,6 +42,7 @@ from mmdet.testing._utils import (  # noqa: E402
 )
 from mmdet.utils import register_all_modules  # noqa: E402
 from mmengine.config import Config  # noqa: E402
+from mmengine.logging import MessageHub  # noqa: E402
 from mmengine.registry import init_default_scope  # noqa: E402
 
 CONFIGS = Path(mmdet.__file__).parent / ".mim" / "configs"
@@ -53,8 +54,8 @@ mmdet {version}, {models} describe a model and the others are parts of those. Wr
 `benchmarks/mmdet_configs.py` with PyTorch {torch} on a CPU.
 
 - **Built**: {built} of {models}, with random weights.
-- **Run**: one of each folder and class of model detects objects in two small images and makes a
-  training step, forward and backward. {run} of {tried} do both.
+- **Run**: one of each folder and class of model detects objects in a small image and makes a
+  training step with two, forward and backward. {run} of the {tried} that were tried do both.
 
 """
 
@@ -108,7 +109,7 @@ def data(model, config, train):
     options = dict(
         image_shapes=(3, size, size),
         num_classes=max(classes, 2),
-        with_mask=any(n.get("pad_mask") for n in nodes(config)),
+        with_mask=any("pad_mask" in n or "mask_head" in n for n in nodes(config)),
         batch_size=2 if train else 1,  # masked convolutions take one image at a time
     )
     if "detector" in config and "tracker" in config or "track_head" in config:
@@ -133,6 +134,8 @@ def infer(model, config):
 
 def train(model, config):
     model.train()
+    # What some losses and augmentations ask the training loop.
+    MessageHub.get_current_instance().update_info_dict({"iter": 1, "epoch": 0, "max_iters": 10})
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     losses = model(**data(model, config, True), mode="loss")
     loss, _ = model.parse_losses(losses)

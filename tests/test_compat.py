@@ -1,6 +1,7 @@
 """`detops.compat.provide`, the import hook behind it and `detops compat`."""
 
 import importlib
+import importlib.machinery
 import os
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_an_unchanged_import_finds_its_half_in_detops(packages, name, half, ours
         assert importlib.import_module(f"{name}_user").half is module
         names = importlib.import_module(ours).contents()
         assert names.items() <= vars(module).items()
-    assert half not in sys.modules
+    assert half not in sys.modules and detops_hook.FINDER not in sys.meta_path
     with pytest.raises(ImportError):
         importlib.import_module(half)
     assert sorted(packages.rglob("*.py")) == before
@@ -121,9 +122,8 @@ def test_after_an_import_an_action_runs_once_and_the_loader_is_the_modules_own(p
         module = importlib.import_module("watched_module")
         importlib.import_module("watched_module")
         assert seen == [1]
-        assert type(module.__loader__) is type(module.__spec__.loader) is type(__loader__) or (
-            module.__loader__ is module.__spec__.loader
-        )
+        assert module.__loader__ is module.__spec__.loader
+        assert isinstance(module.__loader__, importlib.machinery.SourceFileLoader)
         assert module.__loader__.get_source("watched_module") == "value = 1\n"
     finally:
         sys.meta_path.remove(finder)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from peers import ROOT, needs, python
+from peers import TESTS, needs, python
 
-SCRIPT = ROOT / "benchmarks" / "mmdet_configs.py"
+SCRIPT = TESTS.parent / "benchmarks" / "mmdet_configs.py"
 pytestmark = [
     *needs("mmcv", "mmdet", "scipy"),
     pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree"),
