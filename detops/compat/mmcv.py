@@ -200,7 +200,7 @@ def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
     height, width = output.shape[2:]
     if x.shape[1:] == (planes, height, width):
         return x
-    if x[0].numel() < planes * height * width:
+    if x.shape[1:].numel() < planes * height * width:
         raise RuntimeError(
             f"detops.compat.mmcv: offset and mask must have {planes} planes of {height} x {width}, "
             f"got {list(x.shape)}"
