@@ -108,7 +108,7 @@ def data(model, config, train):
     size = image_size(config)
     options = dict(
         image_shapes=(3, size, size),
-        num_classes=max(classes, 2),
+        num_classes=min(max(classes, 2), 255),  # drawn as bytes
         with_mask=any("pad_mask" in n or "mask_head" in n for n in nodes(config)),
         batch_size=2 if train else 1,  # masked convolutions take one image at a time
     )
@@ -248,6 +248,7 @@ WORDS = {
     "huggingface": "its language model is fetched from the network",
     "fairscale": "fairscale is not installed",
     "mmpretrain": "mmpretrain is not installed",
+    "sklearn": "scikit-learn is not installed",
     "lap is not": "lap is not installed",
     "motmetrics": "motmetrics is not installed",
     "Detectron2": "detectron2 is not installed",
