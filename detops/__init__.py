@@ -13,8 +13,8 @@ _C = load_extension()
 
 from . import ops  # noqa: E402
 from .compat import maskrcnn_benchmark  # noqa: E402, F401
+from .compat.torchvision import patch_torchvision  # noqa: E402
 from .ops import *  # noqa: E402, F403
-from .patch import patch_torchvision  # noqa: E402
 
 __version__ = "0.2.0.dev0"
 #: For CMake's find_package(detops), as ``torch.utils.cmake_prefix_path`` is for Torch.

@@ -1,6 +1,7 @@
 """A detector of the maskrcnn-benchmark family, with detops._C in the place of its own `_C`."""
 
 import pytest
+import reference_mmcv
 import torch
 import torch.nn.functional as F
 import torchvision.ops as tv
@@ -14,6 +15,8 @@ from family_layers import (
 )
 
 from detops import _C
+from detops.compat.maskrcnn_benchmark import contents
+from detops.compat.thresholds import above, at_least, rounded_above, rounded_at_least
 
 NAMES = [
     "nms",
@@ -111,3 +114,42 @@ def test_boxes_sorted_by_score_keep_what_that_nms_keeps(device):
     # That project's result is in the order of the boxes, which its callers sort by score.
     assert torch.equal(keep, keep.sort().values)
     assert torch.equal(keep, tv.nms(boxes, scores, 0.5))
+
+
+def test_the_module_that_is_provided_has_the_fourteen_names():
+    assert contents().keys() == set(NAMES)
+    assert all(contents()[name] is getattr(_C, name) for name in NAMES if name != "nms")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_nms_has_the_last_pixel_and_falls_at_the_threshold(whole):
+    g = torch.Generator().manual_seed(3)
+    corner = torch.rand(150, 2, generator=g) * 40
+    boxes = torch.cat([corner, corner + torch.rand(150, 2, generator=g) * 20], 1)
+    boxes = boxes.round() if whole else boxes
+    scores = torch.rand(150, generator=g)
+    nms = contents()["nms"]
+    for threshold in (0.1, 0.5, 0.7):
+        expected = reference_mmcv.nms(boxes, scores, threshold, 1, at_threshold=True)
+        assert torch.equal(nms(boxes, scores, threshold), expected.sort().values)
+    pair = torch.tensor([[0.0, 0, 9, 4], [0, 0, 9, 9]])  # an IoU of a half
+    for dtype in (torch.float32, torch.float64):
+        dets, rank = pair.to(dtype), torch.tensor([0.1, 0.2], dtype=dtype)
+        assert nms(dets, rank, 0.5).tolist() == [1]
+        assert nms(dets, rank, 0.5000001).tolist() == [0, 1]
+    assert nms(boxes[:0], scores[:0], 0.5).shape == (0,)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.3, 0.5, 0.7, 1 / 3, 0.9999999, 1.0])
+def test_thresholds_for_comparisons_of_rounded_overlaps(threshold):
+    """On all sides of the threshold: float32(x) against float32(threshold), for a double x."""
+    bound = torch.tensor(threshold)
+    ulp = (torch.nextafter(bound, torch.tensor(2.0)) - bound).double()
+    steps = torch.arange(-40, 41, dtype=torch.double) / 16
+    overlaps = bound.double() + steps * ulp
+    assert torch.equal(overlaps > rounded_above(threshold), overlaps.float() > bound)
+    assert torch.equal(overlaps > rounded_at_least(threshold), overlaps.float() >= bound)
+    narrow = overlaps.float()
+    assert torch.equal(narrow.double() > above(threshold, narrow), narrow > bound)
+    assert torch.equal(narrow.double() > at_least(threshold, narrow), narrow >= bound)
+    assert torch.equal(overlaps > at_least(threshold, overlaps), overlaps >= bound.double())

@@ -17,8 +17,8 @@ from torchvision.ops import box_iou, nms, roi_align
 from torchvision.ops import boxes as box_ops
 
 import detops
-from detops.patch.functions import FUNCTIONS
-from detops.patch.kernels import KERNELS
+from detops.compat.torchvision.functions import FUNCTIONS
+from detops.compat.torchvision.kernels import KERNELS
 
 REPLACED = tuple(FUNCTIONS)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from .compat import app as compat_app
 from .errors import SOME_FAILED, SomeFailed, UsageError, fail
 from .options import (
     DEFAULT_CONFIG,
@@ -31,6 +32,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
+app.add_typer(compat_app, name="compat")
 # Results go to stdout, all else to stderr.
 out = Console(soft_wrap=True, highlight=False, markup=False)
 err = Console(soft_wrap=True, highlight=False, markup=False, stderr=True)

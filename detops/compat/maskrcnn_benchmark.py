@@ -3,7 +3,8 @@
 
 Those that are ops of this package under the same name are not here. They write into buffers of the
 caller, and stand in ``torch.ops.detops`` and ``detops._C``; each is written with ops that have
-kernels, and so runs wherever they do.
+kernels, and so runs wherever they do. ``maskrcnn_benchmark._C`` is them and :func:`nms`, whose
+conventions are that project's.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from ..contract import MOST_SIZE, dtype_name
 from ..contract_call import CLASSES
 from ..registration import CONTRACTS, buffered
+from .thresholds import at_least, rounded_above, rounded_at_least, with_last_pixel
 
 _ops = torch.ops.detops
 
@@ -281,3 +283,31 @@ for _function in (
     sigmoid_focalloss_backward,
 ):
     buffered(_function.__name__, _function)
+
+
+NAMES = (
+    "roi_align_forward roi_align_backward roi_pool_forward roi_pool_backward deform_conv_forward "
+    "deform_conv_backward_input deform_conv_backward_parameters modulated_deform_conv_forward "
+    "modulated_deform_conv_backward deform_psroi_pooling_forward deform_psroi_pooling_backward "
+    "sigmoid_focalloss_forward sigmoid_focalloss_backward"
+).split()
+
+
+def nms(dets: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """The kept boxes in the order of the boxes; a box contains its last pixel.
+
+    A box falls where the IoU reaches the threshold on the CPU, and where it exceeds it on CUDA.
+    """
+    boxes = with_last_pixel(dets)
+    if dets.is_cuda:
+        bound = rounded_above(threshold)
+    elif dets.dtype == torch.float64:
+        bound = at_least(threshold, dets)
+    else:
+        bound = rounded_at_least(threshold)
+    return _ops.nms(boxes, scores, bound).sort().values
+
+
+def contents() -> dict[str, Any]:
+    """What ``maskrcnn_benchmark._C`` holds."""
+    return {"nms": nms, **{name: getattr(_ops, name) for name in NAMES}}

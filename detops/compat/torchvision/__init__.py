@@ -1,66 +1,20 @@
 """torchvision on our ops: :func:`patch_torchvision`."""
 
-import inspect
 import threading
 import warnings
 from collections.abc import Callable
-from functools import partial, wraps
-from importlib import import_module
-from types import CodeType, FunctionType, TracebackType
+from functools import wraps
+from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 
-from .. import _C
+from ... import _C
+from ..bodies import Body
 from .functions import FUNCTIONS
 from .kernels import KERNELS
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_BODIES: dict[str, Callable[..., Any]] = {}
-
-
-def _calling(key: str, function: FunctionType) -> CodeType:
-    """A body that calls ``_BODIES[key]``, under the name and with the parameters of ``function``.
-
-    Its defaults stay where they are, in ``function``; arguments arrive by position.
-    """
-    names = ", ".join(inspect.signature(function, follow_wrapped=False).parameters)
-    source = (
-        f"def {function.__name__}({names}):\n"
-        "    from detops.patch import _BODIES\n"
-        f"    return _BODIES[{key!r}]({names})\n"
-    )
-    scope: dict[str, Any] = {}
-    exec(compile(source, __file__, "exec"), scope)
-    code: CodeType = scope[function.__name__].__code__
-    return code
-
-
-class _Body:
-    """Another body for a function: whoever holds the function, under whatever name, gets it.
-
-    Detectors keep functions in attributes of their own (``roi_heads.box_similarity``), where no
-    search through modules would find them.
-    """
-
-    def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
-        # torchvision wraps some functions; theirs is the body that counts.
-        self.function: FunctionType = inspect.unwrap(getattr(import_module(module), name))
-        self.code: CodeType = self.function.__code__
-        original = FunctionType(
-            self.code,
-            self.function.__globals__,
-            name,
-            self.function.__defaults__,
-            self.function.__closure__,
-        )
-        self.key = f"{module}.{name}"
-        _BODIES[self.key] = partial(replacement, original)
-        self.function.__code__ = _calling(self.key, self.function)
-
-    def restore(self) -> None:
-        self.function.__code__ = self.code
 
 
 def _override_kernels() -> torch.library.Library:
@@ -82,7 +36,7 @@ class _Patch:
         self.lock = threading.Lock()
         self.handles = 0
         self.library: torch.library.Library | None = None
-        self.bodies: list[_Body] = []
+        self.bodies: list[Body] = []
 
     def open(self) -> None:
         with self.lock:
@@ -103,7 +57,7 @@ class _Patch:
     def _apply(self) -> None:
         self.library = _override_kernels()
         for (module, name), replacement in FUNCTIONS.items():
-            self.bodies.append(_Body(module, name, replacement))
+            self.bodies.append(Body(module, name, replacement))
 
     def _restore(self) -> None:
         while self.bodies:
@@ -207,3 +161,6 @@ def patch_torchvision() -> TorchvisionPatch:
             "pip install torchvision"
         ) from error
     return TorchvisionPatch()
+
+
+patch = patch_torchvision

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import _C, ops
+from ... import _C, ops
 
 Function = Callable[..., Any]
 

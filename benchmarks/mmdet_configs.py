@@ -1,0 +1,340 @@
+"""Which of mmdet's own config files build, detect and train a step on detops, without mmcv's ops.
+
+python benchmarks/mmdet_configs.py --output benchmarks/results/mmdetection.json
+python benchmarks/mmdet_configs.py --only faster_rcnn/ --run all --output some.json
+python benchmarks/mmdet_configs.py --output some.json --page docs/mmdetection.md
+
+Every config is built. One of each folder and class of model, a small one, also detects objects in
+an image of noise and makes a training step with two, from random weights on a CPU.
+Results are added to --output as they come; a config that is in it already is not tried again. Each
+try is a process of its own, with one thread. Needs mmcv-lite, mmengine, mmdet and scipy.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+os.environ["HF_HUB_OFFLINE"] = "1"  # language models are not fetched
+
+import torch  # noqa: E402
+
+import detops.compat  # noqa: E402
+
+detops.compat.provide("mmcv")
+
+import mmdet  # noqa: E402
+from mmdet.registry import MODELS  # noqa: E402
+from mmdet.testing._utils import (  # noqa: E402
+    demo_mm_inputs,
+    demo_mm_proposals,
+    demo_track_inputs,
+)
+from mmdet.utils import register_all_modules  # noqa: E402
+from mmengine.config import Config  # noqa: E402
+from mmengine.logging import MessageHub  # noqa: E402
+from mmengine.registry import init_default_scope  # noqa: E402
+
+CONFIGS = Path(mmdet.__file__).parent / ".mim" / "configs"
+PAGE = """# mmdetection on detops
+
+`mmcv-lite`, `mmengine` and `mmdet` from a package index, and detops for the compiled half that
+`mmcv-lite` does not have ([from mmcv](from-mmcv.md)): of the {files} config files in the wheel of
+mmdet {version}, {models} describe a model and the others are parts of those. Written by
+`benchmarks/mmdet_configs.py` with PyTorch {torch} on a CPU.
+
+- **Built**: {built} of {models}, with random weights.
+- **Run**: one of each folder and class of model detects objects in a small image and makes a
+  training step with two, forward and backward. {run} of the {tried} that were tried do both.
+
+"""
+
+
+def nodes(config):
+    """Every dict in a config."""
+    if isinstance(config, dict):
+        yield config
+        config = list(config.values())
+    if isinstance(config, (list, tuple)):
+        for part in config:
+            yield from nodes(part)
+
+
+def kind(name, model):
+    """By what configs count as alike: the folder, and the class of the model."""
+    kind = model["type"]
+    return f"{name.split('/')[0]} {kind if isinstance(kind, str) else kind.__name__}"
+
+
+def without_weights(model):
+    for node in nodes(model):
+        for key in ("init_cfg", "pretrained", "checkpoint", "teacher_ckpt"):
+            if node.get(key) and not isinstance(node[key], bool):
+                node[key] = None
+    return model
+
+
+def load(name):
+    init_default_scope("mmdet")
+    with torch.random.fork_rng():
+        config = Config.fromfile(CONFIGS / name)
+    model = config.get("model")
+    return without_weights(model) if model and model.get("type") else None
+
+
+def image_size(config):
+    if "SSD" in config["type"] or "SSD" in str(config.get("backbone")):
+        return 320
+    # Two-stage transformers choose their queries among the pixels of all levels.
+    return 256 if max(n.get("num_queries") or 0 for n in nodes(config)) > 300 else 128
+
+
+def data(model, config, train):
+    """Images of noise, with boxes, masks and stuff."""
+    counts = [
+        n[k] for n in nodes(config) for k in ("num_classes", "num_things_classes") if n.get(k)
+    ]
+    classes = min([c for c in counts if isinstance(c, int)], default=1)
+    size = image_size(config)
+    options = dict(
+        image_shapes=(3, size, size),
+        num_classes=min(max(classes, 2), 255),  # drawn as bytes
+        with_mask=any("pad_mask" in n or "mask_head" in n for n in nodes(config)),
+        batch_size=2 if train else 1,  # masked convolutions take one image at a time
+    )
+    if "detector" in config and "tracker" in config or "track_head" in config:
+        batch = demo_track_inputs(num_frames=2, key_frames_inds=[0], **options)
+    else:
+        batch = demo_mm_inputs(with_semantic=True, sem_seg_output_strides=1, **options)
+    for sample in batch["data_samples"]:
+        for frame in getattr(sample, "video_data_samples", [sample]):
+            frame.gt_instances.labels %= classes
+            if "rpn_head" not in config and "roi_head" in config:
+                frame.proposals = demo_mm_proposals([options["image_shapes"]], 20)[0]
+    return model.data_preprocessor(batch, train)
+
+
+def infer(model, config):
+    model.eval()
+    with torch.no_grad():
+        results = model(**data(model, config, False), mode="predict")
+    if not len(results):
+        raise RuntimeError("no results")
+
+
+def train(model, config):
+    model.train()
+    # What some losses and augmentations ask the training loop.
+    MessageHub.get_current_instance().update_info_dict({"iter": 1, "epoch": 0, "max_iters": 10})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    losses = model(**data(model, config, True), mode="loss")
+    loss, _ = model.parse_losses(losses)
+    loss.backward()
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    if not grads or not loss.isfinite() or not any(bool((g != 0).any()) for g in grads):
+        raise RuntimeError(f"loss {loss.item()} with {len(grads)} gradients")
+    optimizer.step()
+
+
+def reason(error):
+    return short(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def attempt(name, run, connection):
+    """In a process of its own."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    logging.disable(logging.WARNING)  # how each parameter was initialized
+    result = {}
+    try:
+        config = load(name)
+        if config is None:
+            result["build"] = "no model"
+            return
+        result["kind"] = kind(name, config)
+        if not run:  # values that nobody will look at
+            for initial in ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_"):
+                setattr(torch.nn.init, initial, lambda tensor, *_, **__: tensor)
+        model = MODELS.build(config)
+        result["build"] = "ok"
+        if run:
+            model.init_weights()
+        for title, action in (("infer", infer), ("train", train)) if run else ():
+            try:
+                action(model, config)
+                result[title] = "ok"
+            except Exception as error:
+                result[title] = reason(error)
+    except Exception as error:
+        result["build"] = reason(error)
+    finally:
+        connection.send(result)
+        connection.close()
+
+
+class Workers:
+    """At most ``count`` attempts at a time, none longer than ``limit`` seconds."""
+
+    def __init__(self, count, limit):
+        self.count, self.limit = count, limit
+        self.running = {}
+
+    def collect(self, room):
+        """Yields what has ended, until at most ``room`` attempts are running."""
+        while len(self.running) > room:
+            ready = multiprocessing.connection.wait(list(self.running), timeout=1)
+            for connection in list(self.running):
+                name, process, start = self.running[connection]
+                if connection in ready:
+                    try:
+                        result = connection.recv()
+                    except EOFError:
+                        result = {"build": "the process died"}
+                elif time.monotonic() - start > self.limit:
+                    os.kill(process.pid, signal.SIGKILL)
+                    result = {"build": f"longer than {self.limit} s"}
+                else:
+                    continue
+                process.join()
+                del self.running[connection]
+                yield name, result
+
+    def start(self, name, run):
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=attempt, args=(name, run, theirs)
+        )
+        process.start()
+        theirs.close()
+        self.running[ours] = (name, process, time.monotonic())
+
+
+def sweep(names, run, results, save, workers):
+    for name in names:
+        for ended in workers.collect(workers.count - 1):
+            save(results, *ended)
+        workers.start(name, run)
+    for ended in workers.collect(0):
+        save(results, *ended)
+
+
+def weight(name):
+    """The small ones first."""
+    large = re.findall(r"swin-[bl]|x101|r101|s101|_l_|_x_|res2net|ms-|lsj|amp|_base_", name)
+    return len(large), len(name), name
+
+
+def representatives(results):
+    """One config of each kind of which none has been run."""
+    first = {}
+    whole = {n: r for n, r in results.items() if r["build"] == "ok" and "_base_" not in n}
+    for name in sorted(whole, key=lambda name: ("infer" not in whole[name], *weight(name))):
+        first.setdefault(whole[name]["kind"], name)
+    return sorted(first.values())
+
+
+# What stands for reasons that name addresses and paths.
+WORDS = {
+    "huggingface": "its language model is fetched from the network",
+    "fairscale": "fairscale is not installed",
+    "mmpretrain": "mmpretrain is not installed",
+    "sklearn": "scikit-learn is not installed",
+    "lap is not": "lap is not installed",
+    "motmetrics": "motmetrics is not installed",
+    "Detectron2": "detectron2 is not installed",
+    "process group": "MMSyncBN outside of a process group",
+    "(No such file|does not exist)": "names a config file that is not in the wheel",
+}
+
+
+def short(text):
+    """A reason, without what differs from one place to the next."""
+    for pattern, words in WORDS.items():
+        if re.search(pattern, text):
+            return words
+    text = re.sub(r"(/[\w.\-]+){2,}/", "", text).replace("|", "/").replace("`", "'")
+    return text if len(text) < 110 else text[:107] + "..."
+
+
+def page(results):
+    models = {n: r for n, r in results.items() if "_base_" not in n and r["build"] != "no model"}
+    tried = {n: r for n, r in models.items() if "infer" in r}
+    passed = [n for n, r in tried.items() if r["infer"] == r["train"] == "ok"]
+    built = [n for n, r in models.items() if r["build"] == "ok"]
+    lines = [
+        PAGE.format(
+            files=len(results),
+            models=len(models),
+            built=len(built),
+            tried=len(tried),
+            run=len(passed),
+            version=mmdet.__version__,
+            torch=torch.__version__.split("+")[0],
+        ),
+        "| configs of | there are | built | run | of |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    folders = defaultdict(list)
+    for name in models:
+        folders[name.split("/")[0]].append(name)
+    for folder, names in sorted(folders.items()):
+        counts = [len([n for n in names if n in some]) for some in (built, passed, tried)]
+        lines.append(f"| {folder} | {len(names)} | " + " | ".join(map(str, counts)) + " |")
+    lines += ["", "## What does not build", "", "| configs | reason |", "|---|---|"]
+    reasons = Counter(r["build"] for r in models.values() if r["build"] != "ok")
+    lines += [f"| {count} | `{text}` |" for text, count in reasons.most_common()]
+    lines += ["", "## What does not run", "", "| config | step | reason |", "|---|---|---|"]
+    for name, result in sorted(tried.items()):
+        for step in ("infer", "train"):
+            if result[step] != "ok":
+                lines.append(f"| `{name}` | {step} | `{result[step]}` |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True, help="JSON, read and added to")
+    parser.add_argument("--only", default="", help="configs whose path has this regular expression")
+    parser.add_argument("--run", choices=("some", "all", "none"), default="some")
+    parser.add_argument("--page", type=Path, help="write the table instead")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=180, help="seconds for one config")
+    args = parser.parse_args()
+    results = json.loads(args.output.read_text()) if args.output.exists() else {}
+    if args.page:
+        args.page.write_text(page(results))
+        return
+
+    def save(results, name, result):
+        results[name] = {**results.get(name, {}), **result}
+        shown = {k: v for k, v in result.items() if k != "kind"}
+        print(f"{len(results)} {name} {shown}", flush=True)
+        args.output.write_text(json.dumps(results, indent=0, sort_keys=True) + "\n")
+
+    register_all_modules(init_default_scope=False)  # here, and not again in each process
+    names = sorted(str(p.relative_to(CONFIGS)) for p in CONFIGS.rglob("*.py"))
+    names = [n for n in names if re.search(args.only, n)]
+    workers = Workers(args.workers, args.limit)
+    if args.run == "all":
+        sweep([n for n in names if "infer" not in results.get(n, {})], True, results, save, workers)
+        return
+    sweep([n for n in names if n not in results], False, results, save, workers)
+    if args.run == "some":
+        some = [n for n in representatives(results) if "infer" not in results[n] and n in names]
+        sweep(some, True, results, save, workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

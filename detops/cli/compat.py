@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""`detops compat`: other packages on these ops, for good, in an environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from .errors import UsageError
+
+app = typer.Typer(
+    help="Let mmcv, detectron2, maskrcnn_benchmark, torchvision, transformers or ultralytics run "
+    "on these ops, in every Python of this environment.",
+    no_args_is_help=True,
+)
+out = Console(soft_wrap=True, highlight=False, markup=False)
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="See `detops compat list`.")]
+
+
+def _change(act: Callable[[Sequence[str]], None], names: list[str], hook: Any) -> None:
+    for name in names:
+        if name not in hook.NAMES:
+            raise UsageError(f"{name}: not one of {', '.join(hook.NAMES)}")
+    try:
+        act(names)
+    except PermissionError as error:
+        raise UsageError(
+            f"{hook.pth_file().parent} cannot be written ({error.strerror}): use a virtual "
+            "environment, or call detops.compat.provide in the program"
+        ) from error
+
+
+@app.command()
+def enable(names: Names) -> None:
+    """Turn names on, from the next start of Python on.
+
+    Writes one file, detops_compat.pth, into the environment's site-packages, and nothing into
+    other packages.
+
+    For example:
+
+        detops compat enable mmcv
+
+        detops compat enable torchvision transformers
+    """
+    hook = import_module("detops_hook")
+    _change(hook.enable, names, hook)
+    out.print(f"on in {sys.prefix}: {', '.join(hook.enabled())}")
+
+
+@app.command()
+def disable(names: Names) -> None:
+    """Take back what `enable` did.
+
+    For example:
+
+        detops compat disable mmcv
+    """
+    hook = import_module("detops_hook")
+    _change(hook.disable, names, hook)
+    out.print(f"on in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
+
+
+@app.command("list")
+def list_names() -> None:
+    """Show what is on in this environment.
+
+    For example:
+
+        detops compat list
+    """
+    hook = import_module("detops_hook")
+    enabled = hook.enabled()
+    for name in hook.NAMES:
+        out.print(f"{name:<20}{'on' if name in enabled else 'off'}")

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""The deformable attention of transformers, and torchvision's ops for its post-processing."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from .attention import by_level, in_one_row, module
+from .bodies import Patch
+
+_MODULES = (
+    "deformable_detr grounding_dino lw_detr mm_grounding_dino omdet_turbo pp_doclayout_v2 "
+    "pp_doclayout_v3 pp_doclayout_v4 rf_detr rt_detr"
+).split()
+_BY_LEVEL = ("mask2former", "oneformer")
+_IN_ONE_ROW = ("d_fine", "deimv2", "rt_detr_v2")
+
+
+def _model(name: str) -> str:
+    return f"transformers.models.{name}.modeling_{name}"
+
+
+FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
+    **{(_model(name), "MultiScaleDeformableAttention.forward"): module for name in _MODULES},
+    **{(_model(name), "multi_scale_deformable_attention"): by_level for name in _BY_LEVEL},
+    **{(_model(name), "multi_scale_deformable_attention_v2"): in_one_row for name in _IN_ONE_ROW},
+}
+
+
+def patch() -> Patch:
+    """Until it is restored."""
+    if find_spec("transformers") is None:
+        raise ImportError(
+            "detops.compat.provide: transformers is not installed; install it with "
+            "pip install transformers"
+        )
+    return Patch(FUNCTIONS, torchvision=True)

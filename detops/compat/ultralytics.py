@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+"""NMS and the deformable attention of ultralytics, and torchvision's NMS, which it calls, too."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+from .. import ops
+from .attention import in_one_row
+from .bodies import Patch
+
+
+def _nms(original: Callable[..., Tensor], boxes: Tensor, scores: Tensor, threshold: Any) -> Tensor:
+    ours = boxes.device.type in ("cpu", "cuda") and boxes.is_floating_point()
+    return ops.nms(boxes, scores, threshold) if ours else original(boxes, scores, threshold)
+
+
+FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("ultralytics.nn.modules.utils", "multi_scale_deformable_attn_pytorch"): in_one_row,
+    ("ultralytics.utils.nms", "TorchNMS.nms"): _nms,
+}
+
+
+def patch() -> Patch:
+    """Until it is restored."""
+    if find_spec("ultralytics") is None:
+        raise ImportError(
+            "detops.compat.provide: ultralytics is not installed; install it with "
+            "pip install ultralytics"
+        )
+    return Patch(FUNCTIONS, torchvision=True)

@@ -1,0 +1,211 @@
+"""Detectors of transformers with and without detops; test_compat_transformers.py runs this."""
+
+import sys
+
+import pytest
+import torch
+import transformers as hf
+from patched import our_ops
+
+from detops.compat import provide
+from detops.compat.transformers import FUNCTIONS
+
+SMALL = dict(d_model=32, encoder_layers=1, decoder_layers=2, num_queries=12)
+HEADS = dict(encoder_attention_heads=4, decoder_attention_heads=4)
+FFN = dict(encoder_ffn_dim=32, decoder_ffn_dim=32)
+
+
+def resnet(cls=hf.ResNetConfig):
+    return cls(
+        embedding_size=8,
+        hidden_sizes=[8, 16, 24, 32],
+        depths=[1, 1, 1, 1],
+        out_features=["stage2", "stage3", "stage4"],
+        **({"layer_type": "basic"} if cls is not hf.ResNetConfig else {}),
+    )
+
+
+def swin():
+    return hf.SwinConfig(
+        embed_dim=12,
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 1, 2, 2],
+        window_size=4,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )
+
+
+def deformable_detr(**options):
+    config = hf.DeformableDetrConfig(backbone_config=resnet(), **SMALL, **HEADS, **FFN, **options)
+    return hf.DeformableDetrForObjectDetection(config)
+
+
+def two_stage():
+    return deformable_detr(two_stage=True, with_box_refine=True, two_stage_num_proposals=12)
+
+
+def rt(name, **options):
+    def build():
+        config = getattr(hf, f"{name}Config")(
+            backbone_config=resnet(hf.RTDetrResNetConfig),
+            encoder_in_channels=[16, 24, 32],
+            encoder_hidden_dim=32,
+            decoder_in_channels=[32, 32, 32],
+            decoder_n_points=[4, 4, 4] if name == "DFine" else 4,
+            num_denoising=0,
+            **SMALL,
+            **HEADS,
+            **FFN,
+            **options,
+        )
+        return getattr(hf, f"{name}ForObjectDetection")(config)
+
+    return build
+
+
+def segmenter(name, **options):
+    def build():
+        config = getattr(hf, f"{name}Config")(
+            backbone_config=swin(),
+            hidden_dim=32,
+            mask_feature_size=32,
+            feature_size=32,
+            conv_dim=32,
+            mask_dim=32,
+            encoder_feedforward_dim=32,
+            dim_feedforward=32,
+            encoder_layers=1,
+            decoder_layers=2,
+            num_attention_heads=4,
+            num_queries=12,
+            **options,
+        )
+        return getattr(hf, f"{name}ForUniversalSegmentation")(config)
+
+    return build
+
+
+def grounding_dino(name):
+    def build():
+        text = dict(
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            intermediate_size=32,
+            vocab_size=2000,
+        )
+        backbone = swin()
+        backbone.out_features = ["stage2", "stage3", "stage4"]
+        config = getattr(hf, f"{name}Config")(
+            backbone_config=backbone, text_config=hf.BertConfig(**text), **SMALL, **HEADS, **FFN
+        )
+        return getattr(hf, f"{name}ForObjectDetection")(config)
+
+    return build
+
+
+MODELS = {
+    "Deformable DETR": deformable_detr,
+    "Deformable DETR, two stages": two_stage,
+    "RT-DETR": rt("RTDetr"),
+    "RT-DETRv2": rt("RTDetrV2"),
+    "Mask2Former": segmenter("Mask2Former"),
+    "OneFormer": segmenter("OneFormer", is_training=False),
+    "Grounding DINO": grounding_dino("GroundingDino"),
+    "MM Grounding DINO": grounding_dino("MMGroundingDino"),
+}
+
+
+def inputs(name):
+    g = torch.Generator().manual_seed(1)
+    given = {"pixel_values": torch.randn(2, 3, 96, 128, generator=g, dtype=torch.double)}
+    if name == "OneFormer":
+        given["task_inputs"] = torch.randint(0, 100, (2, 77), generator=g)
+    if "Grounding" in name:
+        words = torch.tensor([[101, 1037, 1012, 1039, 1012, 102]]).repeat(2, 1)
+        given |= {"input_ids": words, "attention_mask": torch.ones_like(words)}
+        given["token_type_ids"] = torch.zeros_like(words)
+    return given
+
+
+def tensors(output):
+    """All floating tensors of a result."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.is_floating_point() else []
+    parts = output.values() if isinstance(output, dict) else output
+    if not isinstance(output, (dict, list, tuple)):
+        return []
+    return [t for part in parts for t in tensors(part)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_detector_gives_what_it_gave(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval().double()
+    with torch.no_grad():
+        for module in model.modules():  # initial offsets are whole pixels, where rounding decides
+            if hasattr(module, "sampling_offsets"):
+                module.sampling_offsets.weight.normal_(std=0.1)
+    given = inputs(name)
+
+    def run():
+        model.zero_grad()
+        output = tensors(model(**given).to_tuple())
+        sum(t.cos().sum() for t in output).backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        return output, grads
+
+    theirs = run()
+    with provide("transformers"):
+        ours, ran = our_ops(run)
+    assert {"ms_deform_attn_forward", "ms_deform_attn_backward"} <= ran
+    again, ran = our_ops(run)
+    assert not ran
+    for a, b, tolerance in zip(ours, theirs, (1e-5, 1e-4), strict=True):
+        assert len(a) == len(b) > 0
+        largest = max(y.abs().max().item() for y in b)
+        for x, y in zip(a, b, strict=True):
+            torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance * largest)
+
+
+def test_every_function_that_is_replaced_is_there():
+    """Whatever is imported when: some before, some while it is provided."""
+    import importlib
+
+    codes = {}
+    with provide("transformers") as handle:
+        for module, name in FUNCTIONS:
+            function = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+            codes[module, name] = function
+            assert "bodies.py" in function.__code__.co_filename, (module, name)
+        with handle:
+            pass
+    for key, function in codes.items():
+        assert "transformers" in function.__code__.co_filename, key
+
+
+def test_torchvision_is_patched_with_it():
+    import torchvision
+
+    boxes = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9]])
+    with provide("transformers"):
+        _, ran = our_ops(lambda: torchvision.ops.nms(boxes, boxes[:, 0], 0.5))
+    assert "nms" in ran and "torchvision" in sys.modules
+
+
+@pytest.mark.parametrize("method", ["default", "discrete"])
+def test_what_ours_does_not_take_is_left_to_theirs(method):
+    from transformers.models.rt_detr_v2 import modeling_rt_detr_v2 as v2
+
+    function = v2.multi_scale_deformable_attention_v2
+    shapes = [(4, 5), (2, 3)]
+    value = torch.randn(1, 26, 2, 4)
+    for points in ([3, 1], [2, 2]):
+        given = torch.rand(1, 7, 2, 4, 2), torch.rand(1, 7, 2, 4)
+        theirs = function(value, shapes, *given, points, method)
+        with provide("transformers"):
+            ours, ran = our_ops(lambda: function(value, shapes, *given, points, method))  # noqa: B023
+        torch.testing.assert_close(ours, theirs)
+        assert bool(ran) == (points == [2, 2] and method == "default")

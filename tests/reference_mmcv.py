@@ -1,0 +1,178 @@
+"""mmcv's ops where they differ from ours, written for obviousness, in float32 like its kernels."""
+
+import math
+
+import numpy as np
+import torch
+from reference_rotated import iou as rotated_iou
+
+F = np.float32
+
+
+def iou(a, b, offset=0):
+    """A box with ``offset`` 1 contains its last pixel."""
+    one = F(offset)
+    w = max(F(0), min(a[2], b[2]) - max(a[0], b[0]) + one)
+    h = max(F(0), min(a[3], b[3]) - max(a[1], b[1]) + one)
+    area = [(c[2] - c[0] + one) * (c[3] - c[1] + one) for c in (a, b)]
+    with np.errstate(all="ignore"):
+        return w * h / (area[0] + area[1] - w * h)
+
+
+def nms(boxes, scores, threshold, offset=0, at_threshold=False):
+    """Indices by descending score. ``at_threshold``: what reaches the threshold falls, too."""
+    boxes, threshold = boxes.numpy(), F(threshold)
+    kept = []
+    for i in scores.sort(descending=True, stable=True).indices.tolist():
+        overlaps = [iou(boxes[k], boxes[i], offset) for k in kept]
+        if not any(o >= threshold if at_threshold else o > threshold for o in overlaps):
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+def soft_nms(boxes, scores, threshold, sigma, min_score, method, offset=0):
+    """A list in which the selected box changes places, and the last box fills a gap."""
+    rest = [(box, F(score), i) for i, (box, score) in enumerate(zip(boxes, scores, strict=True))]
+    selected = []
+    while rest:
+        best = max(range(len(rest)), key=lambda k: (rest[k][1], -k))
+        box, score, index = rest[best]
+        rest[best] = rest[0]
+        rest = rest[1:]
+        selected.append((index, score))
+        k = 0
+        while k < len(rest):
+            other, value, i = rest[k]
+            overlap = iou(box, other, offset)
+            weight = F(1)
+            if method == "gaussian":
+                weight = np.exp(-(overlap * overlap) / F(sigma))
+            elif overlap >= F(threshold):
+                weight = F(0) if method == "naive" else F(1) - overlap
+            rest[k] = (other, F(value * weight), i)
+            if rest[k][1] < F(min_score):
+                rest[k] = rest[-1]
+                rest.pop()
+            else:
+                k += 1
+    keep, values = zip(*selected, strict=True)
+    return torch.tensor(keep), torch.tensor(np.array(values))
+
+
+def box_iou_rotated(boxes1, boxes2, mode="iou", clockwise=True):
+    """Radians; ``iof`` is the intersection over the area of the first box."""
+    sign = -1 if clockwise else 1
+
+    def degrees(box):
+        return (*box[:4], sign * math.degrees(box[4]))
+
+    rows = []
+    for a in boxes1.double().tolist():
+        row = []
+        for b in boxes2.double().tolist():
+            value = rotated_iou(degrees(a), degrees(b))
+            areas = a[2] * a[3], b[2] * b[3]
+            if mode == "iof":
+                value = value * sum(areas) / (1 + value) / areas[0]
+            row.append(value)
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.double).reshape(len(boxes1), len(boxes2))
+
+
+def roi_pool(input, rois, size, scale):
+    """Bins between corners that are not rounded, the last pixel of a box inside it."""
+    maps, scale = input.numpy(), F(scale)
+    height, width = maps.shape[2:]
+    output = np.zeros((len(rois), maps.shape[1], *size), dtype=np.float32)
+    argmax = np.zeros(output.shape, dtype=np.int32)
+    for k, (image, x1, y1, x2, y2) in enumerate(rois.numpy()):
+        x, y = x1 * scale, y1 * scale
+        w, h = (x2 + F(1)) * scale - x, (y2 + F(1)) * scale - y
+        if w <= 0 or h <= 0:
+            continue
+        for c in range(maps.shape[1]):
+            for i in range(size[0]):
+                for j in range(size[1]):
+                    rows, cols = (
+                        range(
+                            min(max(math.floor(F(n) * (side / F(bins)) + start), 0), limit),
+                            min(max(math.ceil(F(n + 1) * (side / F(bins)) + start), 0), limit),
+                        )
+                        for n, side, bins, start, limit in (
+                            (i, h, size[0], y, height),
+                            (j, w, size[1], x, width),
+                        )
+                    )
+                    best, at = (F(-np.finfo(F).max), -1) if len(rows) and len(cols) else (0, -1)
+                    for r in rows:
+                        for q in cols:
+                            if maps[int(image), c, r, q] > best:
+                                best, at = maps[int(image), c, r, q], r * width + q
+                    output[k, c, i, j], argmax[k, c, i, j] = best, at
+    return torch.from_numpy(output), torch.from_numpy(argmax)
+
+
+def _sample(plane, y, x):
+    height, width = plane.shape
+    if y < -1 or y > height or x < -1 or x > width:
+        return 0.0
+    y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
+    y0, x0 = int(y), int(x)
+    y1, x1 = min(y0 + 1, height - 1), min(x0 + 1, width - 1)
+    dy, dx = y - y0, x - x0
+    top = plane[y0, x0] * (1 - dx) + plane[y0, x1] * dx
+    return top * (1 - dy) + (plane[y1, x0] * (1 - dx) + plane[y1, x1] * dx) * dy
+
+
+def roi_align_rotated(input, rois, size, scale, sampling_ratio, aligned, clockwise):
+    """A grid turned by radians; without ``aligned`` a side is at least a pixel."""
+    maps = input.double().numpy()
+    output = torch.zeros(len(rois), input.size(1), *size, dtype=torch.double)
+    for k, (image, cx, cy, w, h, angle) in enumerate(rois.double().tolist()):
+        cx, cy, w, h = cx * scale, cy * scale, w * scale, h * scale
+        if aligned:
+            cx, cy = cx - 0.5, cy - 0.5
+        else:
+            w, h = max(w, 1), max(h, 1)
+        angle = -angle if clockwise else angle
+        ny = sampling_ratio or math.ceil(h / size[0])
+        nx = sampling_ratio or math.ceil(w / size[1])
+        for i in range(size[0]):
+            for j in range(size[1]):
+                for iy in range(ny):
+                    for ix in range(nx):
+                        v = -h / 2 + (i + (iy + 0.5) / ny) * h / size[0]
+                        u = -w / 2 + (j + (ix + 0.5) / nx) * w / size[1]
+                        y = v * math.cos(angle) - u * math.sin(angle) + cy
+                        x = v * math.sin(angle) + u * math.cos(angle) + cx
+                        for c in range(input.size(1)):
+                            output[k, c, i, j] += _sample(maps[int(image), c], y, x) / (ny * nx)
+    return output
+
+
+def sigmoid_focal_loss(input, target, gamma, alpha, weight=None):
+    """Any class that is not one of the columns is the background."""
+    rows = []
+    for x, t in zip(input.double(), target.tolist(), strict=True):
+        row = []
+        for c in range(len(x)):
+            p = torch.sigmoid(x[c])
+            if t == c:
+                loss = -alpha * (1 - p) ** gamma * torch.log(p)
+            else:
+                loss = -(1 - alpha) * p**gamma * torch.log(1 - p)
+            row.append(loss * (weight[t] if weight is not None and t < len(x) else 1))
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def softmax_focal_loss(input, target, gamma, alpha, weight=None):
+    """A negative class is ignored."""
+    rows = []
+    for x, t in zip(input.double().softmax(1), target.tolist(), strict=True):
+        if t < 0:
+            rows.append(x.sum() * 0)
+            continue
+        loss = -alpha * (1 - x[t]) ** gamma * torch.log(x[t])
+        rows.append(loss * (weight[t] if weight is not None else 1))
+    return torch.stack(rows)
