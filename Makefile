@@ -1,6 +1,7 @@
 # make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
 # make test    set up, run the test suite
 # make test-quick   the quick part of it, on the processor's own instruction set
+# make peers   the packages that tests of detops.compat run unchanged: mmdet, transformers, ultralytics
 # make lint    formatting, lint and types
 # make bench   benchmarks against torchvision, results in benchmarks/results
 # make docs    the tutorial and the ops' documentation, in build/docs
@@ -38,7 +39,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick lint format bench docs stub header wheel symbols wheel-check cuda-build gpu-check sanitize emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -48,6 +49,10 @@ test: $(VENV)/.built
 
 test-quick: $(VENV)/.built
 	$(PYTEST) -m "not slow"
+
+# Without what they depend on: see there.
+peers: $(VENV)/.dependencies
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/peers.txt
 
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .

@@ -357,3 +357,49 @@ def test_multi_scale_deformable_attention(function):
 def test_versions_are_told():
     assert ops.get_compiler_version().startswith("detops ")
     assert ops.get_compiling_cuda_version()
+
+
+def test_carafe():
+    features, masks = random(2, 6, 5, 4).requires_grad_(), random(2, 18, 10, 8, seed=1)
+    masks = masks.softmax(1).requires_grad_()
+    grad = random(2, 6, 10, 8, seed=2)
+    ours = torch.autograd.grad(ops.carafe(features, masks, 3, 2, 2), (features, masks), grad)
+    neighbours = torch.nn.functional.unfold(features, 3, padding=1).view(2, 2, 3, 9, 5, 4)
+    larger = neighbours.repeat_interleave(2, -2).repeat_interleave(2, -1)
+    expected = (larger * masks.view(2, 2, 1, 9, 10, 8)).sum(3).flatten(1, 2)
+    close(ops.carafe(features, masks, 3, 2, 2), expected)
+    for a, b in zip(ours, torch.autograd.grad(expected, (features, masks), grad), strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("padding", [0, 1, (2, 1)])
+def test_masked_conv2d(padding):
+    x, weight, bias = random(1, 3, 9, 7), random(4, 3, 3, 3, seed=1), random(4, seed=2)
+    whole = torch.nn.functional.conv2d(x, weight, bias, padding=padding)
+    mask = torch.zeros(1, 9, 7)
+    height, width = min(whole.size(2), 9), min(whole.size(3), 7)
+    mask[0, :height, :width] = random(height, width, seed=3)
+    chosen = torch.zeros(whole.shape[2:], dtype=torch.bool)
+    chosen[:height, :width] = mask[0, :height, :width] > 0
+    close(ops.masked_conv2d(x, mask, weight, bias, padding), whole * chosen)
+    assert not ops.masked_conv2d(x, -mask.abs(), weight, bias, padding).any()
+
+
+def test_deform_roi_pool():
+    x = random(2, 3, 12, 10).requires_grad_()
+    boxes = random_boxes(4)
+    rois = torch.cat([torch.tensor([0.0, 1, 0, 1])[:, None], boxes / 5], 1)
+    none = ops.deform_roi_pool(x, rois, None, (3, 2), 0.9, 2)
+    close(none, torchvision.ops.roi_align(x, rois, (3, 2), 0.9, 2, aligned=True))
+    # The same offset in every bin moves the whole RoI.
+    offset = torch.tensor([0.3, -0.2]).view(1, 2, 1, 1).expand(4, 2, 3, 2).clone()
+    size = rois[:, 3:] - rois[:, 1:3]
+    moved = rois.clone()
+    moved[:, 1:] += (size * 0.1 * torch.tensor([0.3, -0.2])).repeat(1, 2)
+    expected = torchvision.ops.roi_align(x, moved, (3, 2), 0.9, 2, aligned=True)
+    pooled = ops.deform_roi_pool(x, rois, offset.requires_grad_(), (3, 2), 0.9, 2, 0.1)
+    close(pooled, expected, 1e-4)
+    grad = random(4, 3, 3, 2, seed=5)
+    to_x, to_offset = torch.autograd.grad(pooled, (x, offset), grad)
+    close(to_x, torch.autograd.grad(expected, x, grad)[0], 1e-4)
+    assert to_offset.abs().sum() > 0

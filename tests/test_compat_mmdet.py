@@ -35,8 +35,6 @@ DETECTORS = {
     "ResNeSt": "resnest/faster-rcnn_s50_fpn_syncbn-backbone+head_ms-range-1x_coco",
     "DetectoRS": "detectors/cascade-rcnn_r50-rfp_1x_coco",
 }
-# By the op that is not there yet.
-MISSING = {"CARAFE": "carafe_forward", "Guided Anchoring": "masked_im2col_forward"}
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +45,7 @@ def results(tmp_path_factory):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(
-    "detector",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=MISSING[name], strict=True))
-        if name in MISSING
-        else name
-        for name in DETECTORS
-    ],
-)
+@pytest.mark.parametrize("detector", DETECTORS)
 def test_it_detects_and_trains(results, detector):
     result = results[f"{DETECTORS[detector]}.py"]
     assert {step: result[step] for step in ("build", "infer", "train")} == dict.fromkeys(

@@ -13,6 +13,16 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from .mmcv_maps import (
+    carafe_backward,
+    carafe_forward,
+    carafe_naive_backward,
+    carafe_naive_forward,
+    deform_roi_pool_backward,
+    deform_roi_pool_forward,
+    masked_col2im_forward,
+    masked_im2col_forward,
+)
 from .mmcv_pool import roi_pool_backward, roi_pool_forward
 from .mmcv_soft_nms import softnms
 from .thresholds import above, at_least, rounded_above, with_last_pixel
@@ -289,11 +299,19 @@ def get_compiling_cuda_version() -> str:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bbox_overlaps": bbox_overlaps,
     "box_iou_rotated": box_iou_rotated,
+    "carafe_forward": carafe_forward,
+    "carafe_backward": carafe_backward,
+    "carafe_naive_forward": carafe_naive_forward,
+    "carafe_naive_backward": carafe_naive_backward,
     "deform_conv_forward": _ops.deform_conv_forward,
     "deform_conv_backward_input": _ops.deform_conv_backward_input,
     "deform_conv_backward_parameters": _ops.deform_conv_backward_parameters,
+    "deform_roi_pool_forward": deform_roi_pool_forward,
+    "deform_roi_pool_backward": deform_roi_pool_backward,
     "get_compiler_version": get_compiler_version,
     "get_compiling_cuda_version": get_compiling_cuda_version,
+    "masked_col2im_forward": masked_col2im_forward,
+    "masked_im2col_forward": masked_im2col_forward,
     "modulated_deform_conv_forward": modulated_deform_conv_forward,
     "modulated_deform_conv_backward": modulated_deform_conv_backward,
     "ms_deform_attn_forward": ms_deform_attn_forward,

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""mmcv's ops on whole maps, and its deformable RoI pooling, on ours."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_ops = torch.ops.detops
+
+
+def carafe_naive_forward(features: Tensor, masks: Tensor, output: Tensor, kernel_size: int,
+                         group_size: int, scale_factor: int) -> None:  # fmt: skip
+    """Without the buffers of carafe."""
+    output.copy_(_ops.carafe_forward(features, masks, kernel_size, group_size, scale_factor))
+
+
+def carafe_naive_backward(top_grad: Tensor, features: Tensor, masks: Tensor, bottom_grad: Tensor,
+                          mask_grad: Tensor, kernel_size: int, group_size: int,
+                          scale_factor: int) -> None:  # fmt: skip
+    """Sets both gradients."""
+    sizes = kernel_size, group_size, scale_factor
+    to_features, to_masks = _ops.carafe_backward(top_grad, features, masks, *sizes)
+    bottom_grad.copy_(to_features)
+    mask_grad.copy_(to_masks)
+
+
+def carafe_forward(features: Tensor, masks: Tensor, rfeatures: Tensor, routput: Tensor,
+                   rmasks: Tensor, output: Tensor, kernel_size: int, group_size: int,
+                   scale_factor: int) -> None:  # fmt: skip
+    """Mmcv's ``rfeatures`` come back in the backward pass: here they are the features as they are.
+
+    The other two buffers are left alone.
+    """
+    rfeatures.copy_(features)
+    carafe_naive_forward(features, masks, output, kernel_size, group_size, scale_factor)
+
+
+def carafe_backward(top_grad: Tensor, rfeatures: Tensor, masks: Tensor, rtop_grad: Tensor,
+                    rbottom_grad_hs: Tensor, rbottom_grad: Tensor, rmask_grad: Tensor,
+                    bottom_grad: Tensor, mask_grad: Tensor, kernel_size: int, group_size: int,
+                    scale_factor: int) -> None:  # fmt: skip
+    """Sets both gradients; see carafe_forward."""
+    sizes = kernel_size, group_size, scale_factor
+    carafe_naive_backward(top_grad, rfeatures, masks, bottom_grad, mask_grad, *sizes)
+
+
+def masked_im2col_forward(im: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, col: Tensor,
+                          kernel_h: int, kernel_w: int, pad_h: int,
+                          pad_w: int) -> None:  # fmt: skip
+    """What a kernel reads at each of these places, a column each: ``[C * kh * kw, places]``."""
+    padded = F.pad(im[0], (pad_w, pad_w, pad_h, pad_h))
+    rows = mask_h_idx[:, None, None] + torch.arange(kernel_h, device=im.device)[:, None]
+    cols = mask_w_idx[:, None, None] + torch.arange(kernel_w, device=im.device)
+    col.copy_(padded[:, rows, cols].permute(0, 2, 3, 1).reshape(col.shape))
+
+
+def masked_col2im_forward(col: Tensor, mask_h_idx: Tensor, mask_w_idx: Tensor, im: Tensor,
+                          height: int, width: int, channels: int) -> None:  # fmt: skip
+    """Puts each column ``[C]`` in its place; the others are left alone."""
+    im[0][:, mask_h_idx, mask_w_idx] = col
+
+
+def deform_roi_pool_forward(input: Tensor, rois: Tensor, offset: Tensor, output: Tensor,
+                            pooled_height: int, pooled_width: int, spatial_scale: float,
+                            sampling_ratio: int, gamma: float) -> None:  # fmt: skip
+    """No elements in ``offset`` are no offsets."""
+    bins = spatial_scale, pooled_height, pooled_width, sampling_ratio, gamma
+    moved = offset if offset.numel() else None
+    output.copy_(_ops.deform_roi_pool_forward(input, rois, moved, *bins))
+
+
+def deform_roi_pool_backward(grad_output: Tensor, input: Tensor, rois: Tensor, offset: Tensor,
+                             grad_input: Tensor, grad_offset: Tensor, pooled_height: int,
+                             pooled_width: int, spatial_scale: float, sampling_ratio: int,
+                             gamma: float) -> None:  # fmt: skip
+    """Adds to the gradient of the input; sets that of the offsets."""
+    moved = offset if offset.numel() else None
+    how = spatial_scale, sampling_ratio, gamma
+    to_input, to_offset = _ops.deform_roi_pool_backward(grad_output, input, rois, moved, *how)
+    grad_input.add_(to_input)
+    if moved is not None:
+        grad_offset.copy_(to_offset)
