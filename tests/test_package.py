@@ -95,7 +95,7 @@ def copied(tmp_path):
     copy.mkdir()
     for source in [*PACKAGE.glob("*.py"), *PACKAGE.glob("_C*.so"), PACKAGE / "libdetops.so"]:
         shutil.copy(source, copy)
-    for part in ("ops", "compat", "patch"):
+    for part in ("ops", "compat"):
         shutil.copytree(PACKAGE / part, copy / part)
     return copy
 
