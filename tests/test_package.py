@@ -97,6 +97,7 @@ def copied(tmp_path):
         shutil.copy(source, copy)
     for part in ("ops", "compat"):
         shutil.copytree(PACKAGE / part, copy / part)
+    shutil.copy(PACKAGE.parent / "detops_hook.py", tmp_path)
     return copy
 
 
