@@ -1,17 +1,15 @@
 """Images in, detections or losses out."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .checks import Target, check_images, check_targets
+from .convention import Convention
 from .image_list import to_image_list
 from .rescale import to_batch, to_image
-from .symbolic import exporting, larger, smaller
 from .views import View
 
 
@@ -39,6 +37,7 @@ class GeneralizedRCNN(nn.Module):
         with_masks: targets must have masks.
         mask_threshold: least probability inside a mask; negative: masks stay 0 to 255.
         num_keypoints: keypoints that an object of the targets must have.
+        convention: how images are resized, and what boxes become in the image.
         views: other forms of an image, whose boxes are thinned together with its own; what else a
             detection has is of the image itself.
     """
@@ -65,6 +64,7 @@ class GeneralizedRCNN(nn.Module):
         mask_threshold: float = 0.5,
         num_keypoints: int = 0,
         views: Sequence[View] = (),
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -81,6 +81,7 @@ class GeneralizedRCNN(nn.Module):
         self.with_masks, self.mask_threshold = with_masks, mask_threshold
         self.num_keypoints = num_keypoints
         self.views = tuple(views)
+        self.convention = convention
 
     def forward(
         self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
@@ -132,7 +133,7 @@ class GeneralizedRCNN(nn.Module):
         if self.training:
             return losses
         return [
-            to_image(detection, small, image, self.mask_threshold)
+            to_image(detection, small, image, self.mask_threshold, self.convention)
             for detection, image, small in zip(found, images, resized, strict=True)
         ]
 
@@ -161,18 +162,12 @@ class GeneralizedRCNN(nn.Module):
         return found
 
     def _resize(self, image: Tensor, small: int, large: int) -> Tensor:
-        """Normalises and resizes; see ``min_size_test``."""
+        return self.convention.resize(image, self._normalise, small, large)
+
+    def _normalise(self, image: Tensor) -> Tensor:
         if self.to_bgr255:
             image = image.flip(0) * 255
-        image = (image - self.pixel_mean) / self.pixel_std
-        height, width = image.shape[1:]
-        if small == 0:
-            return image
-        scale = smaller(small / smaller(height, width), large / larger(height, width))
-        size = (larger(1, math.trunc(height * scale)), larger(1, math.trunc(width * scale)))
-        if not exporting() and size == (height, width):
-            return image
-        return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+        return (image - self.pixel_mean) / self.pixel_std
 
 
 def _with_generator(target: Target, device: torch.device) -> Target:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..ops import multiscale_roi_align
+from .convention import Convention
 
 
 class Pooler(nn.Module):
-    """RoIAlign on the pyramid's levels; see :func:`detops.multiscale_roi_align`.
+    """RoIAlign on the pyramid's levels, by a convention.
 
     Args:
         output_size: bins a side.
@@ -16,6 +16,7 @@ class Pooler(nn.Module):
         sampling_ratio: samples per bin and axis; 0 for about one per pixel.
         canonical_scale: side in pixels of a box that belongs on ``canonical_level``.
         canonical_level: its level, as the exponent of the level's stride.
+        convention: what of a box is pooled.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Pooler(nn.Module):
         sampling_ratio: int,
         canonical_scale: float = 224,
         canonical_level: int = 4,
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         self.output_size = output_size
@@ -32,15 +34,16 @@ class Pooler(nn.Module):
         self.sampling_ratio = sampling_ratio
         self.canonical_scale = canonical_scale
         self.canonical_level = canonical_level
+        self.convention = convention
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
         """Levels, finest first, and per image ``[L, 4]``, to ``[K, C, size, size]``."""
-        return multiscale_roi_align(
+        return self.convention.pool(
             features[: len(self.scales)],
             boxes,
             self.output_size,
             self.scales,
             self.sampling_ratio,
-            canonical_scale=self.canonical_scale,
-            canonical_level=self.canonical_level,
+            self.canonical_scale,
+            self.canonical_level,
         )

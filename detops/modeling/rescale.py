@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..ops import clip_boxes_to_image
+from .convention import Convention
 from .roi_heads.mask.inference import paste_masks
 
 
@@ -21,14 +21,19 @@ def to_batch(
 
 
 def to_image(
-    detection: dict[str, Tensor], resized: Tensor, image: Tensor, mask_threshold: float
+    detection: dict[str, Tensor],
+    resized: Tensor,
+    image: Tensor,
+    mask_threshold: float,
+    convention: Convention,
 ) -> dict[str, Tensor]:
     """Detections in ``resized`` as those in ``image`` ``[3, h, w]``, masks pasted."""
     size = (image.shape[1], image.shape[2])
-    boxes = clip_boxes_to_image(rescale(detection["boxes"], resized.shape[1:], size), size)
-    detection = detection | {"boxes": boxes}
+    moved = rescale(convention.corners(detection["boxes"]), resized.shape[1:], size)
+    corners = convention.in_image(moved, size)
+    detection = detection | {"boxes": convention.boxes(corners)}
     if "masks" in detection:
-        detection["masks"] = paste_masks(detection["masks"], boxes, size, mask_threshold)
+        detection["masks"] = paste_masks(detection["masks"], corners, size, mask_threshold)
     if "keypoints" in detection:
         detection["keypoints"] = rescale(detection["keypoints"], resized.shape[1:], size)
     return detection

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ...config import ConfigError
+from ..convention import convention_of
 from ..generalized_rcnn import GeneralizedRCNN
 from .backbone import build_backbone
 from .check import check_values
@@ -57,6 +58,7 @@ def build_detection_model(cfg: Any) -> nn.Module:
             with_masks=cfg.MODEL.MASK_ON,
             mask_threshold=cfg.MODEL.ROI_MASK_HEAD.POSTPROCESS_MASKS_THRESHOLD,
             views=build_views(cfg),
+            convention=convention_of(cfg),
             num_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.NUM_CLASSES if cfg.MODEL.KEYPOINT_ON else 0,
         )
     except ConfigError:

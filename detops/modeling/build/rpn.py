@@ -6,6 +6,7 @@ from ...config import ConfigError
 from ...ops import BoxCoder
 from ..backbone import Backbone
 from ..balanced_sampler import BalancedSampler
+from ..convention import convention_of
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
 from ..rpn import RPN
@@ -43,4 +44,5 @@ def build_rpn(cfg: Any, backbone: Backbone) -> RPN:
         nms_thresh=rpn.NMS_THRESH,
         min_size=rpn.MIN_SIZE,
         final=cfg.MODEL.RPN_ONLY,
+        convention=convention_of(cfg),
     )

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ...distributed import best_indices
-from ...ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ...ops import BoxCoder, remove_small_boxes
+from ..convention import Convention
 from ..symbolic import smaller
 from ..thinning import thin
 
@@ -23,6 +24,7 @@ class ProposalSelector:
     per_batch: bool
     nms_thresh: float
     min_size: float
+    convention: Convention = Convention()
 
     def __call__(
         self,
@@ -64,7 +66,7 @@ class ProposalSelector:
         most: int | None,
     ) -> tuple[Tensor, Tensor]:
         """One image, of ``count`` levels: the ``most`` boxes and scores that stay, best first."""
-        boxes = clip_boxes_to_image(boxes, image_size)
+        boxes = self.convention.clip(boxes, image_size)
         # A NaN side is not at least min_size: such a box goes too.
         keep = remove_small_boxes(boxes, self.min_size)
         boxes, scores, levels = boxes[keep], scores[keep], levels[keep]

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from ...ops import BoxCoder
 from ..backbone.conv import conv2d
 from ..balanced_sampler import BalancedSampler
+from ..convention import Convention
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
 from .anchor_generator import AnchorGenerator
@@ -102,6 +103,7 @@ class RPN(nn.Module):
         nms_thresh: IoU above which the worse of two proposals of one level falls.
         min_size: shortest side, in pixels, of a proposal.
         final: nothing comes behind: proposals are given as detections.
+        convention: how proposals are clipped.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class RPN(nn.Module):
         nms_thresh: float,
         min_size: float,
         final: bool = False,
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         self.anchor_generator = anchor_generator
@@ -134,6 +137,7 @@ class RPN(nn.Module):
                 per_batch=fpn_post_nms_per_batch and i == 0,
                 nms_thresh=nms_thresh,
                 min_size=min_size,
+                convention=convention,
             )
             for i in range(2)
         )

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ....ops import BoxCoder
 from ...balanced_sampler import BalancedSampler
+from ...convention import Convention
 from ...matcher import Matcher
 from .inference import BoxPostProcessor, Candidates
 from .loss import BoxLoss
@@ -24,6 +25,7 @@ class BoxHead(nn.Module):
         nms_thresh: IoU above which the worse of two detections of one class falls.
         detections_per_img: most detections of an image.
         class_agnostic: all classes share the deltas.
+        convention: how detections are clipped.
     """
 
     def __init__(
@@ -38,13 +40,14 @@ class BoxHead(nn.Module):
         nms_thresh: float,
         detections_per_img: int,
         class_agnostic: bool = False,
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         self.feature_extractor = feature_extractor
         self.predictor = predictor
         self.loss = BoxLoss(matcher, sampler, box_coder, class_agnostic)
         self.post_processor = BoxPostProcessor(
-            box_coder, score_thresh, nms_thresh, detections_per_img
+            box_coder, score_thresh, nms_thresh, detections_per_img, convention
         )
 
     def forward(

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ....ops import BoxCoder, remove_small_boxes
+from ...convention import Convention
 from ...thinning import first, thin
 
 # In pixels: what clipping leaves of a box that lies beside the image is no detection.
@@ -28,6 +29,7 @@ class BoxPostProcessor:
     score_thresh: float
     nms_thresh: float
     detections_per_img: int
+    convention: Convention = Convention()
 
     def __call__(
         self,
@@ -70,7 +72,7 @@ class BoxPostProcessor:
     def _image(self, boxes: Tensor, scores: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         # NaN scores fail the comparison, and NaN boxes must not become detections either.
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
-        chosen = clip_boxes_to_image(boxes[proposal, cls], size)
+        chosen = self.convention.clip(boxes[proposal, cls], size)
         score, label = scores[proposal, cls], cls + 1
         solid = remove_small_boxes(chosen, MIN_SIDE)
         chosen, score, label = chosen[solid], score[solid], label[solid]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...convention import Convention
 from .inference import heatmaps_to_keypoints
 from .loss import NOWHERE, keypoint_cells, keypoint_loss
 
@@ -20,6 +21,7 @@ class KeypointHead(nn.Module):
         resolution: cells a side of the heat maps.
         share_box_features: the feature extractor is the box head's: in training, its results are
             taken over.
+        convention: what of a box a heat map covers.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class KeypointHead(nn.Module):
         predictor: nn.Module,
         resolution: int,
         share_box_features: bool = False,
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         self.feature_extractor = feature_extractor
         self.predictor = predictor
         self.resolution = resolution
         self.share_box_features = share_box_features
+        self.convention = convention
 
     def forward(
         self,
@@ -56,7 +60,7 @@ class KeypointHead(nn.Module):
         if not self.training:
             boxes = [r["boxes"] for r in regions]
             maps = self.predictor(self.feature_extractor(features, boxes))
-            points, scores = heatmaps_to_keypoints(maps, torch.cat(boxes))
+            points, scores = heatmaps_to_keypoints(maps, self.convention.corners(torch.cat(boxes)))
             counts = [b.size(0) for b in boxes]
             return [
                 r | {"keypoints": p, "keypoints_scores": s}

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....ops import BoxCoder, clip_boxes_to_image, remove_small_boxes
+from ....ops import BoxCoder, remove_small_boxes
+from ...convention import Convention
 from ...symbolic import smaller
 from ...thinning import first, thin
 
@@ -23,6 +24,7 @@ class RetinaNetPostProcessor:
     pre_nms_top_n: int
     nms_thresh: float
     detections_per_img: int
+    convention: Convention = Convention()
 
     def __call__(
         self,
@@ -46,7 +48,7 @@ class RetinaNetPostProcessor:
                 for logit, delta, anchor in zip(logits, deltas, anchors, strict=True)
             ]
             boxes, scores, labels = (torch.cat(part) for part in zip(*levels, strict=True))
-            found.append(self._thin(clip_boxes_to_image(boxes, size), scores, labels))
+            found.append(self._thin(self.convention.clip(boxes, size), scores, labels))
         return found
 
     def _level(self, logits: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:

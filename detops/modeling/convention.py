@@ -1,0 +1,181 @@
+"""What a box, a pooled region and a resized image are: as here, or as where weights come from."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..config import ConfigError
+from ..ops import clip_boxes_to_image, multiscale_roi_align, roi_align
+from ..ops._shared import as_rois
+from .symbolic import exporting, larger, smaller
+
+
+class Convention:
+    """This package's, which is torchvision's: a box ends before its second corner.
+
+    Inside a detector boxes have this form whatever the convention. Another one has its say where
+    something is read or cut by them.
+    """
+
+    def clip(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+        """Boxes ``[..., 4]`` inside an image of (height, width)."""
+        return clip_boxes_to_image(boxes, size)
+
+    def corners(self, boxes: Tensor) -> Tensor:
+        """What stands for boxes ``[N, 4]`` where masks and keypoints are put into them."""
+        return boxes
+
+    def boxes(self, corners: Tensor) -> Tensor:
+        """The inverse of :meth:`corners`."""
+        return corners
+
+    def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
+        """Corners that were moved from the batch into an image of (height, width)."""
+        return clip_boxes_to_image(corners, size)
+
+    def pool(
+        self,
+        features: Sequence[Tensor],
+        boxes: Sequence[Tensor],
+        output_size: int,
+        scales: Sequence[float],
+        sampling_ratio: int,
+        canonical_scale: float,
+        canonical_level: int,
+    ) -> Tensor:
+        """See :func:`detops.multiscale_roi_align`."""
+        return multiscale_roi_align(
+            features,
+            list(boxes),
+            output_size,
+            scales,
+            sampling_ratio,
+            canonical_scale=canonical_scale,
+            canonical_level=canonical_level,
+        )
+
+    def resize(
+        self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
+    ) -> Tensor:
+        """An image ``[3, h, w]``, RGB in 0..1, normalised, with a shorter side of ``small`` pixels.
+
+        The longer one has at most ``large``; if ``small`` is 0, the size stays.
+        """
+        image = normalise(image)
+        height, width = image.shape[1:]
+        if small == 0:
+            return image
+        scale = smaller(small / smaller(height, width), large / larger(height, width))
+        size = (larger(1, math.trunc(height * scale)), larger(1, math.trunc(width * scale)))
+        if not exporting() and size == (height, width):
+            return image
+        return F.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+
+
+class MaskRCNNBenchmark(Convention):
+    """maskrcnn-benchmark's: a box contains its second corner, x2 being its last pixel.
+
+    A width there is x2 - x1 + 1, the same as here, so that overlaps, deltas and areas agree. What
+    differs: regions are pooled from x1 to the last pixel instead of the end of the box; clipped
+    boxes keep a pixel of the image; masks, keypoints and the way back into the image work on the
+    last pixel; images are resized as Pillow does it, bytes to bytes and smoothed. A box whose IoU
+    equals the threshold of NMS stays, as with its CUDA code.
+    """
+
+    def clip(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+        """No box loses its last pixel."""
+        height, width = size
+        first = boxes.new_tensor([0, 0, 1, 1])
+        last = boxes.new_tensor([width - 1, height - 1, width, height])
+        return boxes.clamp(first, last)
+
+    def corners(self, boxes: Tensor) -> Tensor:
+        """The second corner is the last pixel."""
+        return boxes - boxes.new_tensor([0, 0, 1, 1])
+
+    def boxes(self, corners: Tensor) -> Tensor:
+        """The inverse of :meth:`corners`."""
+        return corners + corners.new_tensor([0, 0, 1, 1])
+
+    def in_image(self, corners: Tensor, size: tuple[int, int]) -> Tensor:
+        """They stay as they are."""
+        return corners
+
+    def pool(
+        self,
+        features: Sequence[Tensor],
+        boxes: Sequence[Tensor],
+        output_size: int,
+        scales: Sequence[float],
+        sampling_ratio: int,
+        canonical_scale: float,
+        canonical_level: int,
+    ) -> Tensor:
+        """Each level by itself: it is chosen by the whole box, which the pooling does not see."""
+        rois = as_rois([self.corners(b) for b in boxes])
+        if len(scales) == 1:
+            return roi_align(features[0], rois, output_size, scales[0], sampling_ratio)
+        size = torch.cat(list(boxes)).unflatten(1, (2, 2)).diff(dim=1)
+        side = size.prod(dim=2).squeeze(1).sqrt()
+        # By the scales as they are; "Feature Pyramid Networks" (Lin et al., 2017), equation 1.
+        finest, coarsest = (-int(torch.tensor(s).log2()) for s in (scales[0], scales[-1]))
+        wanted = (side / canonical_scale + 1e-6).log2() + canonical_level
+        level = wanted.floor().clamp(finest, coarsest).long() - finest
+        channels = features[0].size(1)
+        pooled = features[0].new_zeros(rois.size(0), channels, output_size, output_size)
+        for i, scale in enumerate(scales):
+            rows = (level == i).nonzero().squeeze(1)
+            part = roi_align(features[i], rois[rows], output_size, scale, sampling_ratio)
+            pooled = pooled.index_copy(0, rows, part)
+        return pooled
+
+    def resize(
+        self, image: Tensor, normalise: Callable[[Tensor], Tensor], small: int, large: int
+    ) -> Tensor:
+        """As Pillow resizes the 8-bit image that this was."""
+        height, width = image.shape[1:]
+        size = _sides(height, width, small, large) if small else (height, width)
+        if size == (height, width):
+            return normalise(image)
+        pixels = (image * 255).round().clamp(0, 255)
+        if torch.compiler.is_compiling():  # a graph knows no Pillow
+            resized = F.interpolate(pixels[None], size=size, mode="bilinear", antialias=True)[0]
+        else:
+            resized = _by_pillow(pixels, size)
+        return normalise(resized.to(image).round() / 255)
+
+
+def _by_pillow(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    picture = Image.fromarray(pixels.permute(1, 2, 0).to("cpu", torch.uint8).numpy())
+    resized = picture.resize(size[::-1], Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+
+
+def _sides(height: int, width: int, small: int, large: int) -> tuple[int, int]:
+    """The shorter side becomes ``small``, less if the longer one would be above ``large``."""
+    shorter, longer = min(height, width), max(height, width)
+    if longer / shorter * small > large:
+        small = round(large * shorter / longer)
+    if small == shorter:
+        return height, width
+    if width < height:
+        return int(small * height / width), small
+    return small, int(small * width / height)
+
+
+CONVENTIONS = {"detops": Convention(), "maskrcnn-benchmark": MaskRCNNBenchmark()}
+
+
+def convention_of(cfg: Any) -> Convention:
+    """That of MODEL.CONVENTION."""
+    if cfg.MODEL.CONVENTION not in CONVENTIONS:
+        raise ConfigError(
+            f"MODEL.CONVENTION: expected {' or '.join(CONVENTIONS)}, got {cfg.MODEL.CONVENTION}"
+        )
+    return CONVENTIONS[cfg.MODEL.CONVENTION]

@@ -1,0 +1,142 @@
+"""Inference of maskrcnn-benchmark, slowly: boxes contain their second corner throughout."""
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+
+
+def size_of(height, width, small, large):
+    """Its transforms.Resize.get_size."""
+    shorter, longer = float(min(width, height)), float(max(width, height))
+    size = small
+    if longer / shorter * size > large:
+        size = int(round(large * shorter / longer))
+    if (width <= height and width == size) or (height <= width and height == size):
+        return height, width
+    if width < height:
+        return int(size * height / width), size
+    return size, int(size * width / height)
+
+
+def prepare(picture, small, large, mean):
+    """Bytes ``[h, w, 3]`` to BGR in 0..255, less the mean."""
+    height, width = size_of(*picture.shape[:2], small, large)
+    resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
+    bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
+    return bgr.float() - torch.tensor(mean).view(3, 1, 1)
+
+
+def cell_anchors(stride, size, ratios):
+    """Of one cell whose pixels are 0 to stride - 1."""
+    found = []
+    for ratio in ratios:
+        width = np.round(np.sqrt(stride * stride / ratio))
+        height = np.round(width * ratio)
+        middle = (stride - 1) / 2
+        width, height = width * size / stride, height * size / stride
+        reach = np.array([(width - 1) / 2, (height - 1) / 2])
+        found.append(np.concatenate([middle - reach, middle + reach]))
+    return torch.tensor(np.stack(found), dtype=torch.float32)
+
+
+def anchors_of(cell, shape, stride):
+    found = [
+        cell + torch.tensor([x, y, x, y]) * stride for y in range(shape[0]) for x in range(shape[1])
+    ]
+    return torch.cat(found)
+
+
+def decode(deltas, boxes, weights):
+    """``[N, 4]`` of each."""
+    width, height = boxes[:, 2] - boxes[:, 0] + 1, boxes[:, 3] - boxes[:, 1] + 1
+    x, y = boxes[:, 0] + 0.5 * width, boxes[:, 1] + 0.5 * height
+    dx, dy, dw, dh = (deltas / torch.tensor(weights)).unbind(1)
+    limit = np.log(1000 / 16)
+    x, y = dx * width + x, dy * height + y
+    width, height = dw.clamp(max=limit).exp() * width, dh.clamp(max=limit).exp() * height
+    corners = [x - 0.5 * width, y - 0.5 * height, x + 0.5 * width - 1, y + 0.5 * height - 1]
+    return torch.stack(corners, 1)
+
+
+def clip(boxes, size):
+    height, width = size
+    last = torch.tensor([width - 1, height - 1, width - 1, height - 1], dtype=boxes.dtype)
+    return torch.minimum(boxes.clamp(min=0), last)
+
+
+def nms(boxes, scores, threshold):
+    """Best first; a box falls above the threshold."""
+    left = scores.argsort(descending=True, stable=True).tolist()
+    area = (boxes[:, 2:] - boxes[:, :2] + 1).prod(1)
+    kept = []
+    while left:
+        best = left.pop(0)
+        kept.append(best)
+        low = torch.maximum(boxes[best, :2], boxes[left, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[left, 2:])
+        meet = (high - low + 1).clamp(min=0).prod(1)
+        iou = meet / (area[best] + area[left] - meet)
+        left = [k for k, u in zip(left, iou.tolist(), strict=True) if not u > threshold]
+    return torch.tensor(kept, dtype=torch.long)
+
+
+def propose(logits, deltas, anchors, size, before, after, over_levels, threshold):
+    """One image: per level ``[A]``, ``[A, 4]`` and ``[A, 4]``."""
+    boxes, scores = [], []
+    for logit, delta, anchor in zip(logits, deltas, anchors, strict=True):
+        score, index = logit.sigmoid().topk(min(before, len(logit)))
+        found = clip(decode(delta[index], anchor[index], (1.0, 1, 1, 1)), size)
+        keep = nms(found, score, threshold)[:after]
+        boxes.append(found[keep])
+        scores.append(score[keep])
+    boxes, scores = torch.cat(boxes), torch.cat(scores)
+    return boxes[scores.topk(min(over_levels, len(scores)))[1]]
+
+
+def pool(features, boxes, output_size, scales, sampling_ratio):
+    """Lists: a level each, an image's boxes each."""
+    finest, coarsest = -int(np.log2(scales[0])), -int(np.log2(scales[-1]))
+    rows = []
+    for image, own in enumerate(boxes):
+        for box in own:
+            side = float((box[2:] - box[:2] + 1).prod().sqrt())
+            level = int(np.clip(np.floor(4 + np.log2(side / 224 + 1e-6)), finest, coarsest))
+            i = level - finest
+            roi = torch.cat([torch.tensor([float(image)]), box])[None]
+            rows.append(
+                torchvision.ops.roi_align(features[i], roi, output_size, scales[i], sampling_ratio)
+            )
+    return torch.cat(rows)
+
+
+def detect(logits, deltas, proposals, size, score_thresh, threshold, weights):
+    """One image's boxes, scores and labels, best first."""
+    found = []
+    probabilities = logits.softmax(1)
+    for label in range(1, logits.size(1)):
+        boxes = clip(decode(deltas[:, 4 * label : 4 * label + 4], proposals, weights), size)
+        rows = (probabilities[:, label] > score_thresh).nonzero()[:, 0]
+        boxes, scores = boxes[rows], probabilities[rows, label]
+        keep = nms(boxes, scores, threshold)
+        found.append((boxes[keep], scores[keep], torch.full((len(keep),), label)))
+    boxes, scores, labels = (torch.cat(part) for part in zip(*found, strict=True))
+    order = scores.argsort(descending=True, stable=True)
+    return boxes[order], scores[order], labels[order]
+
+
+def paste(mask, box, size):
+    """Its Masker: a mask ``[M, M]`` of probabilities, with a padding of one."""
+    height, width = size
+    cells = mask.size(0)
+    padded = torch.nn.functional.pad(mask, (1, 1, 1, 1))
+    scale = (cells + 2) / cells
+    half, middle = (box[2:] - box[:2]) * 0.5 * scale, (box[2:] + box[:2]) * 0.5
+    x1, y1, x2, y2 = torch.cat([middle - half, middle + half]).int().tolist()
+    w, h = max(x2 - x1 + 1, 1), max(y2 - y1 + 1, 1)
+    large = torch.nn.functional.interpolate(padded[None, None], size=(h, w), mode="bilinear")[0, 0]
+    image = torch.zeros(height, width, dtype=torch.bool)
+    left, top, right, bottom = max(x1, 0), max(y1, 0), min(x2 + 1, width), min(y2 + 1, height)
+    if right > left and bottom > top:
+        image[top:bottom, left:right] = large[top - y1 : bottom - y1, left - x1 : right - x1] > 0.5
+    return image
