@@ -243,13 +243,13 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
 
 template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
+  const bool far = reads_far(task), by_lists = lists_first(task, far);
+  if (by_lists && planes_of(task) < 4 && task.taps.rows.pooled * task.taps.cols.pooled == 1) {
+    return gather_one(task);
+  }
+  if (by_lists && planes_of(task) > 1 && forward_by_lists(task)) return;
   const ProductTask<const T, T> t = task;  // see spread_positions
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
-  const bool far = reads_far(t);
-  if (lists_first(t, far)) {
-    if (planes_of(t) < 4 && t.taps.rows.pooled * t.taps.cols.pooled == 1) return gather_one(t);
-    if (planes_of(t) > 1 && forward_by_lists(task)) return;
-  }
   const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
   for (int64_t plane = 0; plane < planes_of(t); ++plane) {
     const T* map = t.map + plane * t.channel_stride;
