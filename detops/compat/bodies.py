@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
@@ -106,3 +107,17 @@ class Patch:
             self.bodies.pop().restore()
         if self.torchvision is not None:
             self.torchvision.restore()
+
+
+def patch_installed(package: str, functions: dict[tuple[str, str], Callable[..., Any]]) -> Patch:
+    """Of a package that calls torchvision's ops as well.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise ImportError(
+            f"detops.compat.provide: {package} is not installed; install it with "
+            f"pip install {package}"
+        )
+    return Patch(functions, torchvision=True)

@@ -2,11 +2,10 @@
 """The deformable attention of transformers, and torchvision's ops for its post-processing."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from .attention import by_level, in_one_row, module
-from .bodies import Patch
+from .bodies import Patch, patch_installed
 
 _MODULES = (
     "deformable_detr grounding_dino lw_detr mm_grounding_dino omdet_turbo pp_doclayout_v2 "
@@ -29,9 +28,4 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 def patch() -> Patch:
     """Until it is restored."""
-    if find_spec("transformers") is None:
-        raise ImportError(
-            "detops.compat.provide: transformers is not installed; install it with "
-            "pip install transformers"
-        )
-    return Patch(FUNCTIONS, torchvision=True)
+    return patch_installed("transformers", FUNCTIONS)

@@ -2,14 +2,13 @@
 """NMS and the deformable attention of ultralytics, and torchvision's NMS, which it calls, too."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
 
 from .. import ops
 from .attention import in_one_row
-from .bodies import Patch
+from .bodies import Patch, patch_installed
 
 
 def _nms(original: Callable[..., Tensor], boxes: Tensor, scores: Tensor, threshold: Any) -> Tensor:
@@ -25,9 +24,4 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
 
 def patch() -> Patch:
     """Until it is restored."""
-    if find_spec("ultralytics") is None:
-        raise ImportError(
-            "detops.compat.provide: ultralytics is not installed; install it with "
-            "pip install ultralytics"
-        )
-    return Patch(FUNCTIONS, torchvision=True)
+    return patch_installed("ultralytics", FUNCTIONS)

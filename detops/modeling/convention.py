@@ -124,7 +124,7 @@ class MaskRCNNBenchmark(Convention):
         size = torch.cat(list(boxes)).unflatten(1, (2, 2)).diff(dim=1)
         side = size.prod(dim=2).squeeze(1).sqrt()
         # By the scales as they are; "Feature Pyramid Networks" (Lin et al., 2017), equation 1.
-        finest, coarsest = (-int(torch.tensor(s).log2()) for s in (scales[0], scales[-1]))
+        finest, coarsest = (-int(math.log2(s)) for s in (scales[0], scales[-1]))
         wanted = (side / canonical_scale + 1e-6).log2() + canonical_level
         level = wanted.floor().clamp(finest, coarsest).long() - finest
         channels = features[0].size(1)
