@@ -274,7 +274,7 @@ int64_t spread_in_lanes(Batch<Table>& batch, const uint32_t* order, const Share&
         for (; block < last_block; ++block) {
           const int64_t first = block * kRoIChannels, c = share.channel + first;
           const int64_t n = std::min(kRoIChannels, share.channels - first);
-          GradientRows<T> rows(map, c, n, written, columns);
+          GradientRows<T> rows(map, c, n, written, columns, batch.footprint.tallest());
           for (int64_t i = 0; i < batch.size; ++i) {
             const auto taps = batch.taps(i);
             const Reads reads = taps.reads();

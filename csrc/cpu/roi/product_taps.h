@@ -201,8 +201,9 @@ class ProductTable {
   ProductTaps<A> operator[](int64_t i) const { return {rows_[i], cols_[i]}; }
 
  private:
-  static void add(AxisTable<A>& table, const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
-    table.add(pooled, size, [&](int64_t p, auto&& tap) { math::visit_taps(axis, p, size, tap); });
+  template <typename Axis>
+  static void add(AxisTable<A>& table, const Axis& axis, int64_t pooled, int64_t size) {
+    table.add(pooled, size, [&](int64_t p, auto&& tap) { visit_taps(axis, p, size, tap); });
   }
 
   AxisTable<A> rows_, cols_;

@@ -122,6 +122,7 @@ class Footprint {
 
   Columns columns() const { return {std::min(columns_.begin, columns_.end), columns_.end}; }
   int64_t widest() const { return widest_; }        // columns of one RoI
+  int64_t tallest() const { return tallest_; }      // rows of one RoI
   int64_t positions() const { return positions_; }  // RoI by RoI
 
   // The rows that are read, with all columns that are.
@@ -144,12 +145,13 @@ class Footprint {
   // RoIs that are few and far between: together they read less than the rows they touch.
   bool sparse() const { return positions_ < area(); }
 
-  // Bytes of a band in lanes; see RoIWindow and LaneSource.
+  // Bytes of the least band in lanes; see RoIWindow and LaneSource.
   template <typename A>
   int64_t window_bytes(bool whole_rows = false) const {
     const int64_t read = sparse() ? widest_ : columns().end - columns().begin;
     const int64_t width = whole_rows ? width_ : read;
-    const int64_t rows = std::min<int64_t>(read_.size(), rows_for<A>(width, tallest_));
+    const int64_t rows =
+        std::min<int64_t>(read_.size(), rows_for<A>(width, tallest_, band_bytes(0)));
     return rows * width * kRoIChannels * int64_t(sizeof(A));
   }
 
@@ -310,17 +312,19 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
   };
   const auto share = [&](int64_t task, int64_t last_task) {
     auto pool = make_pool();
-    RoIWindow<accumulate_t<T>> window(map.height);
+    RoIWindow<accumulate_t<T>> window(map.height, footprint.tallest(),
+                                      band_bytes(outputs * int64_t(sizeof(T))));
     for (; task < last_task; ++task) {
       const int64_t first = task / parts * kRoIChannels, part = task % parts;
       const int64_t c = source.channel + first, n = std::min(kRoIChannels, source.channels - first);
-      window.restart(columns_of(footprint.columns()), 0, 0);
+      window.restart(columns_of(footprint.columns()), 0);
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const Reads reads = reads_of(i);
         if (!reads.empty()) {
           const Columns read = sparse ? reads.columns : footprint.columns();
+          if (!sparse && !window.holds(reads.first, reads.last)) window.drop(reads.first);
           if (sparse || !window.holds(reads.first, reads.last)) {
-            window.restart(columns_of(read), reads.first, reads.last);
+            window.restart(columns_of(read), reads.first);
           }
           window.extend(reads.last, [&](int64_t y, auto* row) {
             load_lanes(map, c, n, y, read.begin, read.end - read.begin,

@@ -13,12 +13,17 @@ struct Columns {
   int64_t begin = 0, end = 0;
 };
 
-// Rows that a band has room for: some for a cache, and twice those of one RoI, so that it moves.
+// Bytes of a band that a near cache holds; where the call gives little, not much more than that.
+inline int64_t band_bytes(int64_t result_bytes) {
+  return std::clamp<int64_t>(result_bytes, 1 << 20, 2 << 20);
+}
+
+// Rows that a band has room for: those of so many bytes, and more than the tallest RoI, so that it
+// moves.
 template <typename A>
-int64_t rows_for(int64_t width, int64_t rows) {
-  constexpr int64_t kBytes = 1 << 20;
-  const int64_t some = kBytes / int64_t(sizeof(A)) / std::max<int64_t>(1, width * kRoIChannels);
-  return std::max(some, 2 * rows);
+int64_t rows_for(int64_t width, int64_t tallest, int64_t bytes) {
+  const int64_t some = bytes / int64_t(sizeof(A)) / std::max<int64_t>(1, width * kRoIChannels);
+  return std::max(some, tallest + tallest / 2);
 }
 
 // A band of rows of one block of channels in the order [row, column, kRoIChannels], small enough
@@ -26,7 +31,8 @@ int64_t rows_for(int64_t width, int64_t rows) {
 template <typename A>
 class RoIWindow {
  public:
-  explicit RoIWindow(int64_t height) : height_(height) {}
+  RoIWindow(int64_t height, int64_t tallest, int64_t bytes)
+      : height_(height), tallest_(tallest), bytes_(bytes) {}
 
   A* data() { return lanes_.data(); }
   A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
@@ -41,12 +47,22 @@ class RoIWindow {
     return first >= first_ && first <= last_ && last - first_ <= capacity_;
   }
 
-  // Empties the band and lets it begin at row `first`, with room for [first, last) and some more.
-  void restart(const Columns& columns, int64_t first, int64_t last) {
+  // Empties the band and lets it begin at row `first`, with room for any RoI.
+  void restart(const Columns& columns, int64_t first) {
     columns_ = columns;
-    capacity_ = std::min(height_ - first, rows_for<A>(columns.end - columns.begin, last - first));
+    capacity_ =
+        std::min(height_ - first, rows_for<A>(columns.end - columns.begin, tallest_, bytes_));
     lanes_.reserve(static_cast<size_t>(capacity_ * stride()));
     first_ = last_ = first;
+  }
+
+  // Gives up the rows above `first`; those below move up.
+  void drop(int64_t first) {
+    if (first <= first_) return;
+    const int64_t from = std::min(first, last_);
+    std::copy(row(from), row(last_), lanes_.data());
+    last_ = first + last_ - from;
+    first_ = first;
   }
 
   // Calls fill(row, lanes) for the rows that are missing up to `last`.
@@ -56,7 +72,7 @@ class RoIWindow {
   }
 
  private:
-  int64_t height_, first_ = 0, last_ = 0, capacity_ = 0;
+  int64_t height_, tallest_, bytes_, first_ = 0, last_ = 0, capacity_ = 0;
   Columns columns_;
   Buffer<A> lanes_;
 };
@@ -133,18 +149,23 @@ class GradientRows {
   using A = accumulate_t<T>;
 
   GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
-               const Columns& columns)
+               const Columns& columns, int64_t tallest)
       : map_(map),
         channel_(channel),
         channels_(channels),
         written_(written),
         columns_(columns),
-        window_(map.height) {}
+        window_(map.height, tallest,
+                band_bytes(channels * map.height * map.width * int64_t(sizeof(T)))) {}
 
   RoIWindow<A>& reach(int64_t first, int64_t last) {
     if (!window_.holds(first, last)) {
-      flush();
-      window_.restart(columns_, first, last);
+      flush(first);
+      window_.drop(first);
+    }
+    if (!window_.holds(first, last)) {
+      flush(map_.height);
+      window_.restart(columns_, first);
     }
     window_.extend(last, [&](int64_t y, A* lanes) {
       if (y < written_) {
@@ -157,9 +178,10 @@ class GradientRows {
     return window_;
   }
 
-  void flush() {
+  // The window's rows above `end` are final.
+  void flush(int64_t end) {
     const int64_t width = map_.width;
-    for (int64_t y = window_.first(); y < window_.last(); ++y) {
+    for (int64_t y = window_.first(); y < std::min(end, window_.last()); ++y) {
       if (y >= written_) {
         clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
         clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
@@ -167,11 +189,11 @@ class GradientRows {
       }
       store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
     }
-    window_.restart(columns_, 0, 0);
   }
 
   int64_t finish(bool whole) {
-    flush();
+    flush(map_.height);
+    window_.restart(columns_, 0);
     if (whole) {
       clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
     }
