@@ -228,6 +228,7 @@ def test_retinanet_clips_by_it():
 def test_another_convention_is_refused():
     config = load_config(None, ["MODEL.CONVENTION", "torch"])
     with pytest.raises(
-        ConfigError, match="MODEL.CONVENTION: expected detops or maskrcnn-benchmark, got torch"
+        ConfigError,
+        match="MODEL.CONVENTION: expected one of detops, maskrcnn-benchmark, detectron2, got torch",
     ):
         build_detection_model(config)

@@ -9,6 +9,7 @@ import detops
 from detops.config import ConfigError, load_config
 from detops.modeling import build_detection_model
 from detops.modeling.backbone.norm import group_norm
+from detops.modeling.paste import paste_masks
 from detops.modeling.poolers import Pooler
 from detops.modeling.roi_heads.mask import (
     MaskHead,
@@ -16,7 +17,6 @@ from detops.modeling.roi_heads.mask import (
     MaskRCNNConv1x1Predictor,
     MaskRCNNFPNFeatureExtractor,
 )
-from detops.modeling.roi_heads.mask.inference import paste_masks
 from detops.modeling.roi_heads.mask.loss import crop_masks, mask_loss
 
 pytestmark = pytest.mark.slow

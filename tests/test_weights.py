@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read(tmp_path, capsys):
         ("list.pth", "list.pth: expected tensors by name, got list"),
         ("number.pth", "number.pth: expected tensors by name, got int at 'a'"),
         ("empty.pth", "empty.pth: expected tensors by name"),
-        ("R-50.pkl", "R-50.pkl: expected a file that torch.save has written"),
+        ("R-50.pkl", "R-50.pkl: no such checkpoint file"),
     ):
         with pytest.raises(CheckpointError, match=message):
             load_weights_into(model, tmp_path / source)

@@ -190,21 +190,21 @@ def verify(path: str | Path) -> None:
     end = _end(path)
     if end[len(NO_COMMENT) :].startswith(SEAL):
         if end != _seal(_digest(path)):
-            raise _damaged(path, "its SHA-256 is not the one it was written with")
+            raise damaged(path, "its SHA-256 is not the one it was written with")
         return
     with open(path, "rb") as file:
         if file.read(len(ZIP_START)) != ZIP_START:
             return
     if not (end[-ZIP_END_SIZE:].startswith(ZIP_END) and end.endswith(NO_COMMENT)):
-        raise _damaged(path, "its end is missing or changed")
+        raise damaged(path, "its end is missing or changed")
     try:
         with zipfile.ZipFile(path) as archive:
             wrong = archive.testzip()
     # A damaged directory makes the reader raise errors of many types.
     except Exception as error:
-        raise _damaged(path, _first_line(error)) from error
+        raise damaged(path, first_line(error)) from error
     if wrong is not None:
-        raise _damaged(path, f"the checksum of {wrong} in it is wrong")
+        raise damaged(path, f"the checksum of {wrong} in it is wrong")
 
 
 def _end(path: Path) -> bytes:
@@ -224,13 +224,15 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _damaged(path: Path, reason: str) -> DamagedCheckpointError:
+def damaged(path: Path, reason: str) -> DamagedCheckpointError:
+    """The error of a file that is not what was written."""
     return DamagedCheckpointError(
         f"{path}: damaged, or not a checkpoint ({reason[:120]}); copy it again or take another"
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Of its message, or its type if there is none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -250,7 +252,7 @@ def read_file(path: str | Path) -> Any:
     # A damaged file fails in the zip reader, the unpickler or the tensor reader, each with errors
     # of its own.
     except Exception as error:
-        raise _damaged(path, _first_line(error)) from error
+        raise damaged(path, first_line(error)) from error
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Weights of other libraries: maskrcnn-benchmark's detectors, torchvision's, and its ResNets."""
+"""Weights of other libraries: detectors of maskrcnn-benchmark, detectron2, torchvision; ResNets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from . import weights_detectron2 as detectron2
 from .checkpoint import CheckpointError, list_some, read_file
+from .pickled import is_pickle, read_pickle
+from .weights_detectron2 import Rule
 
 BATCH_NORM_EPSILON = 1e-5  # of torchvision's BatchNorm2d and FrozenBatchNorm2d
 ANCHORS = "rpn.anchor_generator.cell_anchors."
@@ -26,8 +31,6 @@ RETINANET_PREDICTORS = ("rpn.head.cls_logits",)
 SAME_SIDE = 0.2
 
 State = dict[str, Tensor]
-# A pattern at the beginning of a name, and what takes its place; None: the tensor is not needed.
-Rule = tuple[str, str | Callable[[re.Match[str]], str] | None]
 
 
 class WeightsReport(NamedTuple):
@@ -66,13 +69,15 @@ def load_weights_into(
 ) -> WeightsReport:
     """Fills a detector of this package with weights of this or another library.
 
-    Read are detectors of this package and of maskrcnn-benchmark, torchvision's ``fasterrcnn_``,
-    ``maskrcnn_``, ``keypointrcnn_`` and ``retinanet_resnet50_fpn``, and its ResNets and ResNeXts,
-    which fill the body alone. Their state dict may stand alone, or as ``model`` or ``state_dict``
-    beside other things.
+    Read are detectors of this package and of maskrcnn-benchmark, detectron2's Faster R-CNN, Mask
+    R-CNN, Keypoint R-CNN and RetinaNet, torchvision's ``fasterrcnn_``, ``maskrcnn_``,
+    ``keypointrcnn_`` and ``retinanet_resnet50_fpn``, and its ResNets and ResNeXts, which fill the
+    body alone. Their state dict may stand alone, or as ``model`` or ``state_dict`` beside other
+    things, in a file of torch.save's or, of numpy arrays, in a pickle named ``.pkl``.
 
     torchvision's RetinaNet has a class 0 that no object is of: it is left out where the model has
-    one class less. Anchors are taken from the weights, as far as they are those of the config.
+    one class less. detectron2's background is the last class, and becomes the first. Anchors are
+    taken from the weights, as far as they are those of the config.
 
     Args:
         model: from :func:`detops.modeling.build_detection_model`.
@@ -90,13 +95,17 @@ def load_weights_into(
 
     Raises:
         CheckpointError: the file is missing or damaged, nothing in it belongs to the model, shapes
-            differ (but for predictors with ``other_classes``), or with ``complete`` something is
-            left over on either side. The model is then as it was.
+            differ (but for predictors with ``other_classes``), a detector of detectron2's is for a
+            model of another ``MODEL.CONVENTION``, or with ``complete`` something is left over on
+            either side. The model is then as it was.
     """
     name = str(source) if isinstance(source, str | Path) else "state dict"
     state = _state_dict(source, name)
     expected = model.state_dict(keep_vars=True)
-    rules = _rules(state)
+    from_detectron2 = detectron2.is_detectron2(state)
+    if from_detectron2:
+        _check_convention(model, state, name)
+    rules = detectron2.RULES if from_detectron2 else _rules(state)
     found: State = {}
     unused = []
     for key, value in state.items():
@@ -109,7 +118,10 @@ def load_weights_into(
             f"{name}: nothing in it belongs to the model; it has {list_some(list(state), ', ')}, "
             f"the model {list_some(list(expected), ', ')}"
         )
-    _fold_epsilon(found, state, batch_norm_epsilon)
+    if from_detectron2:
+        detectron2.background_first(found, expected)
+        batch_norm_epsilon = detectron2.BATCH_NORM_EPSILON
+    _fold_epsilon(found, state, batch_norm_epsilon, from_detectron2)
     _drop_class_0(found, state, expected)
     unused += _fit_anchors(found, expected, model)
     left_out = _leave_out_predictors(found, expected) if other_classes else {}
@@ -136,25 +148,45 @@ def load_weights_into(
 
 
 def _state_dict(source: str | Path | Mapping[str, Any], name: str) -> State:
-    if "://" in name or name.endswith(".pkl"):
-        raise CheckpointError(
-            f"{name}: expected a file that torch.save has written; catalogues, addresses and "
-            "Caffe2's pickles are not read"
-        )
-    content = read_file(source) if isinstance(source, str | Path) else source
+    if "://" in name:
+        raise CheckpointError(f"{name}: expected a file; catalogues and addresses are not read")
+    if isinstance(source, str | Path):
+        content = read_pickle(source) if is_pickle(source) else read_file(source)
+    else:
+        content = source
     for key in ("model", "state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
     if not isinstance(content, Mapping) or not content:
         raise CheckpointError(f"{name}: expected tensors by name, got {type(content).__name__}")
-    for key, value in content.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise CheckpointError(
-                f"{name}: expected tensors by name, got {type(value).__name__} at {key!r}"
-            )
-    # What DistributedDataParallel and torch.compile put in front.
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", key): v for key, v in content.items()}
+    # DistributedDataParallel and torch.compile put prefixes in front.
+    return {
+        re.sub(r"^(module\.|_orig_mod\.)+", "", str(key)): _tensor(key, value, name)
+        for key, value in content.items()
+    }
+
+
+def _tensor(key: Any, value: Any, name: str) -> Tensor:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.tensor(value)
+    if not isinstance(key, str) or not isinstance(value, Tensor):
+        raise CheckpointError(
+            f"{name}: expected tensors by name, got {type(value).__name__} at {key!r}"
+        )
+    return value
+
+
+def _check_convention(model: nn.Module, state: State, name: str) -> None:
+    """Its anchors come in another order, and its heads have never seen what is pooled here."""
+    from ..modeling.convention import CONVENTIONS
+
+    wanted = CONVENTIONS["detectron2"]
+    if detectron2.is_detector(state) and getattr(model, "convention", wanted) is not wanted:
+        raise CheckpointError(
+            f"{name}: expected a model of MODEL.CONVENTION detectron2 for a detector of "
+            "detectron2's; configs/detectron2_*.yaml have it"
+        )
 
 
 def _rules(state: State) -> tuple[Rule, ...]:
@@ -221,10 +253,10 @@ def _places(key: str, expected: Mapping[str, Tensor]) -> list[str]:
     return []
 
 
-def _fold_epsilon(found: State, state: State, epsilon: float) -> None:
-    """Our FrozenBatchNorm2d has no epsilon: torchvision's goes into the variance."""
+def _fold_epsilon(found: State, state: State, epsilon: float, from_detectron2: bool) -> None:
+    """Our FrozenBatchNorm2d has no epsilon: that of others goes into the variance."""
     classifier, detector = "conv1.weight" in state, "backbone.body.conv1.weight" in state
-    if not classifier and not detector:
+    if not (classifier or detector or from_detectron2):
         return
     if classifier or any(key.endswith("num_batches_tracked") for key in state):
         epsilon = BATCH_NORM_EPSILON

@@ -31,7 +31,7 @@ def to_image_list(
     """
     step = max(1, size_divisibility)
     height, width = (
-        -(-reduce(larger, [image.shape[side] for image in images]) // step) * step
+        (reduce(larger, [image.shape[side] for image in images]) + step - 1) // step * step
         for side in (-2, -1)
     )
     if across_processes and world_size() > 1:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from .convention import Convention
-from .roi_heads.mask.inference import paste_masks
 
 
 def to_batch(
@@ -30,10 +29,11 @@ def to_image(
     """Detections in ``resized`` as those in ``image`` ``[3, h, w]``, masks pasted."""
     size = (image.shape[1], image.shape[2])
     moved = rescale(convention.corners(detection["boxes"]), resized.shape[1:], size)
-    corners = convention.in_image(moved, size)
+    detection = convention.visible(detection | {"boxes": convention.in_image(moved, size)})
+    corners = detection["boxes"]
     detection = detection | {"boxes": convention.boxes(corners)}
     if "masks" in detection:
-        detection["masks"] = paste_masks(detection["masks"], corners, size, mask_threshold)
+        detection["masks"] = convention.paste(detection["masks"], corners, size, mask_threshold)
     if "keypoints" in detection:
         detection["keypoints"] = rescale(detection["keypoints"], resized.shape[1:], size)
     return detection

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...config import ConfigError
+from ..convention import convention_of
 from ..rpn import AnchorGenerator
 
 
@@ -36,7 +37,12 @@ def build_anchors(
             f"({levels}), got {len(sizes)} and {len(strides)}"
         )
     anchors = AnchorGenerator(
-        sizes, list(part.ASPECT_RATIOS), strides, part.STRADDLE_THRESH, part.STRIDE_FROM_SIZE
+        sizes,
+        list(part.ASPECT_RATIOS),
+        strides,
+        part.STRADDLE_THRESH,
+        part.STRIDE_FROM_SIZE,
+        convention_of(cfg),
     )
     counts = set(anchors.num_anchors())
     if len(counts) > 1:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..convention import Convention
+
 
 class CellAnchors(nn.Module):
     """The anchors of one cell, per level: buffers named 0, 1, 2..."""
@@ -21,23 +23,6 @@ class CellAnchors(nn.Module):
         return self.get_buffer(str(level))
 
 
-def cell_anchors(sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Tensor:
-    """Anchors centred on (0, 0), in whole pixels, ratio by ratio.
-
-    Args:
-        sizes: square roots of the areas, in pixels.
-        aspect_ratios: height over width.
-
-    Returns:
-        ``[len(aspect_ratios) * len(sizes), 4]`` as (x1, y1, x2, y2).
-    """
-    size = torch.tensor(sizes, dtype=torch.float32)
-    root = torch.tensor(aspect_ratios, dtype=torch.float32).sqrt()
-    width = (size / root[:, None]).flatten()
-    height = (size * root[:, None]).flatten()
-    return (torch.stack([-width, -height, width, height], dim=1) / 2).round()
-
-
 class AnchorGenerator(nn.Module):
     """Anchors at every position of a pyramid. "Faster R-CNN" (Ren et al., 2015), section 3.1.1.
 
@@ -49,6 +34,7 @@ class AnchorGenerator(nn.Module):
             left out; negative keeps all.
         stride_from_size: maps beyond the finest have the stride that follows from their size, the
             batch's over theirs, rounded down: less than the nominal where a size was odd.
+        convention: sides and order of the anchors of a cell.
     """
 
     def __init__(
@@ -58,6 +44,7 @@ class AnchorGenerator(nn.Module):
         strides: Sequence[int],
         straddle_thresh: int = 0,
         stride_from_size: bool = False,
+        convention: Convention = Convention(),  # noqa: B008
     ) -> None:
         super().__init__()
         if len(sizes) != len(strides):
@@ -65,7 +52,7 @@ class AnchorGenerator(nn.Module):
                 f"AnchorGenerator: expected one tuple of sizes per stride ({len(strides)}), "
                 f"got {len(sizes)}"
             )
-        self.cell_anchors = CellAnchors([cell_anchors(s, aspect_ratios) for s in sizes])
+        self.cell_anchors = CellAnchors([convention.cell_anchors(s, aspect_ratios) for s in sizes])
         self.strides = tuple(strides)
         self.straddle_thresh = straddle_thresh
         self.stride_from_size = stride_from_size

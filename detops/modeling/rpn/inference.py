@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ...distributed import best_indices
-from ...ops import BoxCoder, remove_small_boxes
+from ...ops import BoxCoder
 from ..convention import Convention
 from ..symbolic import smaller
-from ..thinning import thin
+from ..thinning import first, thin
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class ProposalSelector:
     ) -> tuple[Tensor, Tensor]:
         """One image, of ``count`` levels: the ``most`` boxes and scores that stay, best first."""
         boxes = self.convention.clip(boxes, image_size)
-        # A NaN side is not at least min_size: such a box goes too.
-        keep = remove_small_boxes(boxes, self.min_size)
+        keep = self.convention.large(boxes, self.min_size)
         boxes, scores, levels = boxes[keep], scores[keep], levels[keep]
         keep = thin(boxes, scores, levels, self.nms_thresh)
         # The family's limit per level is one of the suppression: without it, there is none.
@@ -78,7 +77,7 @@ class ProposalSelector:
             on_level = level == torch.arange(count, device=level.device)
             rank = on_level.cumsum(0).gather(1, level).squeeze(1)
             keep = keep[rank <= self.post_nms_top_n]
-        keep = keep[:most]
+        keep = keep if most is None else first(keep, most)
         return boxes[keep], scores[keep]
 
 

@@ -8,10 +8,7 @@ from torch import Tensor
 
 from ....ops import BoxCoder, remove_small_boxes
 from ...convention import Convention
-from ...thinning import first, thin
-
-# In pixels: what clipping leaves of a box that lies beside the image is no detection.
-MIN_SIDE = 0.01
+from ...thinning import thin
 
 
 class Candidates(NamedTuple):
@@ -74,7 +71,7 @@ class BoxPostProcessor:
         proposal, cls = torch.nonzero(scores > self.score_thresh, as_tuple=True)
         chosen = self.convention.clip(boxes[proposal, cls], size)
         score, label = scores[proposal, cls], cls + 1
-        solid = remove_small_boxes(chosen, MIN_SIDE)
+        solid = remove_small_boxes(chosen, self.convention.least_side)
         chosen, score, label = chosen[solid], score[solid], label[solid]
-        keep = first(thin(chosen, score, label, self.nms_thresh), self.detections_per_img)
+        keep = thin(chosen, score, label, self.nms_thresh, self.detections_per_img)
         return {"boxes": chosen[keep], "labels": label[keep], "scores": score[keep]}

@@ -9,7 +9,7 @@ from torch import Tensor
 from ....ops import BoxCoder, remove_small_boxes
 from ...convention import Convention
 from ...symbolic import smaller
-from ...thinning import first, thin
+from ...thinning import thin
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RetinaNetPostProcessor:
                 for logit, delta, anchor in zip(logits, deltas, anchors, strict=True)
             ]
             boxes, scores, labels = (torch.cat(part) for part in zip(*levels, strict=True))
-            found.append(self._thin(self.convention.clip(boxes, size), scores, labels))
+            found.append(self._thin(self.convention.clip_dense(boxes, size), scores, labels))
         return found
 
     def _level(self, logits: Tensor, deltas: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
@@ -65,5 +65,5 @@ class RetinaNetPostProcessor:
         # All that this removes are boxes with NaN.
         solid = remove_small_boxes(boxes, 0)
         boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
-        keep = first(thin(boxes, scores, labels, self.nms_thresh), self.detections_per_img)
+        keep = thin(boxes, scores, labels, self.nms_thresh, self.detections_per_img)
         return {"boxes": boxes[keep], "labels": labels[keep], "scores": scores[keep]}

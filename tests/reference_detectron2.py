@@ -1,0 +1,372 @@
+"""Inference of detectron2's R-CNNs and RetinaNet on a ResNet-50, slowly, from its own state dict.
+
+Boxes are thinned one by one, pooled one by one, pasted one by one.
+"""
+
+import math
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+from torch.nn import functional as F
+
+MEAN = (103.53, 116.28, 123.675)  # BGR
+RATIOS = (0.5, 1.0, 2.0)
+BLOCKS = {"res2": 3, "res3": 4, "res4": 6, "res5": 3}
+LIMIT = math.log(1000 / 16)
+
+
+def size_of(height, width, small, large):
+    """Its ResizeShortestEdge."""
+    scale = small * 1.0 / min(height, width)
+    if height < width:
+        tall, wide = small, scale * width
+    else:
+        tall, wide = scale * height, small
+    if max(tall, wide) > large:
+        scale = large * 1.0 / max(tall, wide)
+        tall, wide = tall * scale, wide * scale
+    return int(tall + 0.5), int(wide + 0.5)
+
+
+def prepare(picture, small, large, mean=MEAN):
+    """Bytes ``[h, w, 3]``, RGB, to BGR in 0..255, less the mean."""
+    height, width = size_of(*picture.shape[:2], small, large)
+    resized = Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR)
+    bgr = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
+    return bgr.float() - torch.tensor(mean).view(3, 1, 1)
+
+
+def batch_of(images):
+    """Zeros to the right and below, sides that 32 divides."""
+    height = -(-max(i.shape[1] for i in images) // 32) * 32
+    width = -(-max(i.shape[2] for i in images) // 32) * 32
+    return torch.stack([F.pad(i, (0, width - i.shape[2], 0, height - i.shape[1])) for i in images])
+
+
+def conv(state, name, x, stride=1, learn=False):
+    """A convolution, and the batch norm of its name, which takes its statistics if it learns."""
+    weight = state[f"{name}.weight"]
+    x = F.conv2d(x, weight, state.get(f"{name}.bias"), stride, weight.shape[-1] // 2)
+    if f"{name}.norm.weight" not in state:
+        return x
+    if learn:
+        state[f"{name}.norm.running_mean"] = x.mean((0, 2, 3))
+        state[f"{name}.norm.running_var"] = x.var((0, 2, 3))
+    mean, var, gain, shift = (
+        state[f"{name}.norm.{key}"].view(1, -1, 1, 1)
+        for key in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / (var + 1e-5).sqrt() * gain + shift
+
+
+def body(state, x, learn=False, stride_in_1x1=True):
+    """res2 to res5."""
+    root = "backbone.bottom_up"
+    x = F.max_pool2d(conv(state, f"{root}.stem.conv1", x, 2, learn).relu(), 3, 2, 1)
+    maps = []
+    for stage, blocks in BLOCKS.items():
+        for i in range(blocks):
+            name = f"{root}.{stage}.{i}"
+            stride = 2 if i == 0 and stage != "res2" else 1
+            first, second = (stride, 1) if stride_in_1x1 else (1, stride)
+            y = conv(state, f"{name}.conv1", x, first, learn).relu()
+            y = conv(state, f"{name}.conv2", y, second, learn).relu()
+            y = conv(state, f"{name}.conv3", y, 1, learn)
+            if i == 0:
+                x = conv(state, f"{name}.shortcut", x, stride, learn)
+            x = (x + y).relu()
+        maps.append(x)
+    return maps
+
+
+def pyramid(state, maps, retinanet=False):
+    """p2 to p6, or p3 to p7."""
+    levels = range(3, 6) if retinanet else range(2, 6)
+    merged = {}
+    for level in reversed(levels):
+        merged[level] = conv(state, f"backbone.fpn_lateral{level}", maps[level - 2])
+        if level < 5:
+            merged[level] += merged[level + 1].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    found = [conv(state, f"backbone.fpn_output{level}", merged[level]) for level in levels]
+    if not retinanet:
+        return [*found, found[-1][:, :, ::2, ::2]]
+    p6 = conv(state, "backbone.top_block.p6", maps[-1], 2)
+    return [*found, p6, conv(state, "backbone.top_block.p7", p6.relu(), 2)]
+
+
+def cell_anchors(sizes, ratios=RATIOS):
+    """About (0, 0), size by size, in fractions of pixels."""
+    found = []
+    for size in sizes:
+        for ratio in ratios:
+            width = math.sqrt(size**2 / ratio)
+            height = ratio * width
+            found.append([-width / 2, -height / 2, width / 2, height / 2])
+    return torch.tensor(found)
+
+
+def anchors_of(sizes, level, stride):
+    """Of a map ``[N, C, H, W]``: the first cell's are about the image's corner."""
+    cell = cell_anchors(sizes)
+    return torch.cat(
+        [
+            cell + torch.tensor([x, y, x, y]) * stride
+            for y in range(level.shape[2])
+            for x in range(level.shape[3])
+        ]
+    )
+
+
+def by_anchor(x, values):
+    """One image's ``[A * values, H, W]`` to ``[H * W * A, values]``."""
+    anchors = x.shape[0] // values
+    return x.view(anchors, values, *x.shape[1:]).permute(2, 3, 0, 1).reshape(-1, values)
+
+
+def decode(deltas, boxes, weights):
+    """``[N, 4]`` of each."""
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    x, y = boxes[:, 0] + 0.5 * width, boxes[:, 1] + 0.5 * height
+    dx, dy, dw, dh = (deltas / torch.tensor(weights)).unbind(1)
+    x, y = dx * width + x, dy * height + y
+    width, height = dw.clamp(max=LIMIT).exp() * width, dh.clamp(max=LIMIT).exp() * height
+    return torch.stack([x - width / 2, y - height / 2, x + width / 2, y + height / 2], 1)
+
+
+def clip(boxes, size):
+    """Corners from 0 to width or height, both included."""
+    height, width = size
+    return torch.minimum(boxes.clamp(min=0), torch.tensor([width, height] * 2).to(boxes))
+
+
+def solid(boxes):
+    """Which have an area."""
+    return (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+
+
+def nms(boxes, scores, kinds, threshold):
+    """Best first; a box falls above the threshold, of its kind alone."""
+    left = scores.argsort(descending=True, stable=True)
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    kept = []
+    while len(left):
+        best, left = left[0], left[1:]
+        kept.append(int(best))
+        low = torch.maximum(boxes[best, :2], boxes[left, :2])
+        high = torch.minimum(boxes[best, 2:], boxes[left, 2:])
+        meet = (high - low).clamp(min=0).prod(1)
+        iou = meet / (area[best] + area[left] - meet)
+        left = left[~((iou > threshold) & (kinds[left] == kinds[best]))]
+    return torch.tensor(kept, dtype=torch.long)
+
+
+def rpn_outputs(state, features):
+    """Per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+    root = "proposal_generator.rpn_head"
+    hidden = [conv(state, f"{root}.conv", x).relu() for x in features]
+    logits = [conv(state, f"{root}.objectness_logits", x) for x in hidden]
+    return logits, [conv(state, f"{root}.anchor_deltas", x) for x in hidden]
+
+
+def propose(state, features, sizes, anchor_sizes, before, after):
+    """Per image ``[n, 4]``: the best of all levels."""
+    logits, deltas = rpn_outputs(state, features)
+    found = []
+    for i, size in enumerate(sizes):
+        boxes, scores, levels = [], [], []
+        for level, x in enumerate(features):
+            anchors = anchors_of([anchor_sizes[level]], x, 4 * 2**level)
+            score = by_anchor(logits[level][i], 1)[:, 0]
+            score, index = score.topk(min(before, len(score)))
+            own = decode(by_anchor(deltas[level][i], 4), anchors, (1.0, 1, 1, 1))[index]
+            boxes.append(clip(own, size))
+            scores.append(score)
+            levels.append(torch.full_like(index, level))
+        boxes, scores, levels = torch.cat(boxes), torch.cat(scores), torch.cat(levels)
+        rows = solid(boxes)
+        boxes, scores, levels = boxes[rows], scores[rows], levels[rows]
+        found.append(boxes[nms(boxes, scores, levels, 0.7)[:after]])
+    return found
+
+
+def level_of(box, canonical=224):
+    """2 to 5."""
+    side = ((box[2] - box[0]) * (box[3] - box[1])).sqrt()
+    level = torch.floor(4 + torch.log2(side / canonical + np.finfo(float).eps))
+    return int(level.clamp(2, 5))
+
+
+def pool(features, boxes, output_size, canonical=224):
+    """Lists: a level each, an image's boxes each."""
+    rows = []
+    for image, own in enumerate(boxes):
+        for box in own:
+            level = level_of(box, canonical)
+            roi = torch.cat([torch.tensor([float(image)]), box])[None]
+            rows.append(
+                torchvision.ops.roi_align(
+                    features[level - 2], roi, output_size, 0.5**level, 0, aligned=True
+                )
+            )
+    return torch.cat(rows)
+
+
+def box_outputs(state, pooled):
+    """Logits ``[K, C + 1]``, the background last, and deltas ``[K, 4 C]``."""
+    x = pooled.flatten(1)
+    for name in ("fc1", "fc2"):
+        root = f"roi_heads.box_head.{name}"
+        x = F.linear(x, state[f"{root}.weight"], state[f"{root}.bias"]).relu()
+    return [
+        F.linear(x, state[f"{root}.weight"], state[f"{root}.bias"])
+        for root in ("roi_heads.box_predictor.cls_score", "roi_heads.box_predictor.bbox_pred")
+    ]
+
+
+def detect(logits, deltas, proposals, size, score_thresh, threshold, most):
+    """One image's boxes, scores and classes, from 0, best first."""
+    probabilities = logits.softmax(1)[:, :-1]
+    boxes, scores, classes = [], [], []
+    for label in range(probabilities.size(1)):
+        own = deltas[:, 4 * label : 4 * label + 4]
+        decoded = clip(decode(own, proposals, (10.0, 10, 5, 5)), size)
+        rows = (probabilities[:, label] > score_thresh).nonzero()[:, 0]
+        boxes.append(decoded[rows])
+        scores.append(probabilities[rows, label])
+        classes.append(torch.full((len(rows),), label))
+    boxes, scores, classes = torch.cat(boxes), torch.cat(scores), torch.cat(classes)
+    keep = nms(boxes, scores, classes, threshold)[:most]
+    return boxes[keep], scores[keep], classes[keep]
+
+
+def mask_outputs(state, pooled):
+    """Logits ``[K, C, 2 M, 2 M]``."""
+    root, x = "roi_heads.mask_head", pooled
+    for i in range(1, 5):
+        x = conv(state, f"{root}.mask_fcn{i}", x).relu()
+    x = F.conv_transpose2d(x, state[f"{root}.deconv.weight"], state[f"{root}.deconv.bias"], 2)
+    return conv(state, f"{root}.predictor", x.relu())
+
+
+def paste(mask, box, size):
+    """Probabilities ``[M, M]`` in an image: not yet compared with the threshold, by >=."""
+    height, width = size
+    x1, y1, x2, y2 = box
+    y = (torch.arange(height) + 0.5 - y1) / (y2 - y1) * 2 - 1
+    x = (torch.arange(width) + 0.5 - x1) / (x2 - x1) * 2 - 1
+    grid = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], 2)
+    return F.grid_sample(mask[None, None], grid[None], align_corners=False)[0, 0]
+
+
+def in_picture(found, size, picture):
+    """Boxes of a batch's image in its picture; what is without area there falls."""
+    height, width = picture.shape[:2]
+    factors = torch.tensor([width / size[1], height / size[0]]).repeat(2)
+    found["boxes"] = clip(found["boxes"] * factors, (height, width))
+    rows = solid(found["boxes"])
+    found = {key: value[rows] for key, value in found.items()}
+    if "masks" in found:
+        pasted = [
+            paste(mask, box, (height, width))
+            for mask, box in zip(found["masks"], found["boxes"], strict=True)
+        ]
+        found["masks"] = torch.stack(pasted)
+    return found
+
+
+def rcnn(state, pictures, settings, learn=False):
+    """Per picture its ``boxes``, ``scores``, ``classes``, and ``masks`` if there is such a head.
+
+    If it learns, norms take the statistics of the pictures, and predictors a spread.
+    """
+    images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
+    sizes = [tuple(i.shape[1:]) for i in images]
+    features = pyramid(state, body(state, batch_of(images), learn))
+    if learn:
+        for layer, outputs, wanted in zip(
+            ("objectness_logits", "anchor_deltas"),
+            rpn_outputs(state, features),
+            (1.5, 0.3),
+            strict=True,
+        ):
+            spread(state, f"proposal_generator.rpn_head.{layer}", outputs, wanted)
+    proposals = propose(
+        state, features, sizes, settings["anchors"], settings["before"], settings["after"]
+    )
+    pooled = pool(features, proposals, 7, settings["canonical"])
+    if learn:
+        for layer, outputs, wanted in zip(
+            ("cls_score", "bbox_pred"), box_outputs(state, pooled), (2.0, 1.0), strict=True
+        ):
+            spread(state, f"roi_heads.box_predictor.{layer}", [outputs], wanted)
+    counts = [len(p) for p in proposals]
+    found = []
+    for i, (logits, deltas) in enumerate(
+        zip(*(x.split(counts) for x in box_outputs(state, pooled)), strict=True)
+    ):
+        boxes, scores, classes = detect(
+            logits, deltas, proposals[i], sizes[i], settings["score"], 0.5, settings["most"]
+        )
+        own = {"boxes": boxes, "scores": scores, "classes": classes}
+        if "roi_heads.mask_head.deconv.weight" in state:
+            maps = pool([f[i : i + 1] for f in features], [boxes], 14, settings["canonical"])
+            if learn:
+                spread(state, "roi_heads.mask_head.predictor", [mask_outputs(state, maps)], 3.0)
+            masks = mask_outputs(state, maps).sigmoid()
+            own["masks"] = masks[torch.arange(len(boxes)), classes]
+        found.append(in_picture(own, sizes[i], pictures[i]))
+    return found
+
+
+def retinanet_outputs(state, features):
+    """Per level logits ``[N, A C, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+    found = []
+    for kind, last in (("cls", "cls_score"), ("bbox", "bbox_pred")):
+        outputs = []
+        for x in features:
+            for i in range(0, 8, 2):
+                x = conv(state, f"head.{kind}_subnet.{i}", x).relu()
+            outputs.append(conv(state, f"head.{last}", x))
+        found.append(outputs)
+    return found
+
+
+def retinanet(state, pictures, settings, learn=False):
+    """As above."""
+    images = [prepare(p, settings["small"], settings["large"]) for p in pictures]
+    features = pyramid(state, body(state, batch_of(images), learn), retinanet=True)
+    if learn:
+        logits, deltas = retinanet_outputs(state, features)
+        spread(state, "head.cls_score", logits, 1.5, -4.0)
+        spread(state, "head.bbox_pred", deltas, 0.3)
+    logits, deltas = retinanet_outputs(state, features)
+    found = []
+    for i, image in enumerate(images):
+        boxes, scores, classes = [], [], []
+        for level, x in enumerate(features):
+            sizes = [settings["anchors"][level] * 2 ** (k / 3) for k in range(3)]
+            anchors = anchors_of(sizes, x, 8 * 2**level)
+            score = by_anchor(logits[level][i], settings["classes"]).sigmoid()
+            anchor, label = (score > settings["score"]).nonzero().unbind(1)
+            score = score[anchor, label]
+            best = score.argsort(descending=True, stable=True)[:1000]
+            anchor, label = anchor[best], label[best]
+            own = by_anchor(deltas[level][i], 4)[anchor]
+            boxes.append(decode(own, anchors[anchor], (1.0, 1, 1, 1)))
+            scores.append(score[best])
+            classes.append(label)
+        boxes, scores, classes = torch.cat(boxes), torch.cat(scores), torch.cat(classes)
+        keep = nms(boxes, scores, classes, 0.5)[: settings["most"]]
+        own = {"boxes": boxes[keep], "scores": scores[keep], "classes": classes[keep]}
+        found.append(in_picture(own, tuple(image.shape[1:]), pictures[i]))
+    return found
+
+
+def spread(state, layer, outputs, wanted, mean=0.0):
+    """Gives the outputs, channels second, such a deviation, and each channel such a mean."""
+    outputs = torch.cat([x.movedim(1, -1).flatten(0, -2) for x in outputs])
+    scale = wanted / (outputs - outputs.mean(0)).std()
+    state[f"{layer}.weight"] *= scale
+    state[f"{layer}.bias"] = (state[f"{layer}.bias"] - outputs.mean(0)) * scale + mean
