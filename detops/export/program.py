@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""A detector as one graph of PyTorch, for an image of any size."""
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+_ASSERTIONS = (
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+)
+
+
+class OneImage(nn.Module):
+    """A detector that takes one image, not a list of them, and gives tensors in a fixed order."""
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        """``[3, h, w]`` to the detections of that image."""
+        (found,) = self.detector([image])
+        return dict(found)
+
+
+def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
+    """The graph of a detector in inference, from an image ``[3, h, w]`` to its detections.
+
+    Args:
+        detector: in eval mode; what takes a list of images and gives a list of dicts.
+        size: (height, width) of the only images that it will take; None: any.
+
+    Returns:
+        What ``torch.export.export`` gives; its outputs are a dict.
+
+    Raises:
+        ValueError: the detector is in training mode.
+    """
+    if detector.training:
+        raise ValueError("detops.export: the detector must be in eval mode, call eval() on it")
+    height, width = size or (160, 224)
+    some = next(detector.parameters())
+    image = torch.rand(3, height, width, device=some.device, dtype=some.dtype)
+    sides = {} if size else {1: Dim.DYNAMIC, 2: Dim.DYNAMIC}
+    with torch.no_grad():
+        return torch.export.export(OneImage(detector), (image,), dynamic_shapes=(sides,))
+
+
+def without_assertions(program: ExportedProgram) -> ExportedProgram:
+    """The same without what only checks sizes, for runtimes that have no such operation."""
+    graph = program.graph
+    for node in graph.nodes:
+        if node.target in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return program

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""Detectors for ONNX Runtime and OpenVINO."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .program import program, without_assertions
+
+OPSET = 20
+
+
+def onnx(
+    detector: nn.Module,
+    file: str | Path | None = None,
+    size: tuple[int, int] | None = None,
+    opset_version: int = OPSET,
+) -> Any:
+    """Writes a detector in standard operators of ONNX.
+
+    The model takes one ``image``, float ``[3, h, w]``, RGB in 0..1, and gives ``boxes``,
+    ``labels``, ``scores`` and what else the detector finds, as it does in PyTorch. Its weights are
+    in the file.
+
+    Args:
+        detector: in eval mode, on the CPU, in float32.
+        file: where to; None: nowhere.
+        size: (height, width) of the only images that it will take; None: any.
+        opset_version: of ONNX, 20 or later.
+
+    Returns:
+        The ``torch.onnx.ONNXProgram``.
+
+    Raises:
+        ValueError: the detector is in training mode, or ``opset_version`` is below 20.
+        NotImplementedError: it uses an op that has no form in ONNX; names it.
+        ModuleNotFoundError: onnx and onnxscript are not installed.
+
+    Example:
+        >>> model = detops.modeling.build_detection_model(detops.config.load_config())
+        >>> detops.export.onnx(model.eval(), "detector.onnx")  # doctest: +SKIP
+    """
+    if opset_version < OPSET:
+        raise ValueError(
+            f"detops.export.onnx: opset_version must be at least {OPSET}, got {opset_version}"
+        )
+    from .translations import translations
+
+    table = translations()
+    exported = without_assertions(program(detector, size))
+    for node in exported.graph.nodes:
+        op = node.target
+        if node.op == "call_function" and str(op).startswith("detops") and op not in table:
+            name = str(op).partition(".")[2].partition(".")[0]
+            raise NotImplementedError(f"detops.export.onnx: {name} has no form in ONNX")
+    names = list(torch.utils._pytree.tree_leaves(exported.call_spec.out_spec.context))
+    written: Any = torch.onnx.export(
+        exported,
+        (),
+        input_names=["image"],
+        output_names=names,
+        opset_version=opset_version,
+        custom_translation_table=table,
+        verbose=False,
+    )
+    if file is not None:
+        written.save(str(file))
+    return written

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""Deformable convolution."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from onnxscript import opset20 as op
+
+
+def deform_conv2d(
+    input: Any,
+    offset: Any,
+    mask: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Any:
+    """ONNX's operator is the same one."""
+    kernel = [int(n) for n in weight.shape[2:]]
+    return op.DeformConv(
+        input,
+        weight,
+        offset,
+        bias,
+        mask,
+        dilations=list(dilation),
+        group=int(input.shape[1]) // int(weight.shape[1]),
+        kernel_shape=kernel,
+        offset_group=int(offset.shape[1]) // (2 * prod(kernel)),
+        pads=[*padding, *padding],
+        strides=list(stride),
+    )

@@ -1,0 +1,79 @@
+"""Detectors of the shipped configs, as small as can be, and images for them."""
+
+import logging
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import detops
+from detops.config import load_config
+from detops.modeling import build_detection_model
+from detops.modeling.backbone import resnet
+
+FOLDER = Path(detops.__file__).parent / "configs"
+CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "defaults")
+SMALL = [
+    "MODEL.RESNETS.STEM_OUT_CHANNELS", 8, "MODEL.RESNETS.RES2_OUT_CHANNELS", 8,
+    "MODEL.RESNETS.WIDTH_PER_GROUP", 4, "MODEL.GROUP_NORM.NUM_GROUPS", 4,
+    "MODEL.ROI_BOX_HEAD.MLP_HEAD_DIM", 16, "MODEL.ROI_BOX_HEAD.CONV_HEAD_DIM", 8,
+    "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 3, "MODEL.RETINANET.NUM_CLASSES", 3,
+    "MODEL.ROI_MASK_HEAD.CONV_LAYERS", (8,), "MODEL.ROI_KEYPOINT_HEAD.CONV_LAYERS", (8,),
+    "MODEL.RPN.PRE_NMS_TOP_N_TEST", 100, "MODEL.RPN.POST_NMS_TOP_N_TEST", 50,
+    "MODEL.RPN.FPN_POST_NMS_TOP_N_TEST", 50, "MODEL.RETINANET.NUM_CONVS", 1,
+    "MODEL.ROI_HEADS.SCORE_THRESH", 0.0, "MODEL.RETINANET.INFERENCE_TH", 0.0,
+    "INPUT.MIN_SIZE_TEST", 64, "INPUT.MAX_SIZE_TEST", 96,
+]  # fmt: skip
+
+
+def overrides_of(name):
+    """As small as can be, with the structure of the config."""
+    cfg = load_config(FOLDER / f"{name}.yaml")
+    channels = 8 if "FPN" in cfg.MODEL.BACKBONE.CONV_BODY else 32
+    groups = min(2, cfg.MODEL.RESNETS.NUM_GROUPS)
+    return [
+        *SMALL, "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", channels, "MODEL.RESNETS.NUM_GROUPS", groups
+    ]  # fmt: skip
+
+
+@cache
+def detector_of(structure, name, overrides=()):
+    torch.manual_seed(0)
+    cfg = load_config(FOLDER / f"{name}.yaml", [*overrides_of(name), *overrides])
+    return build_detection_model(cfg).eval()
+
+
+def images_of(*sizes):
+    """Noise; in an image of NaN nothing is found."""
+    generator = torch.Generator().manual_seed(1)
+    noise = [torch.rand(3, *size, generator=generator) for size in sizes]
+    return [*noise, torch.full((3, *sizes[0]), torch.nan)]
+
+
+@pytest.fixture
+def one_block_per_stage(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("torch"), "disabled", True)
+    for depth in resnet.STAGES:
+        monkeypatch.setitem(resnet.STAGES, depth, (1, 1, 1, 1))
+    # oneDNN rounds what it fuses otherwise than a graph that does one step after the other.
+    with torch.backends.mkldnn.flags(enabled=False), torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+# Sums in another order; of boxes, in pixels of the image.
+TOLERANCES = {"boxes": {"atol": 1e-3, "rtol": 0}}
+
+
+def assert_same_detections(found, expected):
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        assert found[key].dtype == value.dtype and found[key].shape == value.shape, key
+        if value.is_floating_point():
+            within = TOLERANCES.get(key, {})
+            torch.testing.assert_close(found[key], value, equal_nan=True, **within)
+        elif key == "masks":  # a pixel on the edge may fall either way
+            assert (found[key] != value).sum() <= 1e-3 * value.numel()
+        else:
+            assert torch.equal(found[key], value), key
