@@ -15,8 +15,13 @@ namespace detops {
 // Of words that a contract has checked.
 inline math::Overlap overlap_kind(std::string_view kind) {
   if (kind == "iou") return math::Overlap::kIoU;
+  if (kind == "iof") return math::Overlap::kIoF;
   if (kind == "giou") return math::Overlap::kGIoU;
   return kind == "diou" ? math::Overlap::kDIoU : math::Overlap::kCIoU;
+}
+
+inline math::Base overlap_base(std::string_view mode) {
+  return mode == "iof" ? math::Base::kFirst : math::Base::kUnion;
 }
 
 inline math::Decay decay_method(std::string_view method) {
@@ -70,6 +75,11 @@ inline Tensor wide(const std::optional<Tensor>& t, ScalarType features) {
 inline Tensor wide(const Tensor& t) { return wide(t, t.scalar_type()); }
 
 inline bool is_channels_last(const Tensor& t) { return is_channels_last(t.facts()); }
+
+// Rows of a tensor by their numbers.
+inline Tensor index_select(const Tensor& t, const Tensor& indices) {
+  return call::op("aten::index_select", "", t, int64_t(0), indices);
+}
 
 // The rows of a contiguous [N, columns] tensor as structs of numbers.
 template <template <typename> class Row, typename T>

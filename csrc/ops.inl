@@ -3,21 +3,35 @@
 // its contract describes them. See structured.h for what has been done when one is called.
 
 // Sized by values: they make their outputs themselves.
-Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold);
+Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+           std::optional<double> score_threshold, std::optional<int64_t> max_output);
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                   double iou_threshold);
-Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold);
+                   double iou_threshold, std::optional<double> score_threshold,
+                   std::optional<int64_t> max_output);
+Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                   std::optional<double> score_threshold, std::optional<int64_t> max_output);
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                           double iou_threshold);
+                           double iou_threshold, std::optional<double> score_threshold,
+                           std::optional<int64_t> max_output);
+Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold);
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                                    double sigma, double min_score, std::string_view method);
+                                    double sigma, double min_score, std::string_view method,
+                                    std::optional<int64_t> max_output);
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double sigma,
                                       double min_score, std::string_view method);
 
+std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
+    const Tensor& boxes, const Tensor& scores, const Tensor& labels, const Tensor& models,
+    ArrayRef<double> weights, double iou_threshold, double skip_box_threshold,
+    std::string_view conf_type, bool allows_overflow);
+
 // The first `max_output` boxes that nms or, with labels, batched_nms keeps, then -1; their number.
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count);
+
+// The kept box that each box falls to: the first that suppresses it, or itself.
+void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match);
 
 void roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                        int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
@@ -43,6 +57,24 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double 
                                 int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                                 int64_t channels, int64_t height, int64_t width,
                                 int64_t sampling_ratio, Tensor& map);
+// `argmax_y` and `argmax_x` are where on the map each bin's sample is, -2 beyond the map.
+void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                           int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                           bool aligned, Tensor& output, Tensor& argmax_y, Tensor& argmax_x);
+void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax_y,
+                            const Tensor& argmax_x, double spatial_scale, int64_t pooled_height,
+                            int64_t pooled_width, int64_t batch_size, int64_t channels,
+                            int64_t height, int64_t width, int64_t sampling_ratio, bool aligned,
+                            Tensor& map);
+void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
+                          Tensor& output, Tensor& argmax);
+void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax,
+                           int64_t pool_size, int64_t height, int64_t width, Tensor& map);
+void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                        int64_t pooled_height, int64_t pooled_width, Tensor& output);
+void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
+                         double spatial_scale, bool input_wanted, bool boxes_wanted,
+                         Tensor& to_input, Tensor& to_boxes);
 void roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                       int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax);
 void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
@@ -105,12 +137,24 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
                      Tensor& output);
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
+void box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+                             double eps, Tensor& output);
+void box_iou_aligned_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                              std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
 void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
                           double eps, Tensor& loss);
 void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                            std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
-void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, Tensor& output);
+// A `mode` of iof: over the area of the first box.
+void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                     Tensor& output);
+void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                         Tensor& ratios);
+void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                          std::string_view mode, Tensor& grad1, Tensor& grad2);
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index);
+void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_objects,
+                       Tensor& objects);
 void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<double> weights,
                           Tensor& output);
 void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
@@ -129,7 +173,24 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs);
 
+// One loss for each row; a target that is no class has none.
+void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
+                                const std::optional<Tensor>& weight, double alpha, double gamma,
+                                Tensor& loss);
+void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                 const std::optional<Tensor>& weight, double alpha, double gamma,
+                                 Tensor& to_inputs);
+
+// An index of -1 where no point of the other set has a distance.
+void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
+                              Tensor& dist2, Tensor& idx1, Tensor& idx2);
+void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
+                               const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
+                               Tensor& to_points1, Tensor& to_points2);
+
 void masks_to_boxes(const Tensor& masks, Tensor& boxes);
+void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode, Tensor& output);
+Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold);  // by values
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted);
 
@@ -143,9 +204,25 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
                      int64_t kernel_size, int64_t group_size, int64_t scale_factor,
                      bool features_wanted, bool masks_wanted, Tensor& to_features,
                      Tensor& to_masks);
+void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& output);
+void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& output,
+                          std::string_view mode, Tensor& to_input);
 void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, Tensor& output);
+
+// Sets of nine points by their hulls; quadrilaterals that may turn either way and be concave.
+void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious);
+void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou);
+void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Tensor& polygons,
+                          Tensor& to_pointsets);
+void min_area_polygons(const Tensor& pointsets, Tensor& polygons);
+void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output);
+
+void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                    Tensor& output);
+void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                          Tensor& output);
 
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output);
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y);

@@ -91,6 +91,19 @@ struct Parameter {
 };
 
 template <typename T>
+struct Parameter<std::optional<T>> {
+  std::optional<T> value;
+  explicit Parameter(StableIValue from) {
+    const std::unique_ptr<StableIValue> inner(reinterpret_cast<StableIValue*>(from));
+    if (inner != nullptr) value = number_of<T>(*inner);
+  }
+  Argument argument(const Place&, std::vector<TensorFacts>&) const {
+    if (!value) return {};
+    return {kKind<T>, false, 1, &*value};
+  }
+};
+
+template <typename T>
 struct Parameter<ArrayRef<T>> {
   std::vector<T> value;
   explicit Parameter(StableIValue from) {

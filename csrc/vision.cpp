@@ -18,6 +18,8 @@ namespace {
   op(soft_nms, soft_nms) \
   op(matrix_nms, matrix_nms) \
   op(nms_padded, nms_padded) \
+  op(nms_match, nms_match) \
+  op(weighted_box_fusion, weighted_box_fusion) \
   op(roi_align, roi_align_forward) \
   op(roi_align_forward, roi_align_forward) \
   op(roi_align_backward, roi_align_backward) \
@@ -27,6 +29,15 @@ namespace {
   op(roi_align_rotated, roi_align_rotated_forward) \
   op(roi_align_rotated_forward, roi_align_rotated_forward) \
   op(roi_align_rotated_backward, roi_align_rotated_backward) \
+  op(roi_align_max, roi_align_max_forward) \
+  op(roi_align_max_forward, roi_align_max_forward) \
+  op(roi_align_max_backward, roi_align_max_backward) \
+  op(border_align, border_align_forward) \
+  op(border_align_forward, border_align_forward) \
+  op(border_align_backward, border_align_backward) \
+  op(prroi_pool, prroi_pool_forward) \
+  op(prroi_pool_forward, prroi_pool_forward) \
+  op(prroi_pool_backward, prroi_pool_backward) \
   op(roi_pool, roi_pool_forward) \
   op(roi_pool_forward, roi_pool_forward) \
   op(roi_pool_backward, roi_pool_backward) \
@@ -49,10 +60,16 @@ namespace {
   op(ms_deform_attn_backward, ms_deform_attn_backward) \
   op(box_iou_forward, box_iou_forward) \
   op(box_iou_backward, box_iou_backward) \
+  op(box_iou_aligned_forward, box_iou_aligned_forward) \
+  op(box_iou_aligned_backward, box_iou_aligned_backward) \
   op(box_iou_loss_forward, box_iou_loss_forward) \
   op(box_iou_loss_backward, box_iou_loss_backward) \
   op(match_boxes, match_boxes) \
+  op(linear_assignment, linear_assignment) \
   op(box_iou_rotated, box_iou_rotated) \
+  op(rotated_iou, rotated_iou_forward) \
+  op(rotated_iou_forward, rotated_iou_forward) \
+  op(rotated_iou_backward, rotated_iou_backward) \
   op(encode_boxes, encode_boxes_forward) \
   op(encode_boxes_forward, encode_boxes_forward) \
   op(encode_boxes_backward, encode_boxes_backward) \
@@ -62,7 +79,14 @@ namespace {
   op(sigmoid_focal_loss_forward, sigmoid_focal_loss_forward) \
   op(sigmoid_focal_loss_sum, sigmoid_focal_loss_sum) \
   op(sigmoid_focal_loss_backward, sigmoid_focal_loss_backward) \
+  op(softmax_focal_loss_forward, softmax_focal_loss_forward) \
+  op(softmax_focal_loss_backward, softmax_focal_loss_backward) \
+  op(chamfer_distance, chamfer_distance_forward) \
+  op(chamfer_distance_forward, chamfer_distance_forward) \
+  op(chamfer_distance_backward, chamfer_distance_backward) \
   op(masks_to_boxes, masks_to_boxes) \
+  op(mask_iou, mask_iou) \
+  op(mask_nms, mask_nms) \
   op(masks_to_rle, masks_to_rle) \
   op(paste_masks_in_image, paste_masks_in_image) \
   op(point_sample, point_sample_forward) \
@@ -73,6 +97,18 @@ namespace {
   op(carafe_backward, carafe_backward) \
   op(masked_conv2d, masked_conv2d_forward) \
   op(masked_conv2d_forward, masked_conv2d_forward) \
+  op(corner_pool, corner_pool_forward) \
+  op(corner_pool_forward, corner_pool_forward) \
+  op(corner_pool_backward, corner_pool_backward) \
+  op(convex_iou, convex_iou) \
+  op(convex_giou, convex_giou_forward) \
+  op(convex_giou_forward, convex_giou_forward) \
+  op(convex_giou_backward, convex_giou_backward) \
+  op(min_area_polygons, min_area_polygons) \
+  op(points_in_polygons, points_in_polygons) \
+  op(box_iou_quadri, box_iou_quadri) \
+  op(box_iou_quadri_pairs, box_iou_quadri_pairs) \
+  op(nms_quadri, nms_quadri) \
   op(axpy, axpy_forward) \
   op(axpy_forward, axpy_forward) \
   op(axpy_backward, axpy_backward) \

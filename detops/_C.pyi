@@ -17,23 +17,31 @@ def nms(
     boxes: Tensor,
     scores: Tensor,
     iou_threshold: float,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
 ) -> Tensor: ...
 def batched_nms(
     boxes: Tensor,
     scores: Tensor,
     idxs: Tensor,
     iou_threshold: float,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
 ) -> Tensor: ...
 def nms_rotated(
     boxes: Tensor,
     scores: Tensor,
     iou_threshold: float,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
 ) -> Tensor: ...
 def batched_nms_rotated(
     boxes: Tensor,
     scores: Tensor,
     idxs: Tensor,
     iou_threshold: float,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
 ) -> Tensor: ...
 def nms_padded(
     boxes: Tensor,
@@ -42,6 +50,11 @@ def nms_padded(
     iou_threshold: float,
     max_output: int,
 ) -> tuple[Tensor, Tensor]: ...
+def nms_match(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+) -> Tensor: ...
 def soft_nms(
     boxes: Tensor,
     scores: Tensor,
@@ -49,7 +62,19 @@ def soft_nms(
     sigma: float = 0.5,
     min_score: float = 1e-3,
     method: str = "linear",
+    max_output: int | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+def weighted_box_fusion(
+    boxes: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    models: Tensor,
+    weights: Sequence[float],
+    iou_threshold: float = 0.55,
+    skip_box_threshold: float = 0.0,
+    conf_type: str = "avg",
+    allows_overflow: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def matrix_nms(
     boxes: Tensor,
     scores: Tensor,
@@ -153,6 +178,79 @@ def roi_align_rotated_backward(
     height: int,
     width: int,
     sampling_ratio: int,
+) -> Tensor: ...
+def roi_align_max(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor: ...
+def roi_align_max_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def roi_align_max_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor: ...
+def prroi_pool(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> Tensor: ...
+def prroi_pool_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+) -> Tensor: ...
+def prroi_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    input_wanted: bool = True,
+    boxes_wanted: bool = True,
+) -> tuple[Tensor, Tensor]: ...
+def border_align(
+    input: Tensor,
+    boxes: Tensor,
+    pool_size: int,
+) -> Tensor: ...
+def border_align_forward(
+    input: Tensor,
+    boxes: Tensor,
+    pool_size: int,
+) -> tuple[Tensor, Tensor]: ...
+def border_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    argmax: Tensor,
+    pool_size: int,
+    height: int,
+    width: int,
 ) -> Tensor: ...
 def roi_pool(
     input: Tensor,
@@ -370,14 +468,48 @@ def box_iou_backward(
     kind: str = "iou",
     eps: float = 1e-7,
 ) -> tuple[Tensor, Tensor]: ...
+def box_iou_aligned_forward(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
+) -> Tensor: ...
+def box_iou_aligned_backward(
+    grad: Tensor,
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
+) -> tuple[Tensor, Tensor]: ...
 def match_boxes(
     boxes1: Tensor,
     boxes2: Tensor,
 ) -> tuple[Tensor, Tensor]: ...
+def linear_assignment(
+    cost: Tensor,
+    num_objects: Tensor | None = None,
+) -> Tensor: ...
 def box_iou_rotated(
     boxes1: Tensor,
     boxes2: Tensor,
+    mode: str = "iou",
 ) -> Tensor: ...
+def rotated_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str = "iou",
+) -> Tensor: ...
+def rotated_iou_forward(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str,
+) -> Tensor: ...
+def rotated_iou_backward(
+    grad: Tensor,
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str,
+) -> tuple[Tensor, Tensor]: ...
 def box_iou_loss_forward(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -445,6 +577,37 @@ def sigmoid_focal_loss_backward(
     alpha: float,
     gamma: float,
 ) -> Tensor: ...
+def softmax_focal_loss_forward(
+    inputs: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def softmax_focal_loss_backward(
+    grad: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def chamfer_distance(
+    points1: Tensor,
+    points2: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def chamfer_distance_forward(
+    points1: Tensor,
+    points2: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def chamfer_distance_backward(
+    grad1: Tensor,
+    grad2: Tensor,
+    points1: Tensor,
+    points2: Tensor,
+    idx1: Tensor,
+    idx2: Tensor,
+) -> tuple[Tensor, Tensor]: ...
 def box_area(
     boxes: Tensor,
     fmt: str = "xyxy",
@@ -467,20 +630,25 @@ def box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
     fmt: str = "xyxy",
+    mode: str = "iou",
+    aligned: bool = False,
 ) -> Tensor: ...
 def generalized_box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
+    aligned: bool = False,
 ) -> Tensor: ...
 def distance_box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
     eps: float = 1e-7,
+    aligned: bool = False,
 ) -> Tensor: ...
 def complete_box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
     eps: float = 1e-7,
+    aligned: bool = False,
 ) -> Tensor: ...
 def generalized_box_iou_loss(
     boxes1: Tensor,
@@ -500,6 +668,13 @@ def complete_box_iou_loss(
     reduction: str = "none",
     eps: float = 1e-7,
 ) -> Tensor: ...
+def rotated_iou_loss(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str = "iou",
+    reduction: str = "none",
+    eps: float = 1e-7,
+) -> Tensor: ...
 def sigmoid_focal_loss(
     inputs: Tensor,
     targets: Tensor,
@@ -507,8 +682,26 @@ def sigmoid_focal_loss(
     gamma: float = 2.0,
     reduction: str = "none",
 ) -> Tensor: ...
+def softmax_focal_loss(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    weight: Tensor | None = None,
+    reduction: str = "none",
+) -> Tensor: ...
 def masks_to_boxes(
     masks: Tensor,
+) -> Tensor: ...
+def mask_iou(
+    masks1: Tensor,
+    masks2: Tensor,
+    mode: str = "iou",
+) -> Tensor: ...
+def mask_nms(
+    masks: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
 ) -> Tensor: ...
 def masks_to_rle(
     masks: Tensor,
@@ -559,6 +752,20 @@ def carafe_backward(
     features_wanted: bool = True,
     masks_wanted: bool = True,
 ) -> tuple[Tensor, Tensor]: ...
+def corner_pool(
+    input: Tensor,
+    mode: str,
+) -> Tensor: ...
+def corner_pool_forward(
+    input: Tensor,
+    mode: str,
+) -> Tensor: ...
+def corner_pool_backward(
+    grad: Tensor,
+    input: Tensor,
+    output: Tensor,
+    mode: str,
+) -> Tensor: ...
 def masked_conv2d(
     features: Tensor,
     mask: Tensor,
@@ -574,6 +781,45 @@ def masked_conv2d_forward(
     bias: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
+) -> Tensor: ...
+def convex_iou(
+    pointsets: Tensor,
+    polygons: Tensor,
+) -> Tensor: ...
+def convex_giou(
+    pointsets: Tensor,
+    polygons: Tensor,
+) -> Tensor: ...
+def convex_giou_forward(
+    pointsets: Tensor,
+    polygons: Tensor,
+) -> Tensor: ...
+def convex_giou_backward(
+    grad: Tensor,
+    pointsets: Tensor,
+    polygons: Tensor,
+) -> Tensor: ...
+def min_area_polygons(
+    pointsets: Tensor,
+) -> Tensor: ...
+def points_in_polygons(
+    points: Tensor,
+    polygons: Tensor,
+) -> Tensor: ...
+def box_iou_quadri(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str = "iou",
+) -> Tensor: ...
+def box_iou_quadri_pairs(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    mode: str = "iou",
+) -> Tensor: ...
+def nms_quadri(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
 ) -> Tensor: ...
 def axpy(
     x: Tensor,

@@ -20,10 +20,13 @@ for _contract in CONTRACTS.values():
 # Under autocast these compute and return float32. The RoI ops are not here: they take features of
 # any dtype with boxes of any other, and accumulate in float32 as it is.
 IN_FLOAT32 = (
-    "nms batched_nms nms_padded nms_rotated batched_nms_rotated soft_nms matrix_nms "
-    "box_iou_forward box_iou_loss_forward match_boxes box_iou_rotated encode_boxes_forward "
-    "decode_boxes_forward sigmoid_focal_loss_forward sigmoid_focal_loss_sum axpy mlp lltm_cell "
-    "lltm encode_boxes decode_boxes"
+    "nms batched_nms nms_padded nms_match nms_rotated batched_nms_rotated nms_quadri soft_nms "
+    "matrix_nms box_iou_forward box_iou_aligned_forward box_iou_loss_forward match_boxes "
+    "box_iou_rotated rotated_iou rotated_iou_forward box_iou_quadri box_iou_quadri_pairs "
+    "convex_iou convex_giou convex_giou_forward min_area_polygons encode_boxes_forward "
+    "decode_boxes_forward sigmoid_focal_loss_forward sigmoid_focal_loss_sum "
+    "softmax_focal_loss_forward chamfer_distance_forward chamfer_distance axpy mlp lltm_cell lltm "
+    "encode_boxes decode_boxes"
 ).split()
 _AUTOCAST = ("AutocastCPU", "AutocastCUDA")
 _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(

@@ -60,6 +60,17 @@ def _nms(generator, count=1300, columns=4, labels=0, dtype=torch.float32):
     return tensors
 
 
+def _fuse(boxes, scores, labels, conf_type):
+    """Of a model, and of one that is two pixels beside it and half as sure."""
+    of_models = [boxes, boxes + 2], [scores, scores / 2], [labels, labels]
+    return detops.weighted_box_fusion(*of_models, [1.0, 2.0], conf_type=conf_type)
+
+
+def _labelled(generator):
+    tensors = _nms(generator, count=300, labels=2)
+    return {"labels" if name == "idxs" else name: t for name, t in tensors.items()}
+
+
 def _suppressions():
     for name, columns in (("nms", 4), ("nms_rotated", 5)):
         function = partial(getattr(detops, name), iou_threshold=0.5)
@@ -67,6 +78,11 @@ def _suppressions():
         function = partial(getattr(detops, f"batched_{name}"), iou_threshold=0.5)
         make = partial(_nms, columns=columns, labels=3)
         yield Call(f"batched_{name}", function, make, waits=1)
+        limited = partial(function, score_threshold=0.2, max_output=40)
+        yield Call(f"batched_{name}, 40 above 0.2", limited, make, waits=1)
+    yield Call("nms_match", partial(detops.nms_match, iou_threshold=0.5), _nms)
+    yield Call("soft_nms, the first 30", partial(detops.soft_nms, max_output=30),
+               partial(_nms, count=300), waits=1)  # fmt: skip
     yield Call("nms, float16", partial(detops.nms, iou_threshold=0.5),
                partial(_nms, dtype=torch.float16), waits=1)  # fmt: skip
     padded = partial(detops.nms_padded, iou_threshold=0.5)
@@ -80,6 +96,9 @@ def _suppressions():
         function = partial(detops.matrix_nms, method=method)
         make = partial(_nms, count=700, labels=2)
         yield Call(f"matrix_nms, {method}", function, make, waits=1)
+    for conf_type in ("avg", "absent_model_aware_avg"):
+        fuse = partial(_fuse, conf_type=conf_type)
+        yield Call(f"weighted_box_fusion, {conf_type}", fuse, _labelled, waits=1)
 
 
 HEIGHT, WIDTH, SCALE = 19, 26, 0.25
@@ -156,6 +175,8 @@ def _poolings():
             ("roi_align", partial(align, sampling_ratio=2), make, ("input",)),
             ("roi_align, adaptive", partial(align, aligned=True), make, ("input",)),
             ("roi_align_rotated", rotated, turned, ("input",)),
+            ("roi_align_max", partial(detops.roi_align_max, **sized), make, ("input",)),
+            ("prroi_pool", partial(detops.prroi_pool, **sized), make, ("input", "boxes")),
             ("roi_pool", partial(detops.roi_pool, **sized), make, ("input",)),
             ("ps_roi_align", partial(detops.ps_roi_align, **sized), groups, ("input",)),
             ("ps_roi_pool", partial(detops.ps_roi_pool, **sized), groups, ("input",)),
@@ -235,12 +256,43 @@ def _overlaps():
     for name in ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou"):
         yield Call(name, getattr(detops, name), _pairs, wants)
     matched = partial(_pairs, second=150)
+    yield Call("box_iou, iof", partial(detops.box_iou, mode="iof"), _pairs, wants)
+    for mode in ("iou", "iof"):
+        function = partial(detops.box_iou, mode=mode, aligned=True)
+        yield Call(f"box_iou, {mode}, aligned", function, matched, wants)
+    for name in ("generalized_box_iou", "distance_box_iou", "complete_box_iou"):
+        function = partial(getattr(detops, name), aligned=True)
+        yield Call(f"{name}, aligned", function, matched, wants)
     for name in ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"):
         yield Call(name, getattr(detops, name), matched, wants)
     yield Call("match_boxes", detops.match_boxes, _pairs)
-    yield Call("box_iou_rotated", detops.box_iou_rotated, partial(_pairs, columns=5))
+
+    def costs(generator, dtype=torch.float32):
+        made = {"cost": torch.randn(5, 40, 30, generator=generator).to(dtype)}
+        return made | {"num_objects": torch.tensor([30, 0, 7, 29, 1])}
+
+    yield Call("linear_assignment", detops.linear_assignment, costs)
+    yield Call("linear_assignment, float16", detops.linear_assignment,
+               partial(costs, dtype=torch.float16))  # fmt: skip
+    turned = partial(_pairs, columns=5)
+    yield Call("box_iou_rotated", detops.box_iou_rotated, turned)
+    yield Call("box_iou_rotated, iof", partial(detops.box_iou_rotated, mode="iof"), turned)
+    aligned = partial(detops.box_iou_rotated, mode="iof", aligned=True)
+    yield Call("box_iou_rotated of pairs", aligned, partial(turned, second=150))
+    for mode in ("iou", "iof"):
+        function = partial(detops.rotated_iou, mode=mode)
+        yield Call(f"rotated_iou, {mode}", function, partial(turned, second=150), wants)
     anchored = partial(matched, names=("boxes", "anchors"))
     yield Call("encode_boxes", detops.encode_boxes, anchored, ("boxes", "anchors"))
+
+    def points(generator):
+        return {
+            "points1": torch.rand(3, 45, 2, generator=generator),
+            "points2": torch.rand(3, 70, 2, generator=generator),
+        }
+
+    yield Call("chamfer_distance", lambda **sets: detops.chamfer_distance(**sets)[:2], points,
+               ("points1", "points2"))  # fmt: skip
 
     def deltas(generator):
         moves = torch.randn(150, 8, generator=generator)
@@ -269,10 +321,39 @@ def _on_masks():
             ("inputs",),
         )
 
+    for dtype, gamma in ((torch.float32, 2), (torch.float16, 1.5)):
+
+        def labelled(generator, dtype=dtype):
+            return {
+                "inputs": torch.randn(117, 81, generator=generator).to(dtype),
+                "targets": torch.randint(-1, 82, (117,), generator=generator),
+                "weight": torch.rand(81, generator=generator),
+            }
+
+        yield Call(
+            f"softmax_focal_loss, gamma {gamma}, {str(dtype).removeprefix('torch.')}",
+            partial(detops.softmax_focal_loss, gamma=gamma),
+            labelled,
+            ("inputs",),
+        )
+
     def masks(generator):
         return {"masks": torch.rand(5, 33, 41, generator=generator) > 0.98}
 
     yield Call("masks_to_boxes", detops.masks_to_boxes, masks)
+
+    def two_sets(generator):
+        masks = torch.rand(21, 33, 41, generator=generator) > 0.4
+        return {"masks1": masks, "masks2": masks[:18].flip(1)}
+
+    def scored(generator):
+        masks = (
+            torch.rand(21, 33, 41, generator=generator) > torch.linspace(0, 1, 21)[:, None, None]
+        )
+        return {"masks": masks, "scores": torch.rand(21, generator=generator)}
+
+    yield Call("mask_iou", detops.mask_iou, two_sets)
+    yield Call("mask_nms", partial(detops.mask_nms, iou_threshold=0.5), scored, waits=1)
 
     def small(generator):
         cells = torch.rand(7, 1, 9, 9, generator=generator)
@@ -281,6 +362,10 @@ def _on_masks():
     for threshold in (0.5, -1.0):
         function = partial(detops.paste_masks_in_image, image_shape=(90, 101), threshold=threshold)
         yield Call(f"paste_masks_in_image, {threshold}", function, small)
+
+
+def _cornered(generator, layout, dtype, channels):
+    return {"input": _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)}
 
 
 def _of_maps():
@@ -297,6 +382,12 @@ def _of_maps():
             x = torch.randn(2, channels, 6, 19, generator=generator).to(dtype)
             return {"features": x, "masks": torch.rand(2, 25, 12, 38, generator=generator)}
 
+        def bordered(generator, dtype=dtype, channels=channels):
+            x = torch.randn(2, 4 * channels, HEIGHT, WIDTH, generator=generator).to(dtype)
+            return {"input": x, "boxes": _rois(generator, 60)[:, 1:].view(2, 30, 4) * SCALE}
+
+        yield Call(f"border_align, {kind}", detops.border_align, bordered, ("input",))
+
         function = partial(detops.carafe, kernel_size=5, group_size=1, scale_factor=2)
         yield Call(f"carafe, {kind}", function, reassembled, ("features", "masks"))
 
@@ -311,12 +402,60 @@ def _of_maps():
         yield Call(f"masked_conv2d, {kind}", partial(detops.masked_conv2d, padding=1),
                    convolved, ("features", "weight", "bias"))  # fmt: skip
 
+    for layout, dtype, channels in MAPS[:2] + MAPS[4:]:
+        make = partial(_cornered, layout=layout, dtype=dtype, channels=channels)
+        for mode in ("top", "bottom", "left", "right"):
+            kind = f"{mode}, {layout}, {str(dtype).removeprefix('torch.')}"
+            function = partial(detops.corner_pool, mode=mode)
+            yield Call(f"corner_pool, {kind}", function, make, ("input",))
+
     def grouped(generator):
         x = torch.randn(2, 8, 6, 7, generator=generator)
         return {"features": x, "masks": torch.rand(2, 36, 18, 21, generator=generator)}
 
     function = partial(detops.carafe, kernel_size=3, group_size=4, scale_factor=3)
     yield Call("carafe, 4 groups", function, grouped, ("features", "masks"))
+
+
+def _hulls(generator, count=60):
+    corner = torch.rand(count, 1, 2, generator=generator) * 50
+    unit = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
+    quads = corner + unit * 20 + 6 * torch.rand(count, 4, 2, generator=generator)
+    sets = corner + 10 + 9 * torch.randn(count, 9, 2, generator=generator)
+    return {"pointsets": sets.flatten(1), "polygons": quads.flatten(1)}
+
+
+def _of_polygons():
+    yield Call("convex_iou", detops.convex_iou, _hulls)
+    yield Call("convex_giou", detops.convex_giou, _hulls, ("pointsets",))
+
+    def sets(generator):
+        return {"pointsets": _hulls(generator)["pointsets"]}
+
+    yield Call("min_area_polygons", detops.min_area_polygons, sets)
+
+    def pairs(generator, second=60):
+        quads = _hulls(generator)["polygons"]
+        return {
+            "boxes1": quads,
+            "boxes2": (quads + torch.randn(60, 8, generator=generator))[:second],
+        }
+
+    yield Call("box_iou_quadri", detops.box_iou_quadri, partial(pairs, second=37))
+    aligned = partial(detops.box_iou_quadri, mode="iof", aligned=True)
+    yield Call("box_iou_quadri of pairs", aligned, pairs)
+
+    def scored(generator):
+        quads = _hulls(generator, 700)["polygons"]
+        return {"boxes": quads, "scores": torch.rand(700, generator=generator)}
+
+    yield Call("nms_quadri", partial(detops.nms_quadri, iou_threshold=0.3), scored, waits=1)
+
+    def points(generator):
+        quads = _hulls(generator)["polygons"]
+        return {"points": torch.rand(130, 2, generator=generator) * 70, "polygons": quads}
+
+    yield Call("points_in_polygons", detops.points_in_polygons, points)
 
 
 def _random(generator, dtype=torch.float32, **sizes):
@@ -351,6 +490,7 @@ CALLS = [
     *_overlaps(),
     *_on_masks(),
     *_of_maps(),
+    *_of_polygons(),
     *_demos(),
 ]
 

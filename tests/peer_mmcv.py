@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import reference as reference_ops
 import reference_mmcv as reference
+import reference_polygons
 import torch
 import torchvision
 from reference_deform_conv2d import deform_conv2d as deform_conv2d_reference
 
+import detops
 from detops.compat.mmcv import FUNCTIONS
 
 ops = pytest.importorskip("mmcv.ops")
@@ -103,6 +105,20 @@ def test_nms_of_numpy_with_limits_and_of_nothing():
     assert dets.shape == (0, 5) and keep.shape == (0,) and keep.dtype == torch.int64
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_nms_match(whole):
+    dets = torch.cat([random_boxes(90, whole=whole), torch.rand(90, 1)], 1)
+    dets[5:15, 4] = dets[0, 4]
+    for threshold in (0.0, 0.2, 0.5, 1.0):
+        expected = reference.nms_match(dets, threshold)
+        groups = ops.nms_match(dets, threshold)
+        assert [g.tolist() for g in groups] == expected
+        assert [g.tolist() for g in ops.nms_match(dets.numpy(), threshold)] == expected
+    assert ops.nms_match(dets[:0], 0.5) == []
+    pair = torch.tensor([[0.0, 0, 10, 10, 0.8], [0, 0, 10, 5, 0.9]])  # an IoU of a half
+    assert [g.tolist() for g in ops.nms_match(pair, 0.5)] == [[1, 0]]
+
+
 def test_batched_nms():
     boxes, scores = random_boxes(90), torch.rand(90)
     labels = torch.arange(90) % 3
@@ -161,6 +177,101 @@ def test_box_iou_rotated(clockwise, mode):
     assert ops.box_iou_rotated(first[:0], second[:0], mode, aligned=True).shape == (0,)
 
 
+def polygons(count=30):
+    g = torch.Generator().manual_seed(3)
+    return reference_polygons.random_sets(g, count), reference_polygons.random_quads(g, count)
+
+
+def test_convex_iou_and_giou():
+    sets, quads = (x.float() for x in polygons())
+    close(ops.convex_iou(sets, quads[:20]), reference_polygons.convex_iou(sets, quads[:20]))
+    giou, gradient = ops.convex_giou(sets, quads)
+    close(giou, reference_polygons.convex_giou(sets, quads))
+    assert gradient.shape == (30, 18)
+    wide, step = sets.double(), 1e-5
+    for i in range(18):
+        aside = torch.zeros(18, dtype=torch.double).index_fill(0, torch.tensor([i]), step)
+        values = [reference_polygons.convex_giou(wide + x, quads) for x in (aside, -aside)]
+        close(gradient[:, i], (values[0] - values[1]) / (2 * step), 1e-4)
+
+
+@pytest.mark.parametrize("mode", ["iou", "iof"])
+def test_box_iou_quadri(mode):
+    quads = polygons(40)[1].float()
+    expected = reference_polygons.box_iou_quadri(quads, quads[:20], mode)
+    assert (expected > 0.1).any()
+    close(ops.box_iou_quadri(quads, quads[:20], mode), expected)
+    pairs = ops.box_iou_quadri(quads[:20], quads[20:], mode, aligned=True)
+    close(pairs, reference_polygons.box_iou_quadri(quads[:20], quads[20:], mode).diagonal())
+    assert ops.box_iou_quadri(quads[:0], quads, mode).shape == (0, 40)
+
+
+def test_nms_quadri_falls_at_the_threshold_whatever_the_labels():
+    whole = torch.tensor([0.0, 0, 10, 0, 10, 10, 0, 10])
+    half = torch.tensor([0.0, 0, 10, 0, 10, 5, 0, 5])
+    boxes = torch.stack([whole, half, whole + 50])
+    scores, labels = torch.tensor([0.5, 0.9, 0.7]), torch.tensor([0, 1, 2])
+    dets, keep = ops.nms_quadri(boxes, scores, 0.5)  # an IoU of a half
+    assert keep.tolist() == [1, 2] and dets.shape == (2, 9)
+    assert ops.nms_quadri(boxes, scores, 0.5000001)[1].tolist() == [1, 2, 0]
+    assert ops.nms_quadri(boxes, scores, 0.5, labels)[1].tolist() == [1, 2]
+    nothing, none = ops.nms_quadri(boxes[:0], scores[:0], 0.5)
+    assert nothing.shape == (0, 8) and none is None
+
+
+def test_min_area_polygons():
+    """What mmcv's own tests expect."""
+    grid = [1.0, 1, 2, 2, 1, 2, 2, 1, 1, 3, 3, 1, 2, 3, 3, 2, 1.5, 1.5]
+    long = [*grid[:2], 8.0, 8, *grid[4:]]
+    expected = [3.0, 1, 1, 1, 1, 3, 3, 3]
+    turned = [8.0, 8, 2.3243, 0.0541, 0.0541, 1.6757, 5.7297, 9.6216]
+    close(ops.min_area_polygons(torch.tensor([grid, long])), torch.tensor([expected, turned]), 1e-4)
+
+
+def test_points_in_polygons():
+    quads = polygons()[1].float()
+    points = torch.rand(50, 2) * 60
+    found = ops.points_in_polygons(points, quads)
+    assert found.dtype == torch.float32 and 0 < found.sum() < found.numel()
+    for i, point in enumerate(points.double().tolist()):
+        for j, quad in enumerate(quads):
+            assert found[i, j] == reference_polygons.contains(
+                reference_polygons.points_of(quad), point
+            )
+
+
+def test_diff_iou_rotated_2d():
+    first, second = (rotated_boxes(40, seed=i)[None].double() for i in (0, 1))
+    first[0, 3] = second[0, 3]
+    first, second = (x.float().requires_grad_() for x in (first, second))
+    expected = reference.box_iou_rotated(first.detach()[0], second.detach()[0]).diagonal()
+    assert (expected > 0.3).any() and (expected == 0).any()
+    found = ops.diff_iou_rotated_2d(first, second)
+    close(found[0], expected, 1e-4)
+    degrees = first.new_tensor([1, 1, 1, 1, -180 / torch.pi])
+    ours = detops.rotated_iou(first * degrees, second * degrees)
+    grad = random(1, 40)
+    for a, b in zip(
+        torch.autograd.grad(found, (first, second), grad),
+        torch.autograd.grad(ours, (first, second), grad),
+        strict=True,
+    ):
+        a, b = (x[0, torch.arange(40) != 3] for x in (a, b))  # not where the boxes coincide
+        close(a, b, 1e-3)
+
+
+def test_sort_vertices():
+    """In the order of angles from the x axis on, by the comments of mmcv's kernel."""
+    vertices, mask = torch.zeros(1, 3, 24, 2), torch.zeros(1, 3, 24, dtype=torch.bool)
+    angle = torch.tensor([3.0, 0.1, 6.2, 4.0, 1.5])
+    places = torch.tensor([0, 5, 8, 9, 23])
+    vertices[0, :2, places] = torch.stack([angle.cos(), angle.sin()], 1)
+    mask[0, 0, places] = True
+    mask[0, 1, places[:2]] = True
+    found = mmcv._ext.diff_iou_rotated_sort_vertices_forward(vertices, mask, mask.sum(2).int())
+    assert found.tolist() == [[[5, 23, 0, 9, 8, 5, 10, 10, 10], [8] * 9, [8] * 9]]
+
+
 def test_the_angle_is_in_radians_and_clockwise():
     wide = torch.tensor([[20.0, 20, 20, 4, 0]])
     high = torch.tensor([[20.0, 20, 4, 20, torch.pi / 2]])
@@ -203,6 +314,20 @@ def test_bbox_overlaps(mode, offset):
     assert ops.bbox_overlaps(point, point, mode, offset=offset).isnan().item() == (offset == 0)
 
 
+def test_chamfer_distance():
+    first, second = (random(3, n, 2, scale=20).requires_grad_() for n in (17, 11))
+    found = ops.chamfer_distance(first, second)
+    expected = reference_ops.chamfer_distance(first.detach(), second.detach())
+    for x, y in zip(found, expected, strict=True):
+        close(x, y, 1e-5)
+    assert found[2].dtype == found[3].dtype == torch.int32
+    ours = torch.autograd.grad(detops.chamfer_distance(first, second)[:2], (first, second),
+                               [torch.ones_like(x) for x in found[:2]])  # fmt: skip
+    grads = torch.autograd.grad(found[:2], (first, second), [torch.ones_like(x) for x in found[:2]])
+    for x, y in zip(grads, ours, strict=True):
+        close(x, y, 1e-6)
+
+
 ROIS = torch.tensor([[0.0, 2, 3, 11, 14], [1, -3, 0.4, 30, 6.6], [0, 5, 5, 5.5, 5.2]])
 
 
@@ -219,6 +344,19 @@ def test_roi_align(aligned, sampling_ratio):
     ours.cos().sum().backward()
     theirs.cos().sum().backward()
     close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("sampling_ratio", [0, 2])
+def test_roi_align_of_maxima(aligned, sampling_ratio):
+    x = random(2, 3, 10, 12).double().requires_grad_()
+    layer = ops.RoIAlign((3, 4), 0.5, sampling_ratio, "max", aligned)
+    ours = layer(x, ROIS.double())
+    args = (ROIS.double(), (3, 4), 0.5, sampling_ratio, aligned)
+    expected, grad = reference.roi_align_max(x.detach(), *args, lambda value: -value.sin())
+    close(ours, expected, 1e-9)
+    ours.cos().sum().backward()
+    close(x.grad, grad, 1e-9)
 
 
 @pytest.mark.parametrize("aligned", [True, False])
@@ -273,6 +411,9 @@ def test_focal_losses(weighted, gamma):
         function = getattr(ops, f"{kind}_focal_loss")
         close(function(x, t, gamma, 0.3, weight, "none"), loss, 1e-6)
         close(function(x, t, gamma, 0.3, weight, "sum"), loss.sum(), 1e-6)
+        if kind == "softmax":
+            ours = detops.softmax_focal_loss(x.detach(), t, 0.3, gamma, weight)
+            close(ours, loss.detach(), 1e-6)
         mean = function(x, t, gamma, 0.3, weight)  # over rows
         close(mean, loss.sum() / 9, 1e-6)
         x.grad = y.grad = None
@@ -383,6 +524,33 @@ def test_masked_conv2d(padding):
     chosen[:height, :width] = mask[0, :height, :width] > 0
     close(ops.masked_conv2d(x, mask, weight, bias, padding), whole * chosen)
     assert not ops.masked_conv2d(x, -mask.abs(), weight, bias, padding).any()
+
+
+def test_border_align():
+    x = random(2, 12, 7, 6).double().requires_grad_()
+    boxes = random_boxes(8).view(2, 4, 4).double() / 8
+    ours = ops.border_align(x, boxes, 4)
+    expected, grad = reference.border_align(x.detach(), boxes, 4, lambda value: -value.sin())
+    close(ours, expected, 1e-9)
+    ours.cos().sum().backward()
+    close(x.grad, grad, 1e-9)
+
+
+def test_prroi_pool():
+    x, rois = random(2, 3, 10, 12).requires_grad_(), ROIS.clone().requires_grad_()
+    ours = ops.PrRoIPool((3, 4), 0.5)(x, rois)
+    close(ours, reference.prroi_pool(x.detach(), ROIS, (3, 4), 0.5), 1e-4)
+    grad = random(*ours.shape, seed=1)
+    to_x, to_rois = torch.autograd.grad(ours, (x, rois), grad)
+    # The op is linear in the map; in the boxes, by differences of the reference's values.
+    close((to_x * x).sum(), (grad * ours).sum(), 1e-4)
+    assert not to_rois[:, 0].any()
+    for k, column in torch.cartesian_prod(torch.arange(3), torch.arange(1, 5)).tolist():
+        moved = [ROIS.double(), ROIS.double()]
+        for sign, boxes in zip((1, -1), moved, strict=True):
+            boxes[k, column] += sign * 1e-4
+        high, low = (reference.prroi_pool(x.detach(), boxes, (3, 4), 0.5) for boxes in moved)
+        close(to_rois[k, column], ((high - low) * grad).sum() / 2e-4, 1e-3)
 
 
 def test_deform_roi_pool():

@@ -1,5 +1,6 @@
 """Detectors of transformers with and without detops; test_compat_transformers.py runs this."""
 
+import importlib
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import transformers as hf
 from patched import our_ops
 
 from detops.compat import provide
-from detops.compat.transformers import FUNCTIONS
+from detops.compat.transformers import FUNCTIONS, MATCHERS
 
 SMALL = dict(d_model=32, encoder_layers=1, decoder_layers=2, num_queries=12)
 HEADS = dict(encoder_attention_heads=4, decoder_attention_heads=4)
@@ -170,8 +171,6 @@ def test_a_detector_gives_what_it_gave(name):
 
 def test_every_function_that_is_replaced_is_there():
     """Whatever is imported when: some before, some while it is provided."""
-    import importlib
-
     codes = {}
     with provide("transformers") as handle:
         for module, name in FUNCTIONS:
@@ -184,6 +183,106 @@ def test_every_function_that_is_replaced_is_there():
             pass
     for key, function in codes.items():
         assert "transformers" in function.__code__.co_filename, key
+
+
+@pytest.fixture(autouse=True)
+def matrices_of_any_size(monkeypatch):
+    """Small ones are left to SciPy otherwise, which is faster for them."""
+    monkeypatch.setattr("detops.compat.assignment.FEW", 0)
+
+
+def detections(sizes=(3, 0, 7, 30), queries=20, classes=5):
+    g = torch.Generator().manual_seed(0)
+    outputs = {
+        "logits": torch.randn(len(sizes), queries, classes, generator=g),
+        "pred_boxes": torch.rand(len(sizes), queries, 4, generator=g) * 0.4 + 0.3,
+    }
+    targets = []
+    for n in sizes:
+        labels = torch.randint(classes, (n,), generator=g)
+        boxes = torch.rand(n, 4, generator=g) * 0.4 + 0.3
+        targets.append({"class_labels": labels, "boxes": boxes})
+    return outputs, targets
+
+
+def of_detr():
+    matcher = importlib.import_module("transformers.loss.loss_for_object_detection")
+    outputs, targets = detections()
+    outputs["logits"][0, 3] = float("nan")  # costs that they replace by the largest number
+    return lambda: matcher.HungarianMatcher(1, 5, 2)(outputs, targets)
+
+
+def of_deformable_detr():
+    matcher = importlib.import_module("transformers.loss.loss_deformable_detr")
+    given = detections()
+    return lambda: matcher.DeformableDetrHungarianMatcher(1, 5, 2)(*given)
+
+
+def of_rt_detr():
+    matcher = importlib.import_module("transformers.loss.loss_rt_detr")
+    given = detections()
+    return lambda: matcher.RTDetrHungarianMatcher(hf.RTDetrConfig())(*given)
+
+
+def of_lw_detr():
+    matcher = importlib.import_module("transformers.loss.loss_lw_detr")
+    given = detections(queries=39)
+    return lambda: matcher.LwDetrHungarianMatcher(1, 5, 2)(*given, group_detr=3)
+
+
+def of_mask2former():
+    matcher = importlib.import_module("transformers.models.mask2former.modeling_mask2former")
+    g = torch.Generator().manual_seed(0)
+    sizes = (3, 7, 30)
+    labels = [torch.randint(5, (n,), generator=g) for n in sizes]
+    masks = [(torch.rand(n, 24, 32, generator=g) > 0.7).float() for n in sizes]
+    found = torch.randn(3, 20, 12, 16, generator=g), torch.randn(3, 20, 5, generator=g)
+
+    def run():
+        torch.manual_seed(0)  # it samples points
+        match = matcher.Mask2FormerHungarianMatcher(1.0, 5.0, 5.0, num_points=64)
+        return match(*found, mask_labels=masks, class_labels=labels)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "model", [of_detr, of_deformable_detr, of_rt_detr, of_lw_detr, of_mask2former]
+)
+def test_a_matcher_gives_what_it_gave(model):
+    run = model()
+    theirs = run()
+    with provide("transformers"):
+        ours, ran = our_ops(run)
+    assert "linear_assignment" in ran
+    again, ran = our_ops(run)
+    assert "linear_assignment" not in ran
+    for found in (ours, again):
+        for a, b in zip(found, theirs, strict=True):
+            assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("module", [module for module, _ in MATCHERS])
+def test_every_matcher_calls_ours(module):
+    module = importlib.import_module(module)
+    cost = torch.rand(12, 5)
+    theirs, original = module.linear_sum_assignment(cost), module.linear_sum_assignment
+    with provide("transformers"):
+        for given in (cost, cost.numpy(), cost.tolist()):
+            ours, ran = our_ops(lambda: module.linear_sum_assignment(given))  # noqa: B023
+            assert "linear_assignment" in ran
+            for a, b in zip(ours, theirs, strict=True):
+                assert a.dtype == b.dtype and (a == b).all()
+        most = module.linear_sum_assignment(cost, maximize=True)
+        for a, b in zip(most, original(cost, maximize=True), strict=True):
+            assert (a == b).all()
+        for bad, message in ((float("nan"), "invalid"), (float("inf"), "infeasible")):
+            with pytest.raises(ValueError, match=message):
+                module.linear_sum_assignment(torch.full((2, 2), bad))
+        forbidden = torch.tensor([[1.0, float("inf")], [0, 5]])
+        assert module.linear_sum_assignment(forbidden)[1].tolist() == [0, 1]
+        assert module.linear_sum_assignment(torch.ones(0, 3))[0].size == 0
+    assert module.linear_sum_assignment is original
 
 
 def test_torchvision_is_patched_with_it():

@@ -43,6 +43,34 @@ def test_its_own_nms():
     assert ran and torch.equal(ours, theirs)
 
 
+@pytest.fixture(autouse=True)
+def matrices_of_any_size(monkeypatch):
+    """Small ones are left to SciPy otherwise, which is faster for them."""
+    monkeypatch.setattr("detops.compat.assignment.FEW", 0)
+
+
+def test_its_matcher():
+    from ultralytics.models.utils.ops import HungarianMatcher
+
+    g = torch.Generator().manual_seed(0)
+    boxes = torch.rand(3, 30, 4, generator=g) * 0.4 + 0.3
+    scores = torch.randn(3, 30, 5, generator=g)
+    counts = [4, 0, 40]
+    gt_boxes = torch.rand(sum(counts), 4, generator=g) * 0.4 + 0.3
+    gt_labels = torch.randint(5, (sum(counts),), generator=g)
+    match = HungarianMatcher()
+
+    def run():
+        return match(boxes, scores, gt_boxes, gt_labels, counts)
+
+    theirs = run()
+    with provide("ultralytics"):
+        ours, ran = our_ops(run)
+    assert "linear_assignment" in ran
+    for a, b in zip(ours, theirs, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
 def test_rt_detr():
     torch.manual_seed(0)
     model = RTDETRDetectionModel("rtdetr-resnet50.yaml", nc=5, verbose=False).eval()

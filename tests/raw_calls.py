@@ -73,9 +73,16 @@ def arguments() -> dict[str, Arguments]:
         attention_weights=random(2, 3, 2, 2, 2),
     )
     pair = dict(boxes1=boxes, boxes2=others)
+    turned_pair = dict(boxes1=rotated, boxes2=rotated + random(5, 5), mode="iou")
+    hulls = dict(
+        pointsets=9 * random(5, 18), polygons=boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]] + random(5, 8) / 4
+    )
+    quads = dict(boxes1=hulls["polygons"], boxes2=hulls["polygons"] + random(5, 8))
     coder = dict(anchors=others, weights=[1.0, 1.0, 2.0, 2.0])
     classified = dict(inputs=random(4, 3) - 0.5, targets=(random(4, 3) > 0.5).float())
     focal = dict(alpha=0.25, gamma=2.0)
+    pointed = dict(points1=random(2, 5, 2), points2=random(2, 3, 2))
+    labelled = dict(inputs=random(4, 3), targets=torch.tensor([0, 2, -1, 1]), weight=random(3))
     mlp = dict(
         input=random(4, 5),
         hidden_weights=random(6, 5) - 0.5,
@@ -88,11 +95,15 @@ def arguments() -> dict[str, Arguments]:
     ) | dict(c=random(4, 5))
     steps = cell | dict(input=random(2, 4, 3))
     states, cells, gates = torch.ops.detops.lltm_forward(**steps)
+    _, *argmax_yx = torch.ops.detops.roi_align_max_forward(**pooled, sampling_ratio=2, aligned=True)
+    bordered = dict(planes, boxes=SCALE * torch.stack([boxes, others]), pool_size=3)
+    _, border_argmax = torch.ops.detops.border_align_forward(**bordered)
     _, argmax = torch.ops.detops.roi_pool_forward(**pooled)
     deforming = dict(size, output_channels=3, **parts) | moved
     _, count = torch.ops.detops.deform_psroi_pool_forward(**deforming)
     decay = dict(sigma=0.5, min_score=0.01, method="gaussian")
     scored = dict(boxes=boxes, scores=scores)
+    limited = dict(iou_threshold=0.3, score_threshold=0.05, max_output=4)
     columns, output = torch.zeros(3), torch.zeros(2, 4, H, W)
     out_grad = random(2, 4, H, W) - 0.5
     family = dict(input=conv["input"], offset=conv["offset"], gradOutput=out_grad, columns=columns)
@@ -109,13 +120,17 @@ def arguments() -> dict[str, Arguments]:
         kernel_size=3, group_size=1, scale_factor=2
     )
     calls = {
-        "nms": scored | dict(iou_threshold=0.3),
-        "batched_nms": scored | dict(idxs=idxs, iou_threshold=0.3),
+        "nms": scored | limited,
+        "batched_nms": scored | dict(idxs=idxs, **limited),
+        "nms_match": scored | dict(iou_threshold=0.3),
         "nms_padded": scored | dict(idxs=idxs, iou_threshold=0.3, max_output=4),
-        "nms_rotated": dict(boxes=rotated, scores=scores, iou_threshold=0.3),
-        "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, iou_threshold=0.3),
-        "soft_nms": scored | dict(iou_threshold=0.3, **decay),
+        "nms_rotated": dict(boxes=rotated, scores=scores, **limited),
+        "batched_nms_rotated": dict(boxes=rotated, scores=scores, idxs=idxs, **limited),
+        "soft_nms": scored | dict(iou_threshold=0.3, max_output=4, **decay),
         "matrix_nms": scored | dict(idxs=idxs, **decay),
+        "weighted_box_fusion": scored
+        | dict(labels=idxs, models=torch.tensor([0, 1, 1, 0, 2]), weights=[1.0, 2.0, 0.5])
+        | dict(iou_threshold=0.3, skip_box_threshold=0.0, conf_type="avg", allows_overflow=False),
         "roi_align_forward": pooled | dict(sampling_ratio=2, aligned=True),
         "roi_align_backward": unpooled | dict(sampling_ratio=2, aligned=True),
         "multiscale_roi_align_forward": dict(
@@ -131,6 +146,15 @@ def arguments() -> dict[str, Arguments]:
         ),
         "roi_align_rotated_forward": pooled | turning | dict(sampling_ratio=2),
         "roi_align_rotated_backward": unpooled | turning | dict(sampling_ratio=2),
+        "roi_align_max_forward": pooled | dict(sampling_ratio=2, aligned=True),
+        "roi_align_max_backward": unpooled
+        | dict(argmax_y=argmax_yx[0], argmax_x=argmax_yx[1], sampling_ratio=2, aligned=True),
+        "border_align_forward": bordered,
+        "border_align_backward": dict(grad=random(2, 3, 5, 4), boxes=bordered["boxes"])
+        | dict(argmax=border_argmax, pool_size=3, height=H, width=W),
+        "prroi_pool_forward": pooled,
+        "prroi_pool_backward": dict(scaled, grad=grad, input=x, input_wanted=True)
+        | dict(boxes_wanted=True),
         "roi_pool_forward": pooled,
         "roi_pool_backward": unpooled | dict(input=x, argmax=argmax),
         "ps_roi_align_forward": pooled | planes | dict(sampling_ratio=2),
@@ -150,10 +174,16 @@ def arguments() -> dict[str, Arguments]:
         "ms_deform_attn_backward": attended | dict(grad=random(2, 3, 8)),
         "box_iou_forward": pair | dict(kind="giou", eps=1e-7),
         "box_iou_backward": pair | dict(grad=random(5, 5), kind="ciou", eps=1e-7),
+        "box_iou_aligned_forward": pair | dict(kind="iof", eps=1e-7),
+        "box_iou_aligned_backward": pair | dict(grad=random(5), kind="diou", eps=1e-7),
         "box_iou_loss_forward": pair | dict(kind="giou", eps=1e-7),
         "box_iou_loss_backward": pair | dict(grad=random(5), kind="ciou", eps=1e-7),
         "match_boxes": pair,
-        "box_iou_rotated": dict(boxes1=rotated, boxes2=rotated + random(5, 5)),
+        "linear_assignment": dict(cost=random(2, 5, 4), num_objects=torch.tensor([3, 4])),
+        "box_iou_rotated": turned_pair,
+        "rotated_iou_forward": turned_pair | dict(mode="iof"),
+        "rotated_iou_backward": turned_pair | dict(grad=random(5)),
+        "rotated_iou_loss": turned_pair | dict(mode="giou", reduction="mean", eps=1e-7),
         "encode_boxes_forward": dict(boxes=boxes, **coder),
         "encode_boxes_backward": dict(grad=random(5, 4), boxes=boxes, **coder),
         "decode_boxes_forward": dict(deltas=random(5, 8), clip=4.0, **coder),
@@ -161,6 +191,13 @@ def arguments() -> dict[str, Arguments]:
         "sigmoid_focal_loss_forward": classified | focal,
         "sigmoid_focal_loss_sum": classified | focal,
         "sigmoid_focal_loss_backward": classified | focal | dict(grad=random(4, 3)),
+        "softmax_focal_loss_forward": labelled | focal,
+        "softmax_focal_loss_backward": labelled | focal | dict(grad=random(4)),
+        "softmax_focal_loss": labelled | focal | dict(reduction="sum"),
+        "chamfer_distance_forward": pointed,
+        "chamfer_distance_backward": pointed
+        | dict(grad1=random(2, 5), grad2=random(2, 3))
+        | dict(idx1=torch.tensor([[0, 1, 2, 0, 1]] * 2), idx2=torch.tensor([[4, 0, -1]] * 2)),
         "point_sample_forward": sampled,
         "point_sample_backward": sampled
         | dict(grad=random(2, 3, 5), input_wanted=True, points_wanted=True),
@@ -169,10 +206,23 @@ def arguments() -> dict[str, Arguments]:
         | dict(grad=random(2, 3, 2 * H, 2 * W), features_wanted=True, masks_wanted=True),
         "masked_conv2d_forward": dict(features=x, mask=random(2, 3, 7) > 0.5, weight=conv["weight"])
         | dict(bias=conv["bias"], stride=[2, 1], padding=[1, 1]),
+        "corner_pool_forward": dict(input=x, mode="left"),
+        "corner_pool_backward": dict(grad=random(2, 3, H, W), input=x, mode="left")
+        | dict(output=torch.ops.detops.corner_pool_forward(x, "left")),
         "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
+        "mask_iou": dict(masks1=random(3, 4, 5) > 0.5, masks2=random(2, 4, 5) > 0.5, mode="iof"),
+        "mask_nms": dict(masks=random(5, 4, 5) > 0.2, scores=scores, iou_threshold=0.5),
         "paste_masks_in_image": dict(
             masks=random(5, 1, 3, 3), boxes=boxes, height=9, width=8, threshold=0.5
         ),
+        "convex_iou": hulls,
+        "convex_giou_forward": hulls,
+        "convex_giou_backward": hulls | dict(grad=random(5)),
+        "min_area_polygons": dict(pointsets=hulls["pointsets"]),
+        "points_in_polygons": dict(points=8 * random(6, 2), polygons=hulls["polygons"]),
+        "box_iou_quadri": quads | dict(mode="iou"),
+        "box_iou_quadri_pairs": quads | dict(mode="iof"),
+        "nms_quadri": dict(boxes=hulls["polygons"], scores=scores, iou_threshold=0.3),
         "axpy": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
         "axpy_forward": dict(x=random(3, 4), y=random(3, 4), alpha=2.0),
         "axpy_backward": dict(grad=random(3, 4), alpha=2.0),
@@ -188,10 +238,10 @@ def arguments() -> dict[str, Arguments]:
         "lltm_backward": {k: v for k, v in steps.items() if k != "bias"}
         | dict(grad_output=random(2, 4, 5), grad_h=random(4, 5), grad_c=random(4, 5))
         | dict(output=states, cells=cells, gates=gates, input_wanted=True, h_wanted=True),
-        "box_iou": pair | dict(fmt="xyxy"),
-        "generalized_box_iou": pair,
-        "distance_box_iou": pair | dict(eps=1e-7),
-        "complete_box_iou": pair | dict(eps=1e-7),
+        "box_iou": pair | dict(fmt="xyxy", mode="iof", aligned=False),
+        "generalized_box_iou": pair | dict(aligned=True),
+        "distance_box_iou": pair | dict(eps=1e-7, aligned=False),
+        "complete_box_iou": pair | dict(eps=1e-7, aligned=False),
         "generalized_box_iou_loss": pair | dict(reduction="mean", eps=1e-7),
         "distance_box_iou_loss": pair | dict(reduction="sum", eps=1e-7),
         "complete_box_iou_loss": pair | dict(reduction="none", eps=1e-7),
@@ -230,7 +280,10 @@ def arguments() -> dict[str, Arguments]:
     }
     public = (
         *("roi_align", "multiscale_roi_align", "roi_align_rotated", "roi_pool", "ps_roi_align"),
-        *("point_sample", "carafe", "masked_conv2d", "deform_roi_pool"),
+        *("roi_align_max", "border_align", "prroi_pool"),
+        *("point_sample", "carafe", "masked_conv2d", "deform_roi_pool", "corner_pool"),
+        "chamfer_distance",
         *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),
+        *("rotated_iou", "convex_giou"),
     )
     return calls | {name: calls[f"{name}_forward"] for name in public}

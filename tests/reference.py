@@ -146,6 +146,40 @@ def sigmoid_focal_loss(inputs, targets, alpha, gamma):
     return weight * miss**gamma * cross
 
 
+def softmax_focal_loss(inputs, targets, alpha, gamma, weight=None):
+    """The same over a softmax, in float64: a loss for each row, 0 where there is no such class."""
+    counts = (targets >= 0) & (targets < inputs.size(1))
+    place = targets.long().clamp(0, inputs.size(1) - 1)[:, None]
+    x = inputs.double()
+    other = torch.ones_like(x).scatter(1, place, 0)
+    # Near a probability of 1 its logarithm comes from the other classes.
+    own = x.gather(1, place)
+    top = own >= x.amax(1, keepdim=True)
+    rest = (torch.where(top, x - own, 0).exp() * other).sum(1)
+    log_p = torch.where(top[:, 0], -rest.log1p(), x.log_softmax(1).gather(1, place)[:, 0])
+    others = other * x.softmax(1)
+    scale = alpha * (1 if weight is None else weight.double()[place[:, 0]])
+    return torch.where(counts, -scale * others.sum(1) ** gamma * log_p, 0)
+
+
+def chamfer_distance(points1, points2):
+    """One point after the other, in float64: distances and indices, both ways."""
+    found = []
+    for first, second in ((points1, points2), (points2, points1)):
+        sets = zip(first.double().tolist(), second.double().tolist(), strict=True)
+        distance, index = [], []
+        for own, others in sets:
+            for x, y in own:
+                squares = [(x - u) ** 2 + (y - v) ** 2 for u, v in others]
+                squares = [d if d == d else math.inf for d in squares]
+                least = min(squares, default=math.inf)
+                distance.append(least)
+                index.append(squares.index(least) if least < math.inf else -1)
+        shape = first.shape[:2]
+        found.append((torch.tensor(distance).double().view(shape), torch.tensor(index).view(shape)))
+    return found[0][0], found[1][0], found[0][1].long(), found[1][1].long()
+
+
 def clamp_is_flat_at_its_bound() -> bool:
     """PyTorch's choice of a derivative there, which changed after 2.11."""
     x = torch.zeros(1, requires_grad=True)
@@ -162,3 +196,32 @@ def not_just_touching(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.ones(len(a), len(b))
     low = torch.maximum(a[:, None, :2], b[:, :2])
     return (torch.minimum(a[:, None, 2:], b[:, 2:]) != low).all(2).float()
+
+
+def overlap(a, b, mode):
+    """IoU, or with ``iof`` the intersection over the area of ``a``; 0 where there is no number."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    meet = width * height if width > 0 and height > 0 else 0.0
+    base = (a[2] - a[0]) * (a[3] - a[1])
+    if mode == "iou":
+        base += (b[2] - b[0]) * (b[3] - b[1]) - meet
+    ratio = meet / base if base else math.nan
+    return ratio if ratio == ratio and meet > 0 else 0.0
+
+
+def overlaps(boxes1, boxes2, mode):
+    """Of all pairs, in float64."""
+    first, second = boxes1.double().tolist(), boxes2.double().tolist()
+    rows = [[overlap(a, b, mode) for b in second] for a in first]
+    return torch.tensor(rows, dtype=torch.double).reshape(len(first), len(second))
+
+
+def nms_match(boxes, scores, iou_threshold, dtype=np.float32):
+    """For each box the first kept box, in the order of selection, that suppresses it, or itself."""
+    kept = nms(boxes, scores, iou_threshold, dtype).tolist()
+    b = boxes.cpu().to(torch.float64).numpy().astype(dtype)
+    match = list(range(len(b)))
+    with np.errstate(all="ignore"):
+        for i in set(match) - set(kept):
+            match[i] = next(k for k in kept if float(_iou(b[k], b[i])) > iou_threshold)
+    return torch.tensor(match, dtype=torch.int64)

@@ -45,3 +45,32 @@ def paste(masks, boxes, height, width):
                         if 0 <= y < h and 0 <= x < w
                     )
     return result
+
+
+def mask_iou(masks1, masks2, mode="iou"):
+    """Sets of pixels, pair by pair, divided in float64 and rounded."""
+    pixels = [
+        [set(m.flatten().nonzero().squeeze(1).tolist()) for m in masks.cpu()]
+        for masks in (masks1, masks2)
+    ]
+    result = torch.zeros(len(masks1), len(masks2), dtype=torch.float64)
+    for i, a in enumerate(pixels[0]):
+        for j, b in enumerate(pixels[1]):
+            whole = len(a) if mode == "iof" else len(a | b)
+            result[i, j] = len(a & b) / whole if whole else 0
+    return result.float()
+
+
+def mask_nms(masks, scores, iou_threshold):
+    """One mask at a time against those that are kept."""
+    iou = mask_iou(masks, masks).double()
+    rows = scores.double().tolist()
+    order = sorted(
+        range(len(rows)),
+        key=lambda i: (not math.isnan(rows[i]), -rows[i] if rows[i] == rows[i] else 0),
+    )
+    kept = []
+    for i in order:
+        if not any(iou[k, i] > iou_threshold for k in kept):
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.int64)

@@ -30,6 +30,19 @@ def nms(boxes, scores, threshold, offset=0, at_threshold=False):
     return torch.tensor(kept, dtype=torch.int64)
 
 
+def nms_match(dets, threshold):
+    """Groups of indices, the kept box first; what reaches its threshold falls."""
+    boxes, threshold = dets[:, :4].numpy(), F(threshold)
+    rest = dets[:, 4].sort(descending=True, stable=True).indices.tolist()
+    groups = []
+    while rest:
+        kept, *others = rest
+        falls = [k for k in others if iou(boxes[kept], boxes[k]) >= threshold]
+        groups.append([kept, *falls])
+        rest = [k for k in others if k not in falls]
+    return groups
+
+
 def soft_nms(boxes, scores, threshold, sigma, min_score, method, offset=0):
     """A list in which the selected box changes places, and the last box fills a gap."""
     rest = [(box, F(score), i) for i, (box, score) in enumerate(zip(boxes, scores, strict=True))]
@@ -176,3 +189,109 @@ def softmax_focal_loss(input, target, gamma, alpha, weight=None):
         loss = -alpha * (1 - x[t]) ** gamma * torch.log(x[t])
         rows.append(loss * (weight[t] if weight is not None else 1))
     return torch.stack(rows)
+
+
+def corners(plane, y, x):
+    """What a sample weights: (row, column, weight); nothing beyond a pixel from the map."""
+    height, width = plane.shape
+    if y < -1 or y > height or x < -1 or x > width:
+        return []
+    y, x = max(y, 0.0), max(x, 0.0)
+    top, left = min(int(y), height - 1), min(int(x), width - 1)
+    bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+    y, x = (y if top < height - 1 else top), (x if left < width - 1 else left)
+    down, across = y - top, x - left
+    return [
+        (top, left, (1 - down) * (1 - across)),
+        (top, right, (1 - down) * across),
+        (bottom, left, down * (1 - across)),
+        (bottom, right, down * across),
+    ]
+
+
+def largest(plane, places):
+    """The value at the first of the largest of some places (y, x), and what it weights."""
+    best, at = -math.inf, []
+    for y, x in places:
+        weights = corners(plane, y, x)
+        value = sum(float(plane[row, col]) * weight for row, col, weight in weights)
+        if value > best:
+            best, at = value, weights
+    return best, at
+
+
+def roi_align_max(x, rois, size, scale, ratio, aligned, slope):
+    """The maxima, and the gradient of the map where that of a maximum is ``slope`` of it."""
+    shift = 0.5 if aligned else 0.0
+    pooled, grad = x.new_zeros(len(rois), x.size(1), *size), torch.zeros_like(x)
+    for k, (b, x1, y1, x2, y2) in enumerate(rois.tolist()):
+        left, top = x1 * scale - shift, y1 * scale - shift
+        w, h = x2 * scale - shift - left, y2 * scale - shift - top
+        if not aligned:
+            w, h = max(w, 1.0), max(h, 1.0)
+        bin_h, bin_w = h / size[0], w / size[1]
+        ny, nx = ratio or math.ceil(bin_h), ratio or math.ceil(bin_w)
+        for c in range(x.size(1)):
+            for i in range(size[0]):
+                for j in range(size[1]):
+                    places = [
+                        (
+                            top + (i + (iy + 0.5) / ny) * bin_h,
+                            left + (j + (ix + 0.5) / nx) * bin_w,
+                        )
+                        for iy in range(ny)
+                        for ix in range(nx)
+                    ]
+                    value, at = largest(x[int(b), c], places)
+                    pooled[k, c, i, j] = value
+                    for row, col, weight in at:
+                        grad[int(b), c, row, col] += weight * slope(pooled[k, c, i, j])
+    return pooled, grad
+
+
+def border_align(x, boxes, pool_size, slope):
+    """As roi_align_max. A border's samples are added up step by step."""
+    channels = x.size(1) // 4
+    pooled, grad = x.new_zeros(len(x), channels, boxes.size(1), 4), torch.zeros_like(x)
+    for b, k, border, c in np.ndindex(len(x), boxes.size(1), 4, channels):
+        x1, y1, x2, y2 = boxes[b, k].tolist()
+        step = ((x2 - x1) if border % 2 == 0 else (y2 - y1)) / pool_size
+        col, row = (x1, y1) if border < 2 else (x2, y2)
+        places = []
+        for _ in range(pool_size + 1):
+            places.append((row, col))
+            col += (step, 0, -step, 0)[border]
+            row += (0, step, 0, -step)[border]
+        value, at = largest(x[b, border * channels + c], places)
+        pooled[b, c, k, border] = value
+        for y, z, weight in at:
+            grad[b, border * channels + c, y, z] += weight * slope(pooled[b, c, k, border])
+    return pooled, grad
+
+
+def _over_unit(low, high):
+    """The integrals of 1 - t and of t from low to high."""
+    second = (high * high - low * low) / 2
+    return high - low - second, second
+
+
+def prroi_pool(x, rois, size, scale):
+    """Square by square between four pixels, what lies outside the map being 0."""
+    maps = np.pad(x.double().numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)))
+    height, width = x.shape[2:]
+    pooled = torch.zeros(len(rois), x.size(1), *size, dtype=torch.float64)
+    for k, roi in enumerate(rois.double().tolist()):
+        x1, y1, x2, y2 = (scale * v for v in roi[1:])
+        w, h = max(x2 - x1, 0) / size[1], max(y2 - y1, 0) / size[0]
+        for i, j in np.ndindex(*size):
+            if w * h == 0:
+                continue
+            top, left = y1 + i * h, x1 + j * w
+            for y in range(max(math.floor(top), -1), min(math.ceil(top + h), height)):
+                rows = _over_unit(max(top - y, 0), min(top + h - y, 1))
+                for z in range(max(math.floor(left), -1), min(math.ceil(left + w), width)):
+                    cols = _over_unit(max(left - z, 0), min(left + w - z, 1))
+                    for a, b in np.ndindex(2, 2):
+                        pixels = torch.from_numpy(maps[int(roi[0]), :, y + 2 + a, z + 2 + b])
+                        pooled[k, :, i, j] += rows[a] * cols[b] / (w * h) * pixels
+    return pooled

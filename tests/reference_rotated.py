@@ -42,7 +42,7 @@ def _clip(polygon, p, q):
     return clipped
 
 
-def iou(a, b):
+def iou(a, b, mode="iou"):
     """In global axes, moved to where the first box is; NaN where there is no value."""
     if not all(math.isfinite(x) for x in (*a, *b)):
         return math.nan
@@ -54,12 +54,12 @@ def iou(a, b):
         for p, q in zip(other, other[1:] + other[:1], strict=True):
             polygon = _clip(polygon, p, q)
         common = _area(polygon)
-    union = area_a + area_b - common
-    return common / union if union > 0 else math.nan
+    base = area_a + area_b - common if mode == "iou" else area_a
+    return common / base if base > 0 else math.nan
 
 
-def box_iou_rotated(boxes1, boxes2):
-    rows = [[iou(a, b) for b in boxes2.double().tolist()] for a in boxes1.double().tolist()]
+def box_iou_rotated(boxes1, boxes2, mode="iou"):
+    rows = [[iou(a, b, mode) for b in boxes2.double().tolist()] for a in boxes1.double().tolist()]
     return torch.tensor(rows, dtype=torch.double).reshape(len(boxes1), len(boxes2))
 
 

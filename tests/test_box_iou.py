@@ -226,7 +226,9 @@ def test_kin_name_themselves_in_errors():
     for name in KIN:
         with pytest.raises(RuntimeError, match=f"detops.{name}: boxes1 must be"):
             getattr(detops, name)(B[:, :3], B)
-    with pytest.raises(RuntimeError, match="kind must be iou, giou, diou or ciou, got diagonal"):
+    with pytest.raises(
+        RuntimeError, match="kind must be iou, iof, giou, diou or ciou, got diagonal"
+    ):
         detops._C.box_iou_forward(B, B, "diagonal")
 
 

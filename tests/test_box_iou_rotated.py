@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -28,6 +29,49 @@ def test_equals_the_reference(kind, dtype, device, isa):
         torch.testing.assert_close(iou.double(), expected, rtol=rounding, atol=rounding)
         if kind != "thin" and n == 40:
             assert (expected > 0).any() and (expected == 0).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes_and_pairs(kind, dtype, device, isa):
+    a = random_boxes(generator(20), 37, dtype, kind)
+    b = random_boxes(generator(20), 74, dtype, kind)[37:]
+    for mode in ("iou", "iof"):
+        expected = box_iou_rotated(a, b, mode)
+        rounding = 1e-7 if dtype == torch.float32 else 1e-12
+        table = detops.box_iou_rotated(a.to(device), b.to(device), mode=mode)
+        torch.testing.assert_close(table.cpu().double(), expected, rtol=rounding, atol=rounding)
+        for n in (1, 3, 8, 37):
+            x, y = a[:n].to(device), b[:n].to(device)
+            pairs = detops.box_iou_rotated(x, y, mode=mode, aligned=True)
+            assert torch.equal(pairs, table[:n, :n].diagonal())
+    shaped = [x[:36].to(device).view(3, 12, 5) for x in (a, b)]
+    pairs = detops.box_iou_rotated(*shaped, mode="iof", aligned=True)
+    assert torch.equal(pairs.flatten(), table[:36, :36].diagonal())
+    strided = [x.mT.contiguous().mT for x in shaped]
+    assert torch.equal(detops.box_iou_rotated(*strided, mode="iof", aligned=True), pairs)
+    with pytest.raises(RuntimeError, match=r"boxes2 must be \[3, 12, 5\], got \[2, 12, 5\]"):
+        detops.box_iou_rotated(shaped[0], shaped[1][:2], aligned=True)
+
+
+def test_over_the_area_of_the_first(device):
+    whole = torch.tensor([[10.0, 10, 8, 4, 30]], device=device)
+    part = torch.tensor([[10.0, 10, 4, 2, 30]], device=device)
+    for aligned in (False, True):
+        of = partial(detops.box_iou_rotated, mode="iof", aligned=aligned)
+        assert of(part, whole).item() == 1
+        assert of(whole, part).item() == pytest.approx(0.25)
+        for box in ([10.0, 10, 0, 4, 0], [math.nan, 1, 1, 1, 1], [1, 1, math.inf, 1, 0]):
+            odd = torch.tensor([box], device=device)
+            assert of(odd, whole).item() == 0 and of(whole, odd).item() == 0
+        assert of(whole[:0], part[:0]).shape == ((0,) if aligned else (0, 0))
+
+
+def test_pairs_with_any_number_of_threads(two_threads):
+    a, b = random_boxes(generator(3), 5000), random_boxes(generator(4), 5000)
+    one, two = two_threads(lambda: detops.box_iou_rotated(a, b, aligned=True))
+    assert torch.equal(one, two)
+    assert detops.box_iou_rotated(a.half(), b, aligned=True).dtype == torch.float32
 
 
 def test_on_the_device(device):
@@ -205,6 +249,8 @@ def test_layouts_and_empty(device):
 def test_opcheck_compile_autocast():
     a, b = random_boxes(generator(10), 4), random_boxes(generator(11), 6)
     torch.library.opcheck(torch.ops.detops.box_iou_rotated.default, (a, b))
+    torch.library.opcheck(torch.ops.detops.box_iou_rotated.default, (a, b, "iof"))
+    torch.library.opcheck(torch.ops.detops.rotated_iou_forward.default, (a, b[:4], "iof"))
     compiled = torch.compile(
         detops.box_iou_rotated, fullgraph=True, dynamic=True, backend="aot_eager"
     )
@@ -232,6 +278,7 @@ B = torch.rand(3, 5)
         (lambda: detops.box_iou_rotated(B[:, :4], B), r"boxes1 must be \[N, 5\], got \[3, 4\]"),
         (lambda: detops.box_iou_rotated(B, B[0]), r"boxes2 must be \[M, 5\], got \[5\]"),
         (lambda: detops.box_iou_rotated(B, B.long()), "boxes2 must be float32.*got int64"),
+        (lambda: detops.box_iou_rotated(B, B, mode="giou"), "mode must be iou or iof, got giou"),
         (lambda: detops.box_iou_rotated(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

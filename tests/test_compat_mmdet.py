@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from peers import TESTS, needs, python
+from peers import TESTS, needs, python, run_tests
 
 SCRIPT = TESTS.parent / "benchmarks" / "mmdet_configs.py"
 pytestmark = [
@@ -35,6 +35,10 @@ DETECTORS = {
     "ResNeSt": "resnest/faster-rcnn_s50_fpn_syncbn-backbone+head_ms-range-1x_coco",
     "DetectoRS": "detectors/cascade-rcnn_r50-rfp_1x_coco",
 }
+
+
+def test_the_matchers_give_what_they_gave():
+    run_tests("peer_mmdet.py")
 
 
 @pytest.fixture(scope="module")

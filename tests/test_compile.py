@@ -19,11 +19,23 @@ COUNTED = {
     "deform_roi_pool": {"boxes": 0, "offset": 0},
     "deform_conv2d": {"input": 0, "offset": 0, "mask": 0},
     "ms_deform_attn": {"sampling_locations": 1, "attention_weights": 1},
+    "border_align": {"boxes": 1},
     "point_sample": {"points": 1},
+    "convex_iou": {"pointsets": 0},
+    "convex_giou": {"pointsets": 0, "polygons": 0},
+    "min_area_polygons": {"pointsets": 0},
+    "points_in_polygons": {"points": 0},
     "carafe": {"features": 0, "masks": 0},
+    "corner_pool": {"input": 0},
     "masked_conv2d": {"features": 0, "mask": 0},
     "sigmoid_focal_loss": {"inputs": 0, "targets": 0},
+    "softmax_focal_loss": {"inputs": 0, "targets": 0},
+    "chamfer_distance": {"points1": 1, "points2": 1},
     "masks_to_boxes": {"masks": 0},
+    "mask_iou": {"masks1": 0, "masks2": 0},
+    "mask_nms": {"masks": 0, "scores": 0},
+    "weighted_box_fusion": {"boxes": 0, "scores": 0, "labels": 0},
+    "linear_assignment": {"cost": 0, "num_objects": 0},
     "paste_masks_in_image": {"masks": 0, "boxes": 0},
     "axpy": {"x": 0, "y": 0},
     "gdh": {"x": 0},
@@ -38,6 +50,7 @@ PAIRWISE = (
     "distance_box_iou",
     "complete_box_iou",
     "box_iou_rotated",
+    "box_iou_quadri",
     "match_boxes",
 )
 COUNTS = (11, 2, 40, 7, 3, 29, 64, 5, 17, 100)
@@ -45,6 +58,11 @@ COUNTS = (11, 2, 40, 7, 3, 29, 64, 5, 17, 100)
 
 def _boxes(generator):
     return {"boxes": clustered(generator, 100)[0]}
+
+
+def _turned_pairs(generator):
+    boxes = torch.rand(100, 5, generator=generator) * torch.tensor([60.0, 60, 40, 40, 360]) + 1
+    return {"boxes1": boxes, "boxes2": boxes.roll(1, 0)}
 
 
 def _levels(boxes, high, low):
@@ -74,6 +92,9 @@ ALL = [
     Call("remove_small_boxes", partial(detops.remove_small_boxes, min_size=20), _boxes),
     Call("box_iou of cxcywh", partial(detops.box_iou, fmt="cxcywh"),
          lambda g: {"boxes1": _boxes(g)["boxes"], "boxes2": _boxes(g)["boxes"]}),
+    # With giou and diou the gradient's sums come in another order.
+    Call("rotated_iou_loss", detops.rotated_iou_loss, _turned_pairs, ("boxes1", "boxes2")),
+    Call("rotated_iou_loss, giou", partial(detops.rotated_iou_loss, mode="giou"), _turned_pairs),
     Call("MultiScaleRoIAlign", _levels, _two_levels, ("high", "low")),
     Call("roi_align of a list", _list_of_boxes, _one_map, ("input",)),
 ]  # fmt: skip
@@ -100,7 +121,9 @@ def resized(call, count, seed=0):
     for name, dim in COUNTED.get(op(call), BOXES).items():
         if name in tensors:
             x = tensors[name].detach()
-            size = count + 3 if name == "boxes2" and op(call) in PAIRWISE else count
+            pairs = "aligned" in call.name or call.name.endswith(" of pairs")
+            pairwise = op(call) in PAIRWISE and not pairs
+            size = count + 3 if name == "boxes2" and pairwise else count
             x = x.index_select(dim, torch.arange(size) % x.size(dim))
             tensors[name] = x.requires_grad_(name in call.wants)
     return tensors

@@ -18,6 +18,9 @@ PADDING = torch.arange(12)[None] > 8
 TRACED = {
     "RoIAlign": (detops.RoIAlign(2, 0.5, 2), (X, ROIS)),
     "RoIAlign, list": (detops.RoIAlign((2, 3), 0.5, -1, aligned=True), (X, [BOXES, BOXES])),
+    "RoIAlignMax": (detops.RoIAlignMax(2, 0.5, 2), (X, ROIS)),
+    "BorderAlign": (detops.BorderAlign(3), (X, torch.rand(len(X), 5, 4))),
+    "PrRoIPool": (detops.PrRoIPool(2, 0.5), (X, ROIS)),
     "RoIPool": (detops.RoIPool(2, 0.5), (X, ROIS)),
     "RoIPool, list": (detops.RoIPool(2, 0.5), (X, [BOXES, BOXES])),
     "PSRoIAlign": (detops.PSRoIAlign(2, 0.5, 2), (X, ROIS)),
@@ -30,6 +33,7 @@ TRACED = {
     "DeformRoIPool": (detops.DeformRoIPool(2, 0.5), (X, ROIS)),
     "DeformRoIPool, offsets": (detops.DeformRoIPool(2, 0.5, 2), (X, ROIS, torch.rand(3, 2, 2, 2))),
     "CARAFE": (detops.CARAFE(3, 1, 2), (X, torch.rand(2, 9, 32, 32))),
+    "CornerPool": (detops.CornerPool("left"), (X,)),
     "MaskedConv2d": (detops.MaskedConv2d(16, 4, 3, padding=1), (X, torch.rand(2, 16, 16) > 0.5)),
     "MultiScaleRoIAlign": (
         detops.MultiScaleRoIAlign(["a", "b", "c"], 2, 2, canonical_scale=30),

@@ -18,11 +18,15 @@ PUBLIC = sorted(
 # What they give are indices, masks, text or a choice; overlaps of rotated boxes have no derivative.
 WITHOUT_DERIVATIVE = {
     *("nms", "batched_nms", "nms_padded", "nms_rotated", "batched_nms_rotated", "soft_nms"),
+    "nms_match",
     *("matrix_nms", "match_boxes", "box_iou_rotated", "masks_to_boxes", "masks_to_rle"),
-    *("paste_masks_in_image", "remove_small_boxes"),
+    *("paste_masks_in_image", "remove_small_boxes", "linear_assignment"),
+    *("mask_iou", "mask_nms", "weighted_box_fusion", "convex_iou", "min_area_polygons"),
+    *("points_in_polygons", "box_iou_quadri", "nms_quadri"),
 }
 BY_VALUES = {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms"}
-BY_VALUES |= {"masks_to_rle", "remove_small_boxes"}
+BY_VALUES |= {"nms_quadri", "masks_to_rle", "remove_small_boxes", "mask_nms"}
+BY_VALUES |= {"weighted_box_fusion"}
 
 
 @pytest.mark.parametrize("name", PUBLIC)

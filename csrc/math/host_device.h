@@ -14,6 +14,13 @@
 #define DETOPS_HD inline __attribute__((always_inline))
 #endif
 
+// For what calls members of its template argument, which are of one side alone.
+#if defined(__CUDACC__)
+#define DETOPS_ONE_SIDE __device__ __forceinline__
+#else
+#define DETOPS_ONE_SIDE DETOPS_HD
+#endif
+
 namespace detops::math {
 
 // Comparisons written out, so that host and device treat NaN alike: a NaN in `a` yields `a`, a NaN

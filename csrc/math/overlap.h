@@ -3,9 +3,11 @@
 
 #include "box.h"
 
-// The overlap of two boxes, four ways. With I the intersection, U the union, C the smallest box
-// that encloses both, c its diagonal and d the distance of the centres:
+// The overlap of two boxes, five ways. With I the intersection, U the union, A the area of the
+// first box, C the smallest box that encloses both, c its diagonal and d the distance of the
+// centres:
 //   iou   I / U
+//   iof   I / A
 //   giou  iou - (C - U) / C                     "Generalized Intersection over Union" (2019), eq. 4
 //   diou  iou - d^2 / (c^2 + eps)               "Distance-IoU Loss" (2020), eq. 6
 //   ciou  diou - alpha v                        the same, eq. 8 to 11, where
@@ -20,12 +22,21 @@
 // in the loss and in its derivative: training that diverges must show.
 namespace detops::math {
 
-enum class Overlap { kIoU, kGIoU, kDIoU, kCIoU };
+enum class Overlap { kIoU, kIoF, kGIoU, kDIoU, kCIoU };
+
+// What an intersection is divided by: the union, or the first box ("intersection over foreground").
+enum class Base { kUnion, kFirst };
 
 // See with_constant.
 template <typename Run>
 void with_kind(Overlap kind, const Run& run) {
-  with_constant<Overlap::kIoU, Overlap::kGIoU, Overlap::kDIoU, Overlap::kCIoU>(kind, run);
+  with_constant<Overlap::kIoU, Overlap::kIoF, Overlap::kGIoU, Overlap::kDIoU, Overlap::kCIoU>(kind,
+                                                                                              run);
+}
+
+template <typename Run>
+void with_base(Base base, const Run& run) {
+  with_constant<Base::kUnion, Base::kFirst>(base, run);
 }
 
 // A box with what depends on it alone. V is a number T or, in CPU kernels, a vector of T.
@@ -44,19 +55,23 @@ DETOPS_HD OverlapBox<T> overlap_box(const Box<T>& b) {
                                  : T(0)};
 }
 
-// Adds grad * d overlap(a, b) / da to `da`; all kinds are symmetric, so the gradient to b is
-// overlap_gradient(b, a, ...).
-template <Overlap kind, typename T>
-DETOPS_HD void overlap_gradient(const OverlapBox<T>& first, const OverlapBox<T>& second, T eps,
-                                T grad, Box<T>& da) {
-  const Box<T>&a = first.box, &b = second.box;
+// Adds to `da` the derivative to box a, times grad, of overlap(a, b), or with `swapped` of
+// overlap(b, a).
+template <Overlap kind, bool swapped, typename T>
+DETOPS_HD void overlap_gradient(const OverlapBox<T>& own, const OverlapBox<T>& other, T eps, T grad,
+                                Box<T>& da) {
+  const Box<T>&a = own.box, &b = other.box;
   // Most pairs of a matrix do not meet: a comparison costs less than a division.
-  if (kind == Overlap::kIoU &&
+  if ((kind == Overlap::kIoU || kind == Overlap::kIoF) &&
       !(min(a.x2, b.x2) >= max(a.x1, b.x1) && min(a.y2, b.y2) >= max(a.y1, b.y1))) {
     return;
   }
   Box<T> unused{};
-  pairwise::overlap_gradient<kind, T>(first, second, eps, grad, da, unused);
+  if constexpr (swapped) {
+    pairwise::overlap_gradient<kind, T>(other, own, eps, grad, unused, da);
+  } else {
+    pairwise::overlap_gradient<kind, T>(own, other, eps, grad, da, unused);
+  }
 }
 
 }  // namespace detops::math

@@ -31,7 +31,7 @@ DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
   return larger(V{}, w) * larger(V{}, h);
 }
 
-// The ratio of an intersection to a union.
+// The ratio of an intersection to a union, or to the area of a box.
 template <typename V>
 DETOPS_HD V iou(V meet, V all) {
   const V ratio = meet / all;
@@ -62,7 +62,9 @@ template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T given) {
   const Eps<kind, loss, T> eps(given);
   const math::Box<V>&a = first.box, &b = second.box;
-  const V meet = pairwise::intersection(a, b), all = first.area + second.area - meet;
+  const V meet = pairwise::intersection(a, b);
+  if (kind == math::Overlap::kIoF) return pairwise::iou(meet, first.area);
+  const V all = first.area + second.area - meet;
   const V iou = pairwise::iou(meet, loss ? all + eps.ratio : all);
   if (kind == math::Overlap::kIoU) return iou;
   V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
@@ -122,7 +124,7 @@ DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
 }
 
 // grad * d overlap(a, b) / da and / db, added to da and db. With r = I / U:
-// dr = (dI (1 + r) - r (d area_a + d area_b)) / U.
+// dr = (dI (1 + r) - r (d area_a + d area_b)) / U; of r = I / A it is (dI - r d area_a) / A.
 template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second,
                                 T given, V grad, math::Box<V>& da, math::Box<V>& db) {
@@ -131,14 +133,16 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
   const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
   const V meet = larger(V{}, w) * larger(V{}, h);
-  const V all = first.area + second.area - meet, whole = loss ? all + eps.ratio : all;
+  constexpr bool kOfFirst = kind == math::Overlap::kIoF;
+  const V all = kOfFirst ? first.area : first.area + second.area - meet;
+  const V whole = loss ? all + eps.ratio : all;
   const auto finite = all - all == V{};
-  // Flat where the boxes do not meet, and where the IoU is defined as 0: a union that is not a
-  // positive finite number.
+  // Flat where the boxes do not meet, and where the ratio is defined as 0: a union, or area, that
+  // is not a positive finite number.
   const auto meets = (w > V{}) & (h > V{});
   const auto solid = meets & finite & (all > V{});
   const V ratio = where(solid, meet / whole);
-  const V to_meet = where(solid, grad / whole * (T(1) + ratio));
+  const V to_meet = where(solid, kOfFirst ? grad / whole : grad / whole * (T(1) + ratio));
   Slopes<V> to{where(solid, to_meet * h), where(solid, to_meet * w),
                where(solid, -grad / whole * ratio), V{}, V{}};
   const V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
@@ -179,7 +183,7 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to.w, to.cw, da.x1, da.x2, db.x1, db.x2);
   side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to.h, to.ch, da.y1, da.y2, db.y1, db.y2);
   area_gradient(a, finite, to.area, da);
-  area_gradient(b, finite, to.area, db);
+  if (!kOfFirst) area_gradient(b, finite, to.area, db);
 }
 
 template <math::Overlap kind, typename T, typename V>

@@ -86,11 +86,12 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
   return meet ? larger(V{}, area) : V{};
 }
 
-// At most 1; NaN where the union is not a positive finite number.
-template <typename V>
+// At most 1; NaN where the base is not a positive finite number.
+template <math::Base base = math::Base::kUnion, typename V>
 DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b) {
   const V common = intersection(a, b);
-  return smaller(common / (a.area + b.area - common), V{} + 1);
+  const V whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
+  return smaller(common / whole, V{} + 1);
 }
 
 }  // namespace rotated

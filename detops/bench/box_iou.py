@@ -1,14 +1,63 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of box_iou, its kin and match_boxes."""
+"""Benchmarks of box_iou and related overlaps, of all pairs and of matched ones; match_boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from .. import ops
 from .case import Case, plain_iou, uniform
+
+
+def plain_iof(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    """The intersection over the area of the first boxes, as one writes it in PyTorch."""
+    low = torch.maximum(boxes1[:, None, :2], boxes2[:, :2])
+    high = torch.minimum(boxes1[:, None, 2:], boxes2[:, 2:])
+    return (high - low).clamp(min=0).prod(2) / (boxes1[:, 2:] - boxes1[:, :2]).prod(1)[:, None]
+
+
+def plain_aligned(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    """The IoU of matched boxes, as one writes it in PyTorch."""
+    low = torch.maximum(boxes1[:, :2], boxes2[:, :2])
+    high = torch.minimum(boxes1[:, 2:], boxes2[:, 2:])
+    meet = (high - low).clamp(min=0).prod(1)
+    area1 = (boxes1[:, 2:] - boxes1[:, :2]).prod(1)
+    area2 = (boxes2[:, 2:] - boxes2[:, :2]).prod(1)
+    return meet / (area1 + area2 - meet)
+
+
+def _modes(generator: torch.Generator, device: torch.device) -> Iterator[Case]:
+    for count in (10, 2000):
+        a = uniform(generator, count)[0].to(device)
+        b = uniform(generator, count)[0].to(device)
+        yield Case(
+            "box_iou",
+            f"{count:,} x {count:,}, iof",
+            lambda: ops.box_iou(a, b, mode="iof"),  # noqa: B023
+            pytorch=lambda: plain_iof(a, b),  # noqa: B023
+            bytes=4 * count * count,
+        )
+    for count in (10, 100_000):
+        a = uniform(generator, count)[0].to(device).requires_grad_()
+        b = (a + torch.rand(count, 4, device=device) * 5).detach().requires_grad_()
+        grad = torch.ones(count, device=device)
+        yield Case(
+            "box_iou aligned forward",
+            f"{count:,} pairs",
+            lambda: ops.box_iou(a, b, aligned=True),  # noqa: B023
+            pytorch=lambda: plain_aligned(a, b),  # noqa: B023
+            bytes=36 * count,
+        )
+        yield Case(
+            "box_iou aligned forward and backward",
+            f"{count:,} pairs",
+            lambda: torch.autograd.grad(ops.box_iou(a, b, aligned=True), (a, b), grad),  # noqa: B023
+            pytorch=lambda: torch.autograd.grad(plain_aligned(a, b), (a, b), grad),  # noqa: B023
+            bytes=104 * count,
+        )
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -43,6 +92,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             flops=26 * len(a) * len(b),
             bandwidth=on_gpu,
         )
+    yield from _modes(torch.Generator().manual_seed(1), device)
     anchors = uniform(generator, 100_000)[0].to(device)
     truth = a[:100]
     yield Case(

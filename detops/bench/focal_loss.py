@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of sigmoid_focal_loss."""
+"""Benchmarks of sigmoid_focal_loss and softmax_focal_loss."""
 
 from __future__ import annotations
 
@@ -13,6 +13,37 @@ from .. import ops
 from .case import Call, Case
 
 ANCHORS, ANCHORS_ON_GPU, CLASSES = 20_000, 400_000, 80
+
+
+def plain_softmax(x: Tensor, t: Tensor, alpha: float = 0.25, gamma: float = 2) -> Tensor:
+    """As one writes it in PyTorch."""
+    log_p = x.log_softmax(1).gather(1, t[:, None])[:, 0]
+    return -alpha * (1 - log_p.exp()) ** gamma * log_p
+
+
+def _softmax(device: torch.device) -> Iterator[Case]:
+    generator = torch.Generator().manual_seed(0)
+    anchors = ANCHORS_ON_GPU if device.type == "cuda" else ANCHORS
+    for rows, classes in ((8, 3), (512, 81), (anchors, CLASSES), (anchors, 2)):
+        x = torch.randn(rows, classes, generator=generator).to(device).requires_grad_()
+        t = torch.randint(classes, (rows,), generator=generator).to(device)
+        frozen = x.detach()
+        name, size = f"{rows:,} x {classes}", x.numel() * x.element_size()
+        yield Case(
+            "softmax_focal_loss forward",
+            name,
+            lambda: ops.softmax_focal_loss(frozen, t),  # noqa: B023
+            pytorch=lambda: plain_softmax(frozen, t),  # noqa: B023
+            bytes=size,
+        )
+        yield Case(
+            "softmax_focal_loss both",
+            f"{name}, sum",
+            lambda: torch.autograd.grad(ops.softmax_focal_loss(x, t, reduction="sum"), x),  # noqa: B023
+            pytorch=lambda: torch.autograd.grad(plain_softmax(x, t).sum(), x),  # noqa: B023
+            bytes=3 * size,
+            quick=rows == anchors and classes == CLASSES,
+        )
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -59,3 +90,4 @@ def cases(device: torch.device) -> Iterator[Case]:
             bytes=5 * size,
             **rows,
         )
+    yield from _softmax(device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of nms, nms_padded and batched_nms."""
+"""Benchmarks of nms, nms_padded, nms_match and batched_nms."""
 
 from __future__ import annotations
 
@@ -24,6 +24,51 @@ def plain_nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
         if alive[i]:
             alive[i + 1 :] &= ~above[i, i + 1 :]
     return order[alive]
+
+
+def plain_match(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
+    """The kept box that each box falls to, as one writes it in PyTorch."""
+    order = scores.argsort(descending=True, stable=True)
+    above = plain_iou(boxes[order], boxes[order]) > threshold
+    match = torch.arange(len(order), device=boxes.device)
+    for i in range(len(order)):
+        if match[i] == i:
+            free = match[i + 1 :] == torch.arange(i + 1, len(order), device=boxes.device)
+            match[i + 1 :][above[i, i + 1 :] & free] = i
+    found = torch.empty_like(order)
+    found[order] = order[match]
+    return found
+
+
+def _limited(generator: torch.Generator, device: torch.device) -> Iterator[Case]:
+    """What is above a score, and the first of what is kept, against all of it and a slice."""
+    from torchvision.ops import nms
+
+    def theirs(boxes: Tensor, scores: Tensor, least: float, most: int) -> Tensor:
+        index = (scores > least).nonzero()[:, 0]
+        return index[nms(boxes[index], scores[index], 0.7)][:most]
+
+    for count, least, most in ((10, 0.5, 3), (10_000, 0.5, 100), (100_000, 0.9, 300)):
+        boxes, scores = (t.to(device) for t in clustered(generator, count))
+        yield Case(
+            "nms",
+            f"{count:,} clustered, 0.7, {most} above {least}",
+            lambda: ops.nms(boxes, scores, 0.7, score_threshold=least, max_output=most),  # noqa: B023
+            lambda: theirs(boxes, scores, least, most),  # noqa: B023
+            bytes=count * BYTES_PER_BOX,
+            quick=count == 10_000,
+        )
+    for count in (10, 2000, 10_000):
+        boxes, scores = (t.to(device) for t in clustered(generator, count))
+        plain = count <= PLAIN_UP_TO
+        yield Case(
+            "nms_match",
+            f"{count:,} clustered, 0.7",
+            lambda: ops.nms_match(boxes, scores, 0.7),  # noqa: B023
+            pytorch=(lambda: plain_match(boxes, scores, 0.7)) if plain else None,  # noqa: B023
+            bytes=count * (BYTES_PER_BOX + 8),
+            quick=count == 2000,
+        )
 
 
 def _disjoint(count: int) -> Tensor:
@@ -116,6 +161,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             quick=count == 1000,
         )
 
+    yield from _limited(torch.Generator().manual_seed(1), device)
     for name, count, classes, threshold in (
         ("900 x 80 classes", 900, 80, 0.5),
         ("8,000 x 80 classes", 8000, 80, 0.5),

@@ -161,7 +161,7 @@ def evaluate_command(
     skip_broken: SkipBroken = False,
     config: Annotated[
         Path | None,
-        typer.Option(help="Config of the network, for weights of maskrcnn-benchmark, torchvision."),
+        typer.Option(help="Config of the network, for weights of other packages."),
     ] = None,
     class_map: ClassMap = None,
     device: Device = None,
@@ -214,7 +214,7 @@ def detect(
     ] = 0.5,
     config: Annotated[
         Path | None,
-        typer.Option(help="Config of the network, for weights of maskrcnn-benchmark, torchvision."),
+        typer.Option(help="Config of the network, for weights of other packages."),
     ] = None,
     device: Device = None,
 ) -> None:
@@ -231,6 +231,9 @@ def detect(
 
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
             --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
+
+        detops detect *.jpg --weights model_final_f10217.pkl \
+            --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
     """
     from ..engine import Detector
     from ..engine.detect_files import detect_files

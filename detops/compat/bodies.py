@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 from detops_hook import FINDER
@@ -62,6 +62,19 @@ class Body:
         self.function.__code__ = self.code
 
 
+class Name:
+    """Another function under a name of a module, for one that is compiled and has no body."""
+
+    def __init__(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
+        self.module, self.name = import_module(module), name
+        self.original = getattr(self.module, name)
+        setattr(self.module, name, partial(replacement, self.original))
+
+    def restore(self) -> None:
+        """Puts the function back."""
+        setattr(self.module, self.name, self.original)
+
+
 class Patch:
     """Other bodies for functions of modules, those that are imported later included.
 
@@ -71,7 +84,7 @@ class Patch:
     def __init__(
         self, functions: dict[tuple[str, str], Callable[..., Any]], torchvision: bool = False
     ) -> None:
-        self.bodies: list[Body] = []
+        self.bodies: list[Body | Name] = []
         self.torchvision: Any = None
         self.watched: list[tuple[str, Callable[[], object]]] = []
         for (module, name), replacement in functions.items():
@@ -89,7 +102,8 @@ class Patch:
 
     def _apply(self, module: str, name: str, replacement: Callable[..., Any]) -> None:
         try:
-            self.bodies.append(Body(module, name, replacement))
+            compiled = isinstance(attrgetter(name)(import_module(module)), BuiltinFunctionType)
+            self.bodies.append((Name if compiled else Body)(module, name, replacement))
         except AttributeError:
             # Another version of the package, which keeps the function elsewhere and needs no other.
             warnings.warn(

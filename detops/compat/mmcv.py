@@ -6,6 +6,7 @@ are radians, clockwise unless said. What is not in FUNCTIONS raises NotImplement
 called, so that mmcv can be imported whole.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +24,31 @@ from .mmcv_maps import (
     masked_col2im_forward,
     masked_im2col_forward,
 )
+from .mmcv_polygons import (
+    box_iou_quadri,
+    convex_giou,
+    convex_iou,
+    min_area_polygons,
+    nms_quadri,
+    points_in_polygons_forward,
+)
 from .mmcv_pool import roi_pool_backward, roi_pool_forward
+from .mmcv_rois import (
+    border_align_backward,
+    border_align_forward,
+    prroi_pool_backward,
+    prroi_pool_coor_backward,
+    prroi_pool_forward,
+    roi_align_backward,
+    roi_align_forward,
+    roi_align_rotated_backward,
+    roi_align_rotated_forward,
+)
 from .mmcv_soft_nms import softnms
 from .thresholds import above, at_least, rounded_above, with_last_pixel
 
 _ops = torch.ops.detops
 _TINY = torch.finfo(torch.float32).tiny
-_BLOCK = 32  # pairs of boxes that a table of all with all compares for a list of pairs
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
@@ -38,6 +57,20 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         bound = rounded_above(iou_threshold)
         return _ops.nms(with_last_pixel(boxes), scores, bound)
     return _ops.nms(boxes, scores, above(iou_threshold, boxes))
+
+
+def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
+    """Groups of boxes, each with the kept one first and by descending score, as are the groups.
+
+    A box falls at the threshold.
+    """
+    boxes, scores = dets[:, :4], dets[:, 4]
+    match = _ops.nms_match(boxes, scores, at_least(iou_threshold, boxes))
+    order = scores.sort(descending=True, stable=True).indices
+    groups: dict[int, list[int]] = {}
+    for index, kept in zip(order.tolist(), match[order].tolist(), strict=True):
+        groups.setdefault(kept, []).append(index)
+    return list(groups.values())
 
 
 def _degrees(boxes: Tensor) -> Tensor:
@@ -59,90 +92,42 @@ def box_iou_rotated(
     boxes1: Tensor, boxes2: Tensor, ious: Tensor, mode_flag: int, aligned: bool
 ) -> None:
     """IoU, or with ``mode_flag`` 1 the intersection over the area of the first box."""
-    first, second = _degrees(boxes1), _degrees(boxes2)
-    areas = boxes1[:, 2] * boxes1[:, 3], boxes2[:, 2] * boxes2[:, 3]
-    if aligned:
-        pairs = zip(first.split(_BLOCK), second.split(_BLOCK), strict=True)
-        blocks = [_ops.box_iou_rotated(a, b).diagonal() for a, b in pairs]
-        iou = torch.cat(blocks) if blocks else boxes1.new_empty(0)
-        area1, area2 = areas
-    else:
-        iou = _ops.box_iou_rotated(first, second)
-        area1, area2 = areas[0][:, None], areas[1]
-    if mode_flag == 1:
-        # The intersection from its ratio to the union, as no op gives it alone.
-        iou = (iou * (area1 + area2) / (1 + iou) / area1).masked_fill(iou == 0, 0)
-    ious.copy_(iou.reshape(ious.shape))
+    op = _ops.rotated_iou_forward if aligned else _ops.box_iou_rotated
+    overlaps = op(_degrees(boxes1), _degrees(boxes2), "iof" if mode_flag == 1 else "iou")
+    ious.copy_(overlaps.reshape(ious.shape))
+
+
+def diff_iou_rotated_sort_vertices_forward(
+    vertices: Tensor, mask: Tensor, num_valid: Tensor
+) -> Tensor:
+    """``[B, N, 9]``: up to eight valid vertices by their angle, the first again, then padding.
+
+    The vertices are relative to a place among them; the first two times four are corners. Padding
+    is the first crossing that is not valid, whose place and gradient are 0.
+    """
+    angle = torch.atan2(vertices[..., 1], vertices[..., 0])
+    angle = torch.where(angle < 0, angle + 2 * math.pi, angle).masked_fill(~mask, math.inf)
+    order = angle.argsort(dim=-1, stable=True)[..., :9]
+    count = num_valid.clamp(max=8)[..., None]
+    padding = 8 + mask[..., 8:].int().argmin(-1, keepdim=True)
+    place = torch.arange(9, device=order.device)
+    order = torch.where(place < count, order, torch.where(place == count, order[..., :1], padding))
+    return torch.where(count >= 3, order, padding).to(torch.int32)
 
 
 def bbox_overlaps(
     bboxes1: Tensor, bboxes2: Tensor, ious: Tensor, mode: int, aligned: bool, offset: int
 ) -> None:
     """IoU, or with ``mode`` 1 the intersection over the area of the first box; 0 / 0 is NaN."""
-    if not aligned:
-        bboxes1 = bboxes1[:, None]
-    low = torch.maximum(bboxes1[..., :2], bboxes2[..., :2])
-    high = torch.minimum(bboxes1[..., 2:], bboxes2[..., 2:])
-    intersection = (high - low + offset).clamp(min=0).prod(-1)
-    base = (bboxes1[..., 2:] - bboxes1[..., :2] + offset).prod(-1)
-    if mode == 0:
-        base = base + (bboxes2[..., 2:] - bboxes2[..., :2] + offset).prod(-1) - intersection
-    # mmcv's two kernels differ in what they divide by.
-    ious.copy_(intersection / (base.clamp(min=offset) if ious.is_cuda else base))
-
-
-def _without_maxima(name: str, pool_mode: int) -> None:
-    if pool_mode == 0:
-        raise NotImplementedError(_missing(f"{name} with pool_mode 'max'"))
-
-
-def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor,
-                      argmax_x: Tensor, aligned_height: int, aligned_width: int,
-                      spatial_scale: float, sampling_ratio: int, pool_mode: int,
-                      aligned: bool) -> None:  # fmt: skip
-    """``pool_mode`` is 1 for means and 0 for maxima."""
-    _without_maxima("roi_align_forward", pool_mode)
-    bins = (spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned)
-    output.copy_(_ops.roi_align_forward(input, rois, *bins))
-
-
-def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor,
-                       grad_input: Tensor, aligned_height: int, aligned_width: int,
-                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
-                       aligned: bool) -> None:  # fmt: skip
-    """Adds to the gradient of the input."""
-    _without_maxima("roi_align_backward", pool_mode)
-    bins = (spatial_scale, aligned_height, aligned_width, *grad_input.shape)
-    grad_input.add_(_ops.roi_align_backward(grad_output, rois, *bins, sampling_ratio, aligned))
-
-
-def _rotated_rois(rois: Tensor, spatial_scale: float, aligned: bool, clockwise: bool) -> Tensor:
-    index, centre, size, angle = rois.float().split([1, 2, 2, 1], 1)
-    if not aligned:
-        # Ours takes half a pixel of the map off, and lets a side be shorter than a pixel.
-        centre = centre + 0.5 / spatial_scale
-        size = size.clamp(min=1 / spatial_scale)
-    degrees = torch.rad2deg(-angle if clockwise else angle)
-    return torch.cat([index, centre, size, degrees], 1)
-
-
-def roi_align_rotated_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
-                              pooled_width: int, spatial_scale: float, sampling_ratio: int,
-                              aligned: bool, clockwise: bool) -> None:  # fmt: skip
-    """RoIs in radians, here counter-clockwise unless ``clockwise``."""
-    rois = _rotated_rois(rois, spatial_scale, aligned, clockwise)
-    bins = (spatial_scale, pooled_height, pooled_width, sampling_ratio)
-    output.copy_(_ops.roi_align_rotated_forward(input, rois, *bins))
-
-
-def roi_align_rotated_backward(grad_output: Tensor, rois: Tensor, grad_input: Tensor,
-                               pooled_height: int, pooled_width: int, spatial_scale: float,
-                               sampling_ratio: int, aligned: bool,
-                               clockwise: bool) -> None:  # fmt: skip
-    """Adds to the gradient of the input."""
-    rois = _rotated_rois(rois, spatial_scale, aligned, clockwise)
-    bins = (spatial_scale, pooled_height, pooled_width, *grad_input.shape, sampling_ratio)
-    grad_input.add_(_ops.roi_align_rotated_backward(grad_output, rois, *bins))
+    if offset:
+        bboxes1, bboxes2 = with_last_pixel(bboxes1), with_last_pixel(bboxes2)
+    ious.copy_(_ops.box_iou(bboxes1, bboxes2, "xyxy", "iof" if mode else "iou", aligned))
+    if offset and ious.is_cuda:
+        return  # which divides by 1 at least
+    empty = _ops.box_area(bboxes1) == 0
+    if empty.any():
+        empty = empty if aligned else empty[:, None]
+        ious.masked_fill_(empty if mode else empty & (_ops.box_area(bboxes2) == 0), torch.nan)
 
 
 def _one_hot(input: Tensor, target: Tensor) -> Tensor:
@@ -216,6 +201,24 @@ def _rows(x: Tensor, planes: int, output: Tensor) -> Tensor:
             f"got {list(x.shape)}"
         )
     return x.flatten(1)[:, : planes * height * width].unflatten(1, (planes, height, width))
+
+
+def chamfer_distance_forward(xyz1: Tensor, xyz2: Tensor, dist1: Tensor, dist2: Tensor,
+                             idx1: Tensor, idx2: Tensor) -> None:  # fmt: skip
+    """Squared distances, and which point is the nearest."""
+    found = _ops.chamfer_distance_forward(xyz1, xyz2)
+    for buffer, result in zip((dist1, dist2, idx1, idx2), found, strict=True):
+        buffer.copy_(result)
+
+
+def chamfer_distance_backward(xyz1: Tensor, xyz2: Tensor, idx1: Tensor, idx2: Tensor,
+                              graddist1: Tensor, graddist2: Tensor, gradxyz1: Tensor,
+                              gradxyz2: Tensor) -> None:  # fmt: skip
+    """Adds to both gradients."""
+    grads = graddist1, graddist2
+    to1, to2 = _ops.chamfer_distance_backward(*grads, xyz1, xyz2, idx1.long(), idx2.long())
+    gradxyz1.add_(to1)
+    gradxyz2.add_(to2)
 
 
 def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
@@ -298,26 +301,41 @@ def get_compiling_cuda_version() -> str:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bbox_overlaps": bbox_overlaps,
+    "border_align_forward": border_align_forward,
+    "border_align_backward": border_align_backward,
+    "box_iou_quadri": box_iou_quadri,
     "box_iou_rotated": box_iou_rotated,
     "carafe_forward": carafe_forward,
     "carafe_backward": carafe_backward,
     "carafe_naive_forward": carafe_naive_forward,
     "carafe_naive_backward": carafe_naive_backward,
+    "chamfer_distance_forward": chamfer_distance_forward,
+    "chamfer_distance_backward": chamfer_distance_backward,
+    "convex_giou": convex_giou,
+    "convex_iou": convex_iou,
     "deform_conv_forward": _ops.deform_conv_forward,
     "deform_conv_backward_input": _ops.deform_conv_backward_input,
     "deform_conv_backward_parameters": _ops.deform_conv_backward_parameters,
     "deform_roi_pool_forward": deform_roi_pool_forward,
     "deform_roi_pool_backward": deform_roi_pool_backward,
+    "diff_iou_rotated_sort_vertices_forward": diff_iou_rotated_sort_vertices_forward,
     "get_compiler_version": get_compiler_version,
     "get_compiling_cuda_version": get_compiling_cuda_version,
     "masked_col2im_forward": masked_col2im_forward,
     "masked_im2col_forward": masked_im2col_forward,
+    "min_area_polygons": min_area_polygons,
     "modulated_deform_conv_forward": modulated_deform_conv_forward,
     "modulated_deform_conv_backward": modulated_deform_conv_backward,
     "ms_deform_attn_forward": ms_deform_attn_forward,
     "ms_deform_attn_backward": ms_deform_attn_backward,
     "nms": nms,
+    "nms_match": nms_match,
+    "nms_quadri": nms_quadri,
     "nms_rotated": nms_rotated,
+    "points_in_polygons_forward": points_in_polygons_forward,
+    "prroi_pool_forward": prroi_pool_forward,
+    "prroi_pool_backward": prroi_pool_backward,
+    "prroi_pool_coor_backward": prroi_pool_coor_backward,
     "roi_align_forward": roi_align_forward,
     "roi_align_backward": roi_align_backward,
     "roi_align_rotated_forward": roi_align_rotated_forward,

@@ -13,7 +13,7 @@ _OPEN: dict[str, int] = {}  # handles of a name that are open
 _PATCHES: dict[str, Any] = {}
 # Names some of whose functions get other bodies, and the module whose `patch` does it.
 WITH_PATCH = {
-    "mmcv": "mmcv_attention",
+    "mmcv": "mmcv_python",
     "torchvision": "torchvision",
     "transformers": "transformers",
     "ultralytics": "ultralytics",
@@ -110,7 +110,8 @@ def provide(name: str) -> Provided:
 
     ``"torchvision"``, ``"transformers"`` and ``"ultralytics"`` have functions for which ours stand
     in: see :func:`detops.patch_torchvision` for the first. In transformers it is the deformable
-    attention of Deformable DETR and its relatives; in ultralytics that of RT-DETR, and NMS.
+    attention of Deformable DETR and its relatives, and the assignment in their matchers; in
+    ultralytics both of RT-DETR, and NMS. With ``"mmcv"`` mmdet's matchers change, too.
 
     It begins at once and holds for the process. The result ends it: by ``remove()``, or as a
     context manager. Modules that were imported meanwhile keep the functions that they have taken

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The deformable attention of transformers, and torchvision's ops for its post-processing."""
+"""The deformable attention and the matchers of transformers, and torchvision, which it calls."""
 
 from collections.abc import Callable
 from typing import Any
 
+from .assignment import called_in
 from .attention import by_level, in_one_row, module
 from .bodies import Patch, patch_installed
 
@@ -24,8 +25,13 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     **{(_model(name), "multi_scale_deformable_attention"): by_level for name in _BY_LEVEL},
     **{(_model(name), "multi_scale_deformable_attention_v2"): in_one_row for name in _IN_ONE_ROW},
 }
+_LOSSES = "deformable_detr for_object_detection grounding_dino lw_detr rf_detr rt_detr".split()
+_SEGMENTERS = "eomt eomt_dinov3 mask2former maskformer oneformer videomt".split()
+MATCHERS = called_in(
+    *(f"transformers.loss.loss_{name}" for name in _LOSSES), *map(_model, _SEGMENTERS)
+)
 
 
 def patch() -> Patch:
     """Until it is restored."""
-    return patch_installed("transformers", FUNCTIONS)
+    return patch_installed("transformers", FUNCTIONS | MATCHERS)

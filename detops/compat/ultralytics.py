@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NMS and the deformable attention of ultralytics, and torchvision's NMS, which it calls, too."""
+"""NMS, deformable attention and matching of ultralytics, and torchvision, which it calls, too."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import ops
+from .assignment import linear_sum_assignment
 from .attention import in_one_row
 from .bodies import Patch, patch_installed
 
@@ -19,6 +20,7 @@ def _nms(original: Callable[..., Tensor], boxes: Tensor, scores: Tensor, thresho
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("ultralytics.nn.modules.utils", "multi_scale_deformable_attn_pytorch"): in_one_row,
     ("ultralytics.utils.nms", "TorchNMS.nms"): _nms,
+    ("ultralytics.utils.ops", "linear_sum_assignment"): linear_sum_assignment,
 }
 
 

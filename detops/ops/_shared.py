@@ -126,6 +126,15 @@ def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """The losses, their mean, which of nothing is 0 and not NaN, or their sum."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"detops: reduction must be none, mean or sum, got {reduction}")
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" and loss.numel() > 0 else loss.sum()
+
+
 def as_pair(output_size: int | tuple[int, int]) -> tuple[int, int]:
     """An ``(height, width)`` from one number or two."""
     if isinstance(output_size, (tuple, list)):
@@ -160,10 +169,14 @@ def as_labels(idxs: Tensor) -> Tensor:
 # vmap folds its dimension into the images of a batch, so that one call of the kernel does it all.
 
 
+def front(x: Tensor, dim: int | None, batch: int) -> Tensor:
+    """With the dimension ``dim`` of size ``batch`` as the first; ``None``: the same throughout."""
+    return x.expand(batch, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
 def fold(x: Tensor, dim: int | None, batch: int) -> Tensor:
     """``[N, ...]`` with the dimension ``dim`` of size ``batch`` on top, to ``[batch * N, ...]``."""
-    front = x.expand(batch, *x.shape) if dim is None else x.movedim(dim, 0)
-    return front.flatten(0, 1)
+    return front(x, dim, batch).flatten(0, 1)
 
 
 def unfold(x: Tensor, batch: int) -> Tensor:
@@ -176,9 +189,9 @@ def fold_boxes(boxes: Tensor, dim: int | None, batch: int, images: int) -> Tenso
 
     An index out of range stays one: it must not come to mean an image of the next batch entry.
     """
-    front = boxes.expand(batch, *boxes.shape) if dim is None else boxes.movedim(dim, 0)
-    front = front.to(torch.promote_types(front.dtype, torch.float32))
-    index, box = front[..., :1], front[..., 1:]
-    offset = images * torch.arange(batch, device=front.device).view(-1, 1, 1)
+    first = front(boxes, dim, batch)
+    first = first.to(torch.promote_types(first.dtype, torch.float32))
+    index, box = first[..., :1], first[..., 1:]
+    offset = images * torch.arange(batch, device=first.device).view(-1, 1, 1)
     index = torch.where((index >= 0) & (index < images), index + offset, -1)
     return torch.cat([index, box], dim=-1).flatten(0, 1)

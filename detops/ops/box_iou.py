@@ -51,13 +51,67 @@ class BoxIoUFunction(Function):
         return torch.stack([BoxIoUFunction.run(a, b, kind, eps) for a, b in pairs]), 0
 
 
+class AlignedBoxIoUFunction(BoxIoUFunction):
+    """Of matched boxes. Differentiable in both, once."""
+
+    @staticmethod
+    def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
+        """See :func:`box_iou` and related overlaps."""
+        return _C.box_iou_aligned_forward(boxes1, boxes2, kind, eps)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """See csrc/math/overlap.inl."""
+        boxes1, boxes2 = ctx.saved_tensors
+        grads = raw(_C.box_iou_aligned_backward, grad, boxes1, boxes2, ctx.kind, ctx.eps)
+        return *grads, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
+    ) -> tuple[Tensor, int]:
+        """One more dimension of pairs."""
+        first, second = with_batch(info, in_dims, boxes1, boxes2)
+        return AlignedBoxIoUFunction.run(first, second, *rest), 0
+
+
+def with_batch(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
+    """The boxes with the dimension of vmap in front."""
+    return [
+        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(boxes, in_dims, strict=False)
+    ]
+
+
+def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes of one size. What cannot be made so is left for the op to refuse."""
+    if boxes1.shape[-1:] != boxes2.shape[-1:]:
+        return boxes1, boxes2
+    # Sizes that nobody knows while a graph is made are not to be compared.
+    if not torch.compiler.is_dynamo_compiling():
+        if boxes1.shape == boxes2.shape:
+            return boxes1, boxes2
+        sizes = zip(boxes1.shape[::-1], boxes2.shape[::-1], strict=False)
+        if not all(a == b or 1 in (a, b) for a, b in sizes):
+            return boxes1, boxes2
+    boxes1, boxes2 = torch.broadcast_tensors(boxes1, boxes2)
+    return boxes1, boxes2
+
+
 def _overlap(
-    boxes1: Tensor, boxes2: Tensor, kind: str, eps: float = 0.0, fmt: str = "xyxy"
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str,
+    eps: float = 0.0,
+    fmt: str = "xyxy",
+    aligned: bool = False,
 ) -> Tensor:
     if not (boxes1.is_floating_point() and boxes2.is_floating_point()):
-        return _overlap_of_integers(boxes1, boxes2, kind, eps, fmt)
+        return _overlap_of_integers(boxes1, boxes2, kind, eps, fmt, aligned)
     if fmt != "xyxy":
         boxes1, boxes2 = box_convert(boxes1, fmt, "xyxy"), box_convert(boxes2, fmt, "xyxy")
+    if aligned:
+        return AlignedBoxIoUFunction.run(*alike(boxes1, boxes2), kind, eps)
     if boxes1.dim() <= 2 and boxes2.dim() <= 2:
         return BoxIoUFunction.run(boxes1, boxes2, kind, eps)
     batch = torch.broadcast_shapes(boxes1.shape[:-2], boxes2.shape[:-2])
@@ -70,19 +124,24 @@ def _overlap(
     return torch.stack(matrices).reshape(shape)
 
 
-def _overlap_of_integers(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str) -> Tensor:
+def _overlap_of_integers(
+    boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str, aligned: bool
+) -> Tensor:
     exact = [x.to(torch.float64) if x.dtype in INTEGER else x for x in (boxes1, boxes2)]
     if not all(x.is_floating_point() for x in exact):
         return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
     dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)
-    overlap = _overlap(exact[0], exact[1], kind, eps, fmt)
+    overlap = _overlap(exact[0], exact[1], kind, eps, fmt, aligned)
     return overlap.to(torch.promote_types(dtype, torch.float32))
 
 
-def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
+def box_iou(
+    boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy", *, mode: str = "iou", aligned: bool = False
+) -> Tensor:
     """Intersection over union of every pair, in one pass and without temporaries.
 
-    A ratio without a value (0/0, infinite or NaN boxes) is 0, never NaN.
+    A ratio without a value (0/0, infinite or NaN boxes) is 0, never NaN. Differentiable in both
+    sets of boxes, once.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels, floating or integer.
@@ -90,66 +149,87 @@ def box_iou(boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy") -> Tensor:
         fmt: format of both, one of ``xyxy``, ``xywh``, ``cxcywh``; or of rotated boxes, ``[N, 5]``
             as ``cxcywhr`` or ``xywhr``, ``[N, 8]`` as ``xyxyxyxy``: see
             :func:`~detops.box_iou_rotated`.
+        mode: ``"iou"``, or ``"iof"`` for the intersection over the area of the box of ``boxes1``.
+        aligned: compares each box of ``boxes1`` with that in its place of ``boxes2`` alone; both
+            are ``[..., 4]``, of sizes that broadcast.
 
     Returns:
-        ``[..., N, M]`` in [0, 1]: float64 if one of the inputs is, otherwise float32.
+        ``[..., N, M]``, or ``[...]`` if ``aligned``, in [0, 1]: float64 if one of the inputs is,
+        otherwise float32.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
-        ValueError: an unknown format.
+        ValueError: an unknown format or mode.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 5], [8, 8, 12, 12]])
+        >>> crowd = torch.tensor([[0.0, 0, 10, 10]])
+        >>> box_iou(boxes, crowd, mode="iof")  # how much of each box lies in the crowd
+        tensor([[1.0000],
+                [0.2500]])
+        >>> box_iou(boxes, boxes + 2, aligned=True)  # each box with its own partner
+        tensor([0.1765, 0.1429])
     """
+    if mode not in ("iou", "iof"):
+        raise ValueError(f"detops.box_iou: mode must be iou or iof, got {mode}")
     if fmt in ROTATED:
         first, second = (
             x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)
         )
-        return box_iou_rotated(first, second)
-    return _overlap(boxes1, boxes2, "iou", fmt=fmt)
+        return box_iou_rotated(first, second, mode=mode, aligned=aligned)
+    return _overlap(boxes1, boxes2, mode, fmt=fmt, aligned=aligned)
 
 
-def generalized_box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, *, aligned: bool = False) -> Tensor:
     """IoU less the share of the enclosing box that neither box covers, of every pair.
 
-    "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Shapes, dtypes
-    and errors as in :func:`box_iou`.
+    "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Shapes, dtypes,
+    ``aligned`` and errors as in :func:`box_iou`.
 
     Returns:
-        ``[..., N, M]`` in [-1, 1].
+        ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
     """
-    return _overlap(boxes1, boxes2, "giou")
+    return _overlap(boxes1, boxes2, "giou", aligned=aligned)
 
 
-def distance_box_iou(boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7) -> Tensor:
+def distance_box_iou(
+    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, *, aligned: bool = False
+) -> Tensor:
     """IoU less the squared distance of the centres over that of the enclosing box's diagonal.
 
-    "Distance-IoU Loss" (Zheng et al., 2020), equation 6. Shapes, dtypes and errors as in
-    :func:`box_iou`.
+    "Distance-IoU Loss" (Zheng et al., 2020), equation 6. Shapes, dtypes, ``aligned`` and errors as
+    in :func:`box_iou`.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels.
         boxes2: ``[..., M, 4]`` in pixels.
         eps: added to the squared diagonal.
+        aligned: of matched boxes.
 
     Returns:
-        ``[..., N, M]`` in [-1, 1].
+        ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
     """
-    return _overlap(boxes1, boxes2, "diou", eps)
+    return _overlap(boxes1, boxes2, "diou", eps, aligned=aligned)
 
 
-def complete_box_iou(boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7) -> Tensor:
+def complete_box_iou(
+    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, *, aligned: bool = False
+) -> Tensor:
     """Distance IoU less a term for unlike aspect ratios, of every pair.
 
     "Distance-IoU Loss" (Zheng et al., 2020), equations 8 to 11, with the trade-off factor held
-    constant in the derivative. Shapes, dtypes and errors as in :func:`box_iou`.
+    constant in the derivative. Shapes, dtypes, ``aligned`` and errors as in :func:`box_iou`.
 
     Args:
         boxes1: ``[..., N, 4]`` in pixels.
         boxes2: ``[..., M, 4]`` in pixels.
         eps: added to both denominators.
+        aligned: of matched boxes.
 
     Returns:
-        ``[..., N, M]``.
+        ``[..., N, M]``, or ``[...]`` if ``aligned``.
     """
-    return _overlap(boxes1, boxes2, "ciou", eps)
+    return _overlap(boxes1, boxes2, "ciou", eps, aligned=aligned)
 
 
 def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +251,10 @@ def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     return _C.match_boxes(boxes1.detach(), boxes2.detach())
 
 
-composition("box_iou", box_iou)
-composition("generalized_box_iou", generalized_box_iou)
-composition("distance_box_iou", distance_box_iou)
-composition("complete_box_iou", complete_box_iou)
+composition("box_iou", lambda *args: box_iou(*args[:3], mode=args[3], aligned=args[4]))
+for _name, _function in (
+    ("generalized_box_iou", generalized_box_iou),
+    ("distance_box_iou", distance_box_iou),
+    ("complete_box_iou", complete_box_iou),
+):
+    composition(_name, lambda *args, f=_function: f(*args[:-1], aligned=args[-1]))

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import _C
 from ..contract import INTEGER
 from ..registration import composition
-from ._shared import raw
-from .box_iou import BoxIoUFunction
+from ._shared import raw, reduced
+from .box_iou import AlignedBoxIoUFunction, alike, with_batch
 
 
-class BoxIoULossFunction(BoxIoUFunction):
+class BoxIoULossFunction(AlignedBoxIoUFunction):
     """Differentiable in both boxes, once."""
 
     @staticmethod
@@ -31,41 +30,13 @@ class BoxIoULossFunction(BoxIoUFunction):
         info: Any, in_dims: tuple[int | None, ...], boxes1: Tensor, boxes2: Tensor, *rest: Any
     ) -> tuple[Tensor, int]:
         """One more dimension of pairs."""
-        first, second = (
-            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip((boxes1, boxes2), in_dims, strict=False)
-        )
+        first, second = with_batch(info, in_dims, boxes1, boxes2)
         return BoxIoULossFunction.run(first, second, *rest), 0
 
 
-def _alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
-    """Floating boxes of one size. What cannot be made so is left for the op to refuse."""
-    if boxes1.dtype in INTEGER:
-        boxes1 = boxes1.float()
-    if boxes2.dtype in INTEGER:
-        boxes2 = boxes2.float()
-    if boxes1.shape[-1:] != boxes2.shape[-1:]:
-        return boxes1, boxes2
-    # Sizes that nobody knows while a graph is made are not to be compared.
-    if not torch.compiler.is_dynamo_compiling():
-        sizes = zip(boxes1.shape[::-1], boxes2.shape[::-1], strict=False)
-        if not all(a == b or 1 in (a, b) for a, b in sizes):
-            return boxes1, boxes2
-    boxes1, boxes2 = torch.broadcast_tensors(boxes1, boxes2)
-    return boxes1, boxes2
-
-
 def _loss(boxes1: Tensor, boxes2: Tensor, kind: str, reduction: str, eps: float) -> Tensor:
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"detops: reduction must be none, mean or sum, got {reduction}")
-    floating = boxes1.is_floating_point() and boxes2.is_floating_point()
-    if torch.compiler.is_dynamo_compiling() or not floating or boxes1.shape != boxes2.shape:
-        boxes1, boxes2 = _alike(boxes1, boxes2)
-    loss = BoxIoULossFunction.run(boxes1, boxes2, kind, eps)
-    if reduction == "none":
-        return loss
-    # The mean of nothing is 0, not NaN.
-    return loss.mean() if reduction == "mean" and loss.numel() > 0 else loss.sum()
+    first, second = (x.float() if x.dtype in INTEGER else x for x in (boxes1, boxes2))
+    return reduced(BoxIoULossFunction.run(*alike(first, second), kind, eps), reduction)
 
 
 def generalized_box_iou_loss(

@@ -6,7 +6,9 @@ from .. import _C
 from ._shared import raw
 
 
-def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+def box_iou_rotated(
+    boxes1: Tensor, boxes2: Tensor, *, mode: str = "iou", aligned: bool = False
+) -> Tensor:
     """Intersection over union of all pairs of rotated boxes.
 
     A rotated box is (cx, cy, w, h, angle): centre and size in pixels, angle in degrees,
@@ -15,19 +17,29 @@ def box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
 
     Overlaps are computed in float64, relative to one of the two boxes, and are therefore as good
     far from the origin, and for thin boxes, as elsewhere. They are always in [0, 1], the same bits
-    on every device and instruction set, and for either order of a pair. An overlap without value
-    (0/0, NaN or infinite boxes) is 0, and so is that with a box one of whose sides is not positive.
+    on every device and instruction set; an intersection is the same for either order of a pair. An
+    overlap without value (0/0, NaN or infinite boxes) is 0, and so is that with a box one of whose
+    sides is not positive.
 
-    Not differentiable.
+    Not differentiable: see :func:`rotated_iou` for that of matched boxes.
 
     Args:
         boxes1: ``[N, 5]``, rotated boxes.
         boxes2: ``[M, 5]``, rotated boxes.
+        mode: what the intersection is divided by: the area of the union (``iou``), or that of the
+            box of ``boxes1`` (``iof``, intersection over foreground).
+        aligned: each box of ``boxes1`` with that of the same place in ``boxes2`` alone; then the
+            sizes of both are the same, and may have more dimensions in front.
 
     Returns:
-        ``[N, M]``, float32, or float64 if one of the inputs is float64.
+        ``[N, M]``, or ``[N]`` if aligned: float32, or float64 if one of the inputs is float64.
 
     Raises:
-        RuntimeError: wrong shape or dtype, or devices that differ.
+        RuntimeError: wrong shape or dtype, an unknown mode, or devices that differ.
+
+    Example:
+        >>> wide, half = torch.tensor([[5.0, 5, 8, 2, 0], [5, 5, 4, 2, 0]]).split(1)
+        >>> box_iou_rotated(wide, half), box_iou_rotated(half, wide, mode="iof", aligned=True)
+        (tensor([[0.5000]]), tensor([1.]))
     """
-    return raw(_C.box_iou_rotated, boxes1, boxes2)
+    return raw(_C.rotated_iou_forward if aligned else _C.box_iou_rotated, boxes1, boxes2, mode)

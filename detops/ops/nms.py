@@ -6,7 +6,14 @@ from .. import _C
 from ._shared import as_labels
 
 
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+def nms(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    *,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
+) -> Tensor:
     """Keeps the highest-scoring boxes that do not overlap a better one too much.
 
     Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
@@ -19,17 +26,40 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
         scores: ``[N]``.
         iou_threshold: overlap above which the lower-scoring box falls.
+        score_threshold: only boxes whose score is above it count at all; none of NaN is. All boxes
+            by default.
+        max_output: how many boxes to keep at most, the best of them; all by default. The work ends
+            with the last one.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes, by descending score.
 
     Raises:
-        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
+            negative number of boxes.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 8], [20, 0, 29, 9], [40, 0, 49, 9]])
+        >>> scores = torch.tensor([0.9, 0.8, 0.7, 0.02])
+        >>> nms(boxes, scores, 0.5)
+        tensor([0, 2, 3])
+        >>> nms(boxes, scores, 0.5, score_threshold=0.05)
+        tensor([0, 2])
     """
-    return _C.nms(boxes, scores, iou_threshold)
+    if score_threshold is None and max_output is None:
+        return _C.nms(boxes, scores, iou_threshold)
+    return _C.nms(boxes, scores, iou_threshold, score_threshold, max_output)
 
 
-def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
+def batched_nms(
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor,
+    iou_threshold: float,
+    *,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
+) -> Tensor:
     """Non-maximum suppression within each class.
 
     Labels are compared as they are and coordinates are never shifted, so boxes of different classes
@@ -40,16 +70,51 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
         scores: ``[N]``.
         idxs: ``[N]``, the class of each box: any values, integer or floating.
         iou_threshold: overlap above which the lower-scoring box of a class falls.
+        score_threshold: as in :func:`nms`.
+        max_output: how many boxes to keep at most, of all classes together.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes of all classes, by descending score.
 
     Raises:
-        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
+            negative number of boxes.
     """
     if idxs.is_floating_point():
         idxs = as_labels(idxs)
-    return _C.batched_nms(boxes, scores, idxs, iou_threshold)
+    if score_threshold is None and max_output is None:
+        return _C.batched_nms(boxes, scores, idxs, iou_threshold)
+    return _C.batched_nms(boxes, scores, idxs, iou_threshold, score_threshold, max_output)
+
+
+def nms_match(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Which kept box each box falls to.
+
+    The suppression is that of :func:`nms`. A box that falls may overlap several kept boxes; it
+    falls to the best of them. What "Prime Sample Attention in Object Detection" (Cao et al., 2020),
+    section 3.3, ranks the samples of each group with. Nothing waits for the device.
+
+    Args:
+        boxes: ``[N, 4]`` as (x1, y1, x2, y2) in pixels.
+        scores: ``[N]``.
+        iou_threshold: overlap above which the lower-scoring box falls.
+
+    Returns:
+        int64 ``[N]``: for each box the index of the kept box that suppresses it, its own if it is
+        kept.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 8], [20, 0, 29, 9], [0, 0, 8, 9]])
+        >>> match = nms_match(boxes, torch.tensor([0.8, 0.9, 0.7, 0.6]), 0.5)
+        >>> match
+        tensor([1, 1, 2, 1])
+        >>> [(match == k).nonzero()[:, 0].tolist() for k in match.unique()]
+        [[0, 1, 3], [2]]
+    """
+    return _C.nms_match(boxes, scores, iou_threshold)
 
 
 def nms_padded(

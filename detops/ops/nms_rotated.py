@@ -6,7 +6,14 @@ from .. import _C
 from ._shared import as_labels
 
 
-def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+def nms_rotated(
+    boxes: Tensor,
+    scores: Tensor,
+    iou_threshold: float,
+    *,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
+) -> Tensor:
     """Keeps the highest-scoring rotated boxes that do not overlap a better one too much.
 
     Boxes are visited by descending score (NaN first, as in ``torch.sort``), ties in input order. A
@@ -20,18 +27,29 @@ def nms_rotated(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
             in an image whose y axis points down.
         scores: ``[N]``.
         iou_threshold: overlap above which the lower-scoring box falls.
+        score_threshold: only boxes whose score is above it count at all; none of NaN is. All boxes
+            by default.
+        max_output: how many boxes to keep at most, the best of them; all by default. The work ends
+            with the last one.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes, by descending score.
 
     Raises:
-        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
+            negative number of boxes.
     """
-    return _C.nms_rotated(boxes, scores, iou_threshold)
+    return _C.nms_rotated(boxes, scores, iou_threshold, score_threshold, max_output)
 
 
 def batched_nms_rotated(
-    boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float
+    boxes: Tensor,
+    scores: Tensor,
+    idxs: Tensor,
+    iou_threshold: float,
+    *,
+    score_threshold: float | None = None,
+    max_output: int | None = None,
 ) -> Tensor:
     """Non-maximum suppression of rotated boxes within each class.
 
@@ -44,13 +62,16 @@ def batched_nms_rotated(
         scores: ``[N]``.
         idxs: ``[N]``, the class of each box: any values, integer or floating.
         iou_threshold: overlap above which the lower-scoring box of a class falls.
+        score_threshold: as in :func:`nms_rotated`.
+        max_output: how many boxes to keep at most, of all classes together.
 
     Returns:
         int64 ``[K]``: indices of the kept boxes of all classes, by descending score.
 
     Raises:
-        RuntimeError: wrong shape or dtype, lengths or devices that differ, or a NaN threshold.
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
+            negative number of boxes.
     """
     if idxs.is_floating_point():
         idxs = as_labels(idxs)
-    return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold)
+    return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold, score_threshold, max_output)

@@ -13,6 +13,8 @@ def soft_nms(
     sigma: float = 0.5,
     min_score: float = 1e-3,
     method: str = "linear",
+    *,
+    max_output: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Lowers the scores of boxes that overlap a better one, instead of dropping them.
 
@@ -35,6 +37,7 @@ def soft_nms(
         sigma: width of the Gaussian method; positive.
         min_score: score below which a box is dropped.
         method: ``"linear"``, ``"gaussian"`` or ``"naive"``.
+        max_output: how many boxes to select at most; all by default.
 
     Returns:
         The indices of the selected boxes, int64 ``[K]``, and their scores when they were selected,
@@ -43,6 +46,7 @@ def soft_nms(
 
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold or
-            ``min_score``, ``sigma`` not positive and finite, or an unknown method.
+            ``min_score``, ``sigma`` not positive and finite, an unknown method, or a negative
+            number of boxes.
     """
-    return raw(_C.soft_nms, boxes, scores, iou_threshold, sigma, min_score, method)
+    return raw(_C.soft_nms, boxes, scores, iou_threshold, sigma, min_score, method, max_output)

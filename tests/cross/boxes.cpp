@@ -23,7 +23,8 @@ void check_nms(std::mt19937& random, int64_t n, T reach, double threshold) {
     });
     if (!falls) expected.push_back(i);
   }
-  check(values_of<int64_t>(nms(tensor(boxes), tensor(scores, {n}), threshold)) == expected, "nms");
+  check(values_of<int64_t>(nms(tensor(boxes), tensor(scores, {n}), threshold, {}, {})) == expected,
+        "nms");
 }
 
 void check_overlap(std::mt19937& random) {

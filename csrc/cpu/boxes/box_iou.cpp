@@ -67,8 +67,9 @@ class BoxColumns {
   Buffer<T> data_;
 };
 
-// grad_a[i] is the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i]: one owner per row.
-template <math::Overlap kind, typename T>
+// grad_a[i] is the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i], or with `swapped` of
+// overlap(b[j], a[i]): one owner per row.
+template <math::Overlap kind, bool swapped, typename T>
 void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
                       const Buffer<math::OverlapBox<T>>& a, int64_t n,
                       const Buffer<math::OverlapBox<T>>& b, int64_t m, T eps, T* grad_a) {
@@ -76,7 +77,8 @@ void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
     for (int64_t i = begin; i < end; ++i) {
       math::Box<T> sum{};
       for (int64_t j = 0; j < m; ++j) {
-        math::overlap_gradient<kind>(a[i], b[j], eps, grad[i * stride_row + j * stride_col], sum);
+        const T outer = grad[i * stride_row + j * stride_col];
+        math::overlap_gradient<kind, swapped>(a[i], b[j], eps, outer, sum);
       }
       const T sides[4] = {sum.x1, sum.y1, sum.x2, sum.y2};
       std::copy(sides, sides + 4, grad_a + 4 * i);
@@ -126,8 +128,10 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
       const auto b = overlap_boxes<kKind>(second.const_data_ptr<scalar_t>(), m);
       const scalar_t* g = outer.const_data_ptr<scalar_t>();
       const auto small = static_cast<scalar_t>(eps);
-      gradient_of_rows<kKind>(g, m, 1, a, n, b, m, small, to_first.mutable_data_ptr<scalar_t>());
-      gradient_of_rows<kKind>(g, 1, m, b, m, a, n, small, to_second.mutable_data_ptr<scalar_t>());
+      scalar_t* grad_a = to_first.mutable_data_ptr<scalar_t>();
+      scalar_t* grad_b = to_second.mutable_data_ptr<scalar_t>();
+      gradient_of_rows<kKind, false>(g, m, 1, a, n, b, m, small, grad_a);
+      gradient_of_rows<kKind, true>(g, 1, m, b, m, a, n, small, grad_b);
     });
   });
   grad1.copy_(to_first);

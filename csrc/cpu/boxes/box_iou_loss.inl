@@ -44,36 +44,41 @@ DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vect
   store(block.side[3] + i, box.y2);
 }
 
-// Losses of the pairs (a[i], b[i]), both [count, 4].
-template <math::Overlap kind, typename T>
-void box_loss_forward(const T* a, const T* b, int64_t count, T eps, T* loss) {
+// Overlaps of the pairs (a[i], b[i]), both [count, 4], or their losses.
+template <math::Overlap kind, bool loss, typename T>
+void box_pairs_forward(const T* a, const T* b, int64_t count, T eps, T* values) {
   BoxBlock<T> first{}, second{};
   for (int64_t i = 0; i < count; i += kPairs) {
     const int64_t n = count - i < kPairs ? count - i : kPairs;
     to_columns(a + 4 * i, n, first);
     to_columns(b + 4 * i, n, second);
     for (int64_t j = 0; j < n; j += kLanes<T>) {
-      const Vector<T> value = pairwise::overlap_loss<kind, T>(load_boxes<kind>(first, j),
-                                                              load_boxes<kind>(second, j), eps);
-      store_first(loss + i + j, value, n - j);
+      const auto one = load_boxes<kind>(first, j), other = load_boxes<kind>(second, j);
+      const Vector<T> value = loss ? pairwise::overlap_loss<kind, T>(one, other, eps)
+                                   : pairwise::overlap<kind, T>(one, other, eps);
+      store_first(values + i + j, value, n - j);
     }
   }
 }
 
 // Their derivatives.
-template <math::Overlap kind, typename T>
-void box_loss_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
-                       T* grad_b) {
+template <math::Overlap kind, bool loss, typename T>
+void box_pairs_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
+                        T* grad_b) {
   BoxBlock<T> first{}, second{}, to_first, to_second;
   for (int64_t i = 0; i < count; i += kPairs) {
     const int64_t n = count - i < kPairs ? count - i : kPairs;
     to_columns(a + 4 * i, n, first);
     to_columns(b + 4 * i, n, second);
     for (int64_t j = 0; j < n; j += kLanes<T>) {
-      math::Box<Vector<T>> da, db;
-      pairwise::overlap_loss_gradient<kind, T>(load_boxes<kind>(first, j),
-                                               load_boxes<kind>(second, j), eps,
-                                               load_first(grad + i + j, n - j), da, db);
+      const auto one = load_boxes<kind>(first, j), other = load_boxes<kind>(second, j);
+      const Vector<T> outer = load_first(grad + i + j, n - j);
+      math::Box<Vector<T>> da{}, db{};
+      if constexpr (loss) {
+        pairwise::overlap_loss_gradient<kind, T>(one, other, eps, outer, da, db);
+      } else {
+        pairwise::overlap_gradient<kind, T>(one, other, eps, outer, da, db);
+      }
       store_box(to_first, j, da);
       store_box(to_second, j, db);
     }

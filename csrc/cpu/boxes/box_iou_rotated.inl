@@ -4,7 +4,7 @@
 #include "rotated_boxes.inl"
 
 // One box against all others: a row of the matrix.
-template <typename T>
+template <math::Base base, typename T>
 void rotated_iou_row(const RotatedBox& box, const RotatedBounds& bounds, const RotatedList& others,
                      T* row) {
   __builtin_memset(row, 0, others.count * sizeof(T));
@@ -14,7 +14,7 @@ void rotated_iou_row(const RotatedBox& box, const RotatedBounds& bounds, const R
     return false;
   };
   scan_bounds<2>(others.bounds, 0, others.count, bounds.box, bounds.scaled, [&](int64_t k) {
-    return add(pairs, static_cast<uint32_t>(k), box, others.boxes, use);
+    return add<base>(pairs, static_cast<uint32_t>(k), box, others.boxes, use);
   });
-  flush(pairs, box, others.boxes, use);
+  flush<base>(pairs, box, others.boxes, use);
 }

@@ -25,18 +25,24 @@ DETOPS_SHARED_INLINE float bound(double x, double slack) {
   return static_cast<float>(x < kFar ? (x > -kFar ? x : -kFar) : kFar);
 }
 
-DETOPS_SHARED_INLINE RotatedBounds rotated_bounds(const RotatedBox& b, double factor) {
+// Of what has this area and lies within an upright box.
+DETOPS_SHARED_INLINE RotatedBounds outer_bounds(const math::Box<double>& b, double area,
+                                                double factor) {
   // A box that meets nothing.
-  if (!(b.area > 0)) return {{float(kFar), float(kFar), -float(kFar), -float(kFar)}, 0};
-  const double c = b.cos < 0 ? -b.cos : b.cos, s = b.sin < 0 ? -b.sin : b.sin;
-  const double ex = b.half_w * c + b.half_h * s, ey = b.half_w * s + b.half_h * c;
-  const double size = (b.x < 0 ? -b.x : b.x) + (b.y < 0 ? -b.y : b.y) + b.half_w + b.half_h;
+  if (!(area > 0)) return {{float(kFar), float(kFar), -float(kFar), -float(kFar)}, 0};
+  const double size = math::max(-b.x1, b.x2) + math::max(-b.y1, b.y2) + (b.x2 - b.x1) +
+                      (b.y2 - b.y1);  // above the largest coordinate
   // Products of touching bounds are still numbers that float has.
   const double slack = size * kBoundsSlack + 1e-18;
-  const bool plain = size < kFar && b.area > 1e-30 && b.area < 1e30;
-  return {{bound(b.x - ex, -slack), bound(b.y - ey, -slack), bound(b.x + ex, slack),
-           bound(b.y + ey, slack)},
-          plain ? static_cast<float>(b.area * factor) : -__builtin_inff()};
+  const bool plain = size < kFar && area > 1e-30 && area < 1e30;
+  return {{bound(b.x1, -slack), bound(b.y1, -slack), bound(b.x2, slack), bound(b.y2, slack)},
+          plain ? static_cast<float>(area * factor) : -__builtin_inff()};
+}
+
+DETOPS_SHARED_INLINE RotatedBounds rotated_bounds(const RotatedBox& b, double factor) {
+  const double c = b.cos < 0 ? -b.cos : b.cos, s = b.sin < 0 ? -b.sin : b.sin;
+  const double ex = b.half_w * c + b.half_h * s, ey = b.half_w * s + b.half_h * c;
+  return outer_bounds({b.x - ex, b.y - ey, b.x + ex, b.y + ey}, b.area, factor);
 }
 
 DETOPS_SHARED_INLINE void put(const NmsBoxes<float>& list, int64_t k, const RotatedBounds& b) {

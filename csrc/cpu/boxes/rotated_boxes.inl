@@ -36,13 +36,13 @@ struct RotatedPairs {
   int64_t count;
 };
 
-template <typename Use>
+template <math::Base base = math::Base::kUnion, typename Use>
 DETOPS_INLINE bool flush(RotatedPairs& pairs, const RotatedBox& box, const RotatedBox* others,
                          Use&& use) {
   if (pairs.count == 0) return false;
   for (int64_t i = pairs.count; i < kPairs; ++i) pairs.index[i] = pairs.index[0];
   double iou[kPairs];
-  store(iou, rotated::iou(splat_box(box), load_boxes(others, pairs.index)));
+  store(iou, rotated::iou<base>(splat_box(box), load_boxes(others, pairs.index)));
   const int64_t count = pairs.count;
   pairs.count = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -51,9 +51,9 @@ DETOPS_INLINE bool flush(RotatedPairs& pairs, const RotatedBox& box, const Rotat
   return false;
 }
 
-template <typename Use>
+template <math::Base base = math::Base::kUnion, typename Use>
 DETOPS_INLINE bool add(RotatedPairs& pairs, uint32_t index, const RotatedBox& box,
                        const RotatedBox* others, Use&& use) {
   pairs.index[pairs.count++] = index;
-  return pairs.count == kPairs && flush(pairs, box, others, use);
+  return pairs.count == kPairs && flush<base>(pairs, box, others, use);
 }

@@ -11,14 +11,20 @@
 namespace detops::cpu {
 namespace {
 
+// A list with room for so many boxes.
+template <typename T>
+NmsBoxes<T> list_of(Buffer<T>& memory, int64_t count) {
+  const int64_t stride = (count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
+  T* x1 = memory.reserve(5 * stride);
+  return {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
+}
+
 // What one thread needs; memory is kept from one segment to the next.
 template <typename T>
 class Nms {
  public:
   void operator()(const NmsSegment<T>& s) {
-    const int64_t stride = (s.count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
-    T* x1 = kept_.reserve(5 * stride);
-    const NmsBoxes<T> kept{x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
+    const NmsBoxes<T> kept = list_of(kept_, s.count);
     const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept);
     if (settled == s.count) return;
     if (s.threshold < kNmsGridThreshold) {
@@ -34,17 +40,18 @@ class Nms {
   NmsTreeStorage<T> tree_;
 };
 
-// From how many boxes on one class is worth several threads.
+// From how many boxes on one class is worth several threads. They settle all of its boxes, where
+// one thread ends with the last that is to be kept.
 constexpr int64_t kShared = 32768;
-bool worth_threads(int64_t n) {
-  return n >= kShared && get_num_threads() > 1 && !in_parallel_region();
+bool worth_threads(int64_t n, int64_t limit) {
+  return n >= kShared && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
 }
 
 // One class by several threads; undefined where one is better.
-Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double threshold,
+Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double threshold, int64_t limit,
                         const Options& indices) {
   const int64_t n = boxes.size(0);
-  if (!worth_threads(n)) return {};
+  if (!worth_threads(n, limit)) return {};
   return DETOPS_WIDE_SWITCH(boxes.scalar_type(), [&]() -> Tensor {
     const scalar_t* box = boxes.const_data_ptr<scalar_t>();
     const auto box_of = [=](int64_t i) { return box + 4 * i; };
@@ -52,18 +59,17 @@ Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double thresh
       const scalar_t* score = scores.const_data_ptr<scalar_t>();
       const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
       NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips;
-      return strips.settle(n, threshold, box_of, key_of) ? strips.selected(indices) : Tensor();
+      if (!strips.settle(n, threshold, box_of, key_of)) return Tensor();
+      return strips.selected(indices, limit);
     });
   });
 }
 
-// keep[i] for the i-th box in the order of selection.
+// The coordinates of the first n boxes of an order, column by column.
 template <typename T>
-void suppress(const T* boxes, const Selection& selection, double threshold, uint8_t* keep) {
-  const uint32_t* order = selection.order();
-  const int64_t n = selection.ends().back();
-  Buffer<T> coordinates(4 * n);
-  T* x1 = coordinates.data();
+NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double threshold,
+                       Buffer<T>& memory) {
+  T* x1 = memory.reserve(4 * n);
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
   parallel_for(0, n, kShared, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -71,12 +77,24 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
       x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
     }
   });
+  return {x1, y1, x2, y2, n, threshold, n, nullptr};
+}
+
+// keep[i] for the i-th box in the order of selection; of a class, `limit` boxes are enough.
+template <typename T>
+void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
+              uint8_t* keep) {
+  const uint32_t* order = selection.order();
+  const int64_t n = selection.ends().back();
+  Buffer<T> memory;
+  const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
   // Long segments one after another, each by all threads; then the others side by side.
   std::vector<int64_t> rest;
+  rest.reserve(2 * selection.ends().size());
   for (size_t k = 0; k < selection.ends().size(); ++k) {
     const int64_t begin = selection.begin(k), count = selection.count(k);
     NmsStrips<T, uint32_t> strips;
-    if (count < n && worth_threads(count) &&
+    if (count < n && worth_threads(count, limit) &&
         strips.settle(
             count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
             [](int64_t i) { return static_cast<uint32_t>(i); })) {
@@ -93,15 +111,22 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
     Nms<T> nms;
     for (; k < last; ++k) {
       const int64_t begin = rest[2 * k];
-      nms({x1 + begin, y1 + begin, x2 + begin, y2 + begin, rest[2 * k + 1], threshold,
-           keep + begin});
+      nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, rest[2 * k + 1],
+           threshold, limit, keep + begin});
     }
   });
 }
 
 Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-              double threshold) {
-  const int64_t n = boxes.size(0);
+              double threshold, std::optional<double> score_threshold,
+              std::optional<int64_t> max_output) {
+  if (score_threshold) {
+    return select_above(*score_threshold, boxes, scores, idxs,
+                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
+                          return select(op, b, s, i, threshold, {}, max_output);
+                        });
+  }
+  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return empty({0}, indices);
   check_count(op, n);
@@ -109,33 +134,54 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
   const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
   const Labels labels(idxs);
   if (labels.data() == nullptr) {
-    Tensor output = select_in_strips(wide_boxes, wide_scores, threshold, indices);
+    Tensor output = select_in_strips(wide_boxes, wide_scores, threshold, limit, indices);
     if (output.defined()) return output;
   }
   const Selection selection(wide_scores, labels.data());
   Buffer<uint8_t> keep(n);
   DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, keep.data());
+    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, limit, keep.data());
   });
-  return selection.selected(keep.data(), indices);
+  return selection.selected(keep.data(), indices, limit);
 }
 
 }  // namespace
 
-Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  return select("nms", boxes, scores, nullptr, iou_threshold);
+Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+           std::optional<double> score_threshold, std::optional<int64_t> max_output) {
+  return select("nms", boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                   double iou_threshold) {
-  return select("batched_nms", boxes, scores, &idxs, iou_threshold);
+                   double iou_threshold, std::optional<double> score_threshold,
+                   std::optional<int64_t> max_output) {
+  return select("batched_nms", boxes, scores, &idxs, iou_threshold, score_threshold, max_output);
+}
+
+void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match) {
+  const int64_t n = boxes.size(0);
+  check_count("nms_match", n);
+  const Tensor wide_boxes = wide(boxes);
+  const Selection selection(wide(scores), nullptr);
+  const uint32_t* order = selection.order();
+  int64_t* out = match.mutable_data_ptr<int64_t>();
+  Buffer<uint32_t> place(n), found(n);
+  DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
+    Buffer<scalar_t> memory, kept;
+    const auto all =
+        in_order(wide_boxes.const_data_ptr<scalar_t>(), order, n, iou_threshold, memory);
+    const auto kernel = DETOPS_IN_USE(nms_match<scalar_t>);
+    kernel(all, list_of(kept, n), place.data(), found.data());
+  });
+  for (int64_t i = 0; i < n; ++i) out[order[i]] = order[found[i]];
 }
 
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
-  const Tensor kept = select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold);
-  const int64_t n = std::min(kept.size(0), max_output);
-  keep.narrow(0, 0, n).copy_(kept.narrow(0, 0, n));
+  const Tensor kept =
+      select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, {}, max_output);
+  const int64_t n = kept.size(0);
+  keep.narrow(0, 0, n).copy_(kept);
   keep.narrow(0, n, max_output - n).fill_(-1);
   count.fill_(n);
 }

@@ -75,10 +75,19 @@ DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, con
   });
 }
 
+// Keeps none of the candidates from i on; all are settled.
+template <typename Segment>
+DETOPS_INLINE int64_t drop_rest(const Segment& s, int64_t i) {
+  __builtin_memset(s.keep + i, 0, static_cast<size_t>(s.count - i));
+  return s.count;
+}
+
 // Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
 template <typename T>
-void nms_plain(const NmsSegment<T>& s) {
+int64_t nms_plain(const NmsSegment<T>& s) {
+  int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
+    if (left == 0) return drop_rest(s, i);
     const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
     s.keep[i] = 1;
     for (int64_t j = 0; j < i && s.keep[i]; ++j) {
@@ -86,7 +95,9 @@ void nms_plain(const NmsSegment<T>& s) {
       s.keep[i] = !(s.keep[j] &&
                     math::suppresses(kept, math::area(kept), box, math::area(box), s.threshold));
     }
+    left -= s.keep[i];
   }
+  return s.count;
 }
 
 // Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
@@ -95,26 +106,25 @@ void nms_plain(const NmsSegment<T>& s) {
 template <typename T>
 int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
   if (s.threshold >= 1) {  // an IoU is at most 1
-    for (int64_t i = 0; i < s.count; ++i) s.keep[i] = 1;
+    for (int64_t i = 0; i < s.count; ++i) s.keep[i] = i < s.limit;
     return s.count;
   }
-  if (s.threshold < 0) {
-    nms_plain(s);
-    return s.count;
-  }
+  if (s.threshold < 0) return nms_plain(s);
   // In steps of two vectors: what a look into the index costs, and what building it costs per box.
   const bool tree = s.threshold < kNmsGridThreshold;
   const int64_t look = tree ? 12 : 5, build = tree ? 6 : 2;
   constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
   const auto test = suppression_test<T>(s.threshold);
-  int64_t count = 0, scanned = 0;
+  int64_t count = 0, scanned = 0, left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
+    if (left == 0) return drop_rest(s, i);
     if (i % kWindow == 0) {
       if ((scanned / kWindow - look) * (s.count - i) > build * s.count) return i;
       scanned = 0;
     }
     const Candidate<T> c = candidate(s, i, test);
     s.keep[i] = 1;
+    --left;
     if (!c.meets) continue;
     int64_t last = count;
     const auto hit = [&](int64_t k) {
@@ -123,12 +133,47 @@ int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
     };
     if (scan<2>(kept, 0, count, c, test, hit)) {
       s.keep[i] = 0;
+      ++left;
     } else {
       put(kept, count++, c);
     }
     scanned += last / kStep + 1;
   }
   return s.count;
+}
+
+template <typename T>
+void nms_match_plain(const NmsSegment<T>& s, uint32_t* match) {
+  const auto box = [&](int64_t i) { return math::Box<T>{s.x1[i], s.y1[i], s.x2[i], s.y2[i]}; };
+  for (int64_t i = 0; i < s.count; ++i) {
+    for (int64_t j = 0; j < i && match[i] == i; ++j) {
+      const bool falls = match[j] == j && math::suppresses(box(j), math::area(box(j)), box(i),
+                                                           math::area(box(i)), s.threshold);
+      if (falls) match[i] = static_cast<uint32_t>(j);
+    }
+  }
+}
+
+// match[i] is the first kept candidate that suppresses the i-th, or i. `kept` and `place` have room
+// for all boxes. The first one is asked for, which a list in order tells, and an index does not.
+template <typename T>
+void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place, uint32_t* match) {
+  for (int64_t i = 0; i < s.count; ++i) match[i] = static_cast<uint32_t>(i);
+  if (s.threshold >= 1) return;
+  if (s.threshold < 0) return nms_match_plain(s, match);
+  const auto test = suppression_test<T>(s.threshold);
+  int64_t count = 0;
+  for (int64_t i = 0; i < s.count; ++i) {
+    const Candidate<T> c = candidate(s, i, test);
+    if (!c.meets) continue;
+    const auto hit = [&](int64_t k) {
+      match[i] = place[k];
+      return true;
+    };
+    if (scan<2>(kept, 0, count, c, test, hit)) continue;
+    place[count] = static_cast<uint32_t>(i);
+    put(kept, count++, c);
+  }
 }
 
 // Calls look(cell) for the cells that can hold a box which suppresses the candidate, until it
@@ -161,18 +206,23 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
 template <typename T>
 void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
+  int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
+    const bool meets = grid.cell[i] >= 0;
     if (i >= settled) {
-      s.keep[i] = 1;
-      if (grid.cell[i] < 0) continue;
+      if (left == 0) {
+        drop_rest(s, i);
+        return;
+      }
       const auto look = [&](const GridCell& cell) {
         return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
       };
       // Its own cell is where a candidate finds most often what suppresses it.
-      s.keep[i] = !look(grid.cells[grid.cell[i]]) && !around(grid, c, look);
+      s.keep[i] = !meets || (!look(grid.cells[grid.cell[i]]) && !around(grid, c, look));
     }
-    if (s.keep[i] && grid.cell[i] >= 0) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+    left -= s.keep[i];
+    if (s.keep[i] && meets) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
   }
 }
 
@@ -217,15 +267,20 @@ DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>&
 template <typename T>
 void nms_tree(const NmsSegment<T>& s, const NmsTree<T>& tree, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
+  int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
-    if (i >= settled) s.keep[i] = 1;
-    if (tree.slot[i] == kNoSlot) continue;
+    const bool meets = tree.slot[i] != kNoSlot;
     const Candidate<T> c = candidate(s, i, test);
     if (i >= settled) {
-      s.keep[i] = !falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
-                  !falls(tree, tree.levels - 1, 0, c, test);
+      if (left == 0) {
+        drop_rest(s, i);
+        return;
+      }
+      s.keep[i] = !meets || (!falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
+                             !falls(tree, tree.levels - 1, 0, c, test));
     }
-    if (s.keep[i]) add(tree, tree.slot[i], c);
+    left -= s.keep[i];
+    if (s.keep[i] && meets) add(tree, tree.slot[i], c);
   }
 }
 

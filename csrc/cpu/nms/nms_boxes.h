@@ -29,6 +29,7 @@ struct NmsSegment {
   const T* y2;
   int64_t count;
   double threshold;  // not NaN
+  int64_t limit;     // how many to keep at most: the first
   uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
 };
 

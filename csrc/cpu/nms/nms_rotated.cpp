@@ -12,6 +12,7 @@ struct RotatedSegment {
   int64_t count;
   double threshold;  // t, not NaN
   double factor;     // t / (1 + t), rounded a little down
+  int64_t limit;     // how many to keep at most: the first
   uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
 };
 
@@ -23,9 +24,10 @@ struct RotatedSegment {
 namespace detops::cpu {
 namespace {
 
-// keep[i] for the i-th box in the order of selection.
+// keep[i] for the i-th box in the order of selection; of a class, `limit` boxes are enough.
 template <typename T>
-void suppress(const T* boxes, const Selection& selection, double threshold, uint8_t* keep) {
+void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
+              uint8_t* keep) {
   const uint32_t* order = selection.order();
   const int64_t n = selection.ends().back();
   Buffer<RotatedBox> prepared(n);
@@ -47,15 +49,23 @@ void suppress(const T* boxes, const Selection& selection, double threshold, uint
     Buffer<uint32_t> index;
     for (; k < last; ++k) {
       const int64_t begin = selection.begin(k), count = selection.count(k);
-      nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, keep + begin},
+      nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, limit,
+           keep + begin},
           kept.reserve(count), index.reserve(count));
     }
   });
 }
 
 Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-              double threshold) {
-  const int64_t n = boxes.size(0);
+              double threshold, std::optional<double> score_threshold,
+              std::optional<int64_t> max_output) {
+  if (score_threshold) {
+    return select_above(*score_threshold, boxes, scores, idxs,
+                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
+                          return select(op, b, s, i, threshold, {}, max_output);
+                        });
+  }
+  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return empty({0}, indices);
   check_count(op, n);
@@ -63,20 +73,23 @@ Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const T
   const Selection selection(wide(scores), Labels(idxs).data());
   Buffer<uint8_t> keep(n);
   DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, keep.data());
+    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, limit, keep.data());
   });
-  return selection.selected(keep.data(), indices);
+  return selection.selected(keep.data(), indices, limit);
 }
 
 }  // namespace
 
-Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  return select("nms_rotated", boxes, scores, nullptr, iou_threshold);
+Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                   std::optional<double> score_threshold, std::optional<int64_t> max_output) {
+  return select("nms_rotated", boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                           double iou_threshold) {
-  return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold);
+                           double iou_threshold, std::optional<double> score_threshold,
+                           std::optional<int64_t> max_output) {
+  return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold, score_threshold,
+                max_output);
 }
 
 }  // namespace detops::cpu

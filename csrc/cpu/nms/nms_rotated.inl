@@ -6,11 +6,13 @@
 // Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
 template <typename T>
 void rotated_nms_plain(const RotatedSegment& s) {
+  int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
-    s.keep[i] = 1;
+    s.keep[i] = left > 0;
     for (int64_t j = 0; j < i && s.keep[i]; ++j) {
       s.keep[i] = !(s.keep[j] && math::suppresses<T>(s.boxes[j], s.boxes[i], s.threshold));
     }
+    left -= s.keep[i];
   }
 }
 
@@ -19,9 +21,11 @@ void rotated_nms_plain(const RotatedSegment& s) {
 template <typename T>
 void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t* index) {
   if (s.threshold < 0) return rotated_nms_plain<T>(s);
-  int64_t count = 0;
+  int64_t count = 0, left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
-    s.keep[i] = 1;
+    s.keep[i] = left > 0;
+    if (left == 0) continue;
+    --left;
     // An IoU is at most 1, and that of an empty box 0 at most.
     if (s.threshold >= 1 || !(s.boxes[i].area > 0)) continue;
     RotatedPairs pairs{{}, 0};
@@ -42,6 +46,7 @@ void rotated_nms(const RotatedSegment& s, const NmsBoxes<float>& kept, uint32_t*
     if (scan_bounds<2>(kept, 0, count, bounds.box, bounds.scaled, hit) ||
         flush(pairs, s.boxes[i], s.boxes, exceeds)) {
       s.keep[i] = 0;
+      ++left;
     } else {
       put(kept, count, bounds);
       index[count++] = static_cast<uint32_t>(i);

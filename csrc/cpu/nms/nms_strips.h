@@ -43,8 +43,8 @@ class NmsStrips {
     });
   }
 
-  // The kept boxes in the order of selection.
-  Tensor selected(const Options& options) {
+  // The first `limit` kept boxes in the order of selection.
+  Tensor selected(const Options& options, int64_t limit) {
     each([&](int64_t k) {
       Strip& strip = strips_[k];
       for (int64_t j = 0; j < strip.segment.count; ++j) {
@@ -58,9 +58,9 @@ class NmsStrips {
         if (k % (2 * stride) == 0 && k + stride < count) merge(strips_[k], strips_[k + stride]);
       });
     }
-    Tensor output = empty({strips_[0].kept}, options);
+    Tensor output = empty({std::min(strips_[0].kept, limit)}, options);
     int64_t* out = output.mutable_data_ptr<int64_t>();
-    for (int64_t j = 0; j < strips_[0].kept; ++j) out[j] = index(strips_[0].rank[j]);
+    for (int64_t j = 0; j < output.size(0); ++j) out[j] = index(strips_[0].rank[j]);
     return output;
   }
 
@@ -168,7 +168,7 @@ class NmsStrips {
       rank[j] = Rank(key_of(i)) << 32 | i;
       x1[j] = box[0], y1[j] = box[1], x2[j] = box[2], y2[j] = box[3];
     }
-    strip.segment = {x1, y1, x2, y2, n, threshold, strip.keep.reserve(n)};
+    strip.segment = {x1, y1, x2, y2, n, threshold, n, strip.keep.reserve(n)};
   }
 
   void settle_strip(int64_t k) {

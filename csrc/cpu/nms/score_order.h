@@ -68,8 +68,8 @@ class Selection {
   int64_t begin(size_t segment) const { return segment == 0 ? 0 : ends_[segment - 1]; }
   int64_t count(size_t segment) const { return ends_[segment] - begin(segment); }
 
-  // The indices with keep[i], for the i-th of order(), by descending score.
-  Tensor selected(const uint8_t* keep, const Options& indices) const {
+  // The first `limit` indices with keep[i], for the i-th of order(), by descending score.
+  Tensor selected(const uint8_t* keep, const Options& indices, int64_t limit) const {
     const int64_t n = ends_.back();
     Buffer<uint8_t> keep_by_score;
     if (by_label_.data() != nullptr) {
@@ -84,6 +84,7 @@ class Selection {
       kept[count] = by_score_[i];
       count += keep[i];
     }
+    count = std::min(count, limit);
     Tensor output = empty({count}, indices);
     std::copy_n(kept.data(), count, output.mutable_data_ptr<int64_t>());
     return output;
@@ -94,6 +95,28 @@ class Selection {
   Buffer<uint32_t> place_;  // by_label_[i] = by_score_[place_[i]]
   std::vector<int64_t> ends_;
 };
+
+// What select(boxes, scores, idxs) gives for the boxes whose score is above a threshold.
+template <typename Select>
+Tensor select_above(double threshold, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
+                    const Select& select) {
+  const Tensor all = wide(scores);
+  Tensor index = empty({all.size(0)}, boxes.options().dtype(kLong));
+  int64_t* at = index.mutable_data_ptr<int64_t>();
+  int64_t count = 0;
+  DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
+    const scalar_t* score = all.const_data_ptr<scalar_t>();
+    for (int64_t i = 0; i < all.size(0); ++i) {
+      at[count] = i;
+      count += static_cast<double>(score[i]) > threshold;
+    }
+  });
+  index = index.narrow(0, 0, count);
+  const Tensor labels = idxs == nullptr ? Tensor() : index_select(idxs->to(kLong), index);
+  const Tensor kept = select(index_select(boxes, index), index_select(all, index),
+                             idxs == nullptr ? nullptr : &labels);
+  return index_select(index, kept);
+}
 
 // Indices are sorted as 32-bit numbers.
 inline void check_count(const char* op, int64_t n) {

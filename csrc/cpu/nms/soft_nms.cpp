@@ -92,8 +92,9 @@ class SoftNmsBoxes {
 }  // namespace
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                                    double sigma, double min_score, std::string_view method) {
-  const int64_t n = boxes.size(0);
+                                    double sigma, double min_score, std::string_view method,
+                                    std::optional<int64_t> max_output) {
+  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   check_count("soft_nms", n);
   const auto type = compute_type(promoted_type(boxes.scalar_type(), scores.scalar_type()));
   const Tensor all = as_type(boxes, type).contiguous();
@@ -112,12 +113,12 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
         DETOPS_IN_USE(soft_nms_rescale<kLinear, scalar_t>)(left.list(), {{0, 0, 0, 0}, 0, 0}, rule);
     math::with_decay(decay_method(method), [&](auto decay) {
       const auto rescale = DETOPS_IN_USE(soft_nms_rescale<decltype(decay)::value, scalar_t>);
-      while (next.best >= 0) {
+      while (next.best >= 0 && count < limit) {
         // Closing gaps costs as much as a few passes.
         if (next.left < left.list().count / 4 * 3) next.best = left.compact(next.best);
         index[count] = left.index(next.best);
         score[count++] = left.score(next.best);
-        next = rescale(left.list(), left.take(next.best), rule);
+        if (count < limit) next = rescale(left.list(), left.take(next.best), rule);
       }
     });
     keep = empty({count}, boxes.options().dtype(kLong));

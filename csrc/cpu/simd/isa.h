@@ -33,6 +33,8 @@
 
 #define DETOPS_AVX2 "avx2,fma,f16c,bmi,bmi2"
 #define DETOPS_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"
+// That, and bits counted in vectors, which some of those processors do.
+#define DETOPS_VPOPCNT "avx512vpopcntdq,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"
 
 namespace detops::cpu {
 

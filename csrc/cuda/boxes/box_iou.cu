@@ -25,7 +25,7 @@ __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box
 }
 
 // One thread owns a box and adds its pairs in order: no atomics, the same bits every run.
-template <math::Overlap kind, typename T>
+template <math::Overlap kind, bool swapped, typename T>
 __global__ void box_iou_rows_kernel(const T* grad, int64_t stride_row, int64_t stride_col,
                                     const math::Box<T>* a, int64_t n, const math::Box<T>* b,
                                     int64_t m, T eps, math::Box<T>* grad_a) {
@@ -33,8 +33,8 @@ __global__ void box_iou_rows_kernel(const T* grad, int64_t stride_row, int64_t s
     const math::OverlapBox<T> own = math::overlap_box<kind>(a[i]);
     math::Box<T> sum{};
     for (int64_t j = 0; j < m; ++j) {
-      math::overlap_gradient<kind>(own, math::overlap_box<kind>(b[j]), eps,
-                                   grad[i * stride_row + j * stride_col], sum);
+      math::overlap_gradient<kind, swapped>(own, math::overlap_box<kind>(b[j]), eps,
+                                            grad[i * stride_row + j * stride_col], sum);
     }
     grad_a[i] = sum;
   }
@@ -66,12 +66,13 @@ void launch_forward(const Tensor& first, const Tensor& second, double eps, Tenso
          static_cast<T>(eps), output.mutable_data_ptr<T>());
 }
 
-template <math::Overlap kind, typename T>
+template <math::Overlap kind, bool swapped, typename T>
 void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, const Tensor& a,
                  const Tensor& b, double eps, const Tensor& grad_a) {
   using Box = math::Box<T>;
-  launch("box_iou", box_iou_rows_kernel<kind, T>, blocks_for(a.size(0)), grad.const_data_ptr<T>(),
-         stride_row, stride_col, reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
+  launch("box_iou", box_iou_rows_kernel<kind, swapped, T>, blocks_for(a.size(0)),
+         grad.const_data_ptr<T>(), stride_row, stride_col,
+         reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
          reinterpret_cast<const Box*>(b.const_data_ptr<T>()), b.size(0), static_cast<T>(eps),
          reinterpret_cast<Box*>(grad_a.mutable_data_ptr<T>()));
 }
@@ -100,8 +101,8 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
     DETOPS_WIDE_SWITCH(type, [&] {
       math::with_kind(overlap_kind(kind), [&](auto constant) {
         constexpr math::Overlap kKind = constant;
-        launch_rows<kKind, scalar_t>(outer, m, 1, first, second, eps, to_first);
-        launch_rows<kKind, scalar_t>(outer, 1, m, second, first, eps, to_second);
+        launch_rows<kKind, false, scalar_t>(outer, m, 1, first, second, eps, to_first);
+        launch_rows<kKind, true, scalar_t>(outer, 1, m, second, first, eps, to_second);
       });
     });
   }

@@ -5,7 +5,7 @@
 
 #include "../../products.h"
 
-// PyTorch's sorting and selecting.
+// PyTorch's sorting.
 namespace detops::cuda {
 
 // The elements of a vector in order, and where they were.
@@ -15,10 +15,6 @@ inline std::pair<Tensor, Tensor> stable_sort(const Tensor& t, bool descending) {
   check_status(DETOPS_ATEN(sort_stable)(t.handle(), &stable, 0, descending, &sorted, &order),
                "sort");
   return {Tensor(sorted), Tensor(order)};
-}
-
-inline Tensor index_select(const Tensor& t, const Tensor& indices) {
-  return call::op("aten::index_select", "", t, int64_t(0), indices);
 }
 
 }  // namespace detops::cuda

@@ -182,17 +182,51 @@ inline Tensor selection_order(const Tensor& scores) {
   return stable_sort(keys, /*descending=*/true).second;
 }
 
+template <typename T>
+__global__ void not_above_kernel(const T* scores, const int64_t* order, int64_t count,
+                                 double threshold, bool* not_above) {
+  DETOPS_FOR_EACH(i, count) { not_above[i] = !(static_cast<double>(scores[order[i]]) > threshold); }
+}
+
+// A box whose score is not above the threshold has fallen from the start.
+inline void drop_scores(const Tensor& scores, const Tensor& order, double threshold,
+                        const Tensor& fallen) {
+  const Tensor all = wide(scores);
+  DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
+    launch("nms", not_above_kernel<scalar_t>, blocks_for(all.numel()),
+           all.const_data_ptr<scalar_t>(), order.const_data_ptr<int64_t>(), all.numel(), threshold,
+           fallen.mutable_data_ptr<bool>());
+  });
+}
+
+// What a caller asks of the boxes that are kept; labels may be null.
+struct Wanted {
+  const Tensor& scores;
+  const Tensor* idxs;
+  std::optional<double> score_threshold;
+  int64_t limit;
+};
+
+inline int64_t limit_of(const Tensor& boxes, std::optional<int64_t> max_output) {
+  return std::min(boxes.size(0), max_output.value_or(boxes.size(0)));
+}
+
 // int64 [limit] and []: the indices in `order` of the first `limit` boxes that no kept box before
 // them suppresses, -1 where there are none left, and how many there are. Without synchronisation.
 template <typename Test>
-std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Tensor* idxs,
-                                        const Test& test, int64_t limit) {
+std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Test& test,
+                                        const Wanted& wanted) {
+  const int64_t limit = wanted.limit;
+  const Tensor* idxs = wanted.idxs;
   const int64_t count = order.size(0), chunks = ceil_div(count, kNmsChunk);
   const auto ints = order.options().dtype(kInt);
   const Tensor keep = empty({limit}, order.options()).fill_(-1);
   const Tensor end = zeros({chunks + 1}, order.options());
   const Tensor kept = empty_like(order), meets = empty({count, kNmsWords}, ints);
   const Tensor fallen = zeros({count}, order.options().dtype(kBool));
+  if (wanted.score_threshold && count > 0) {
+    drop_scores(wanted.scores, order, *wanted.score_threshold, fallen);
+  }
   const Tensor tested = zeros({chunks}, ints);
   const Tensor labels = idxs ? index_select(idxs->to(kLong), order) : Tensor();
   const NmsParams<Test> p{test,

@@ -18,27 +18,30 @@ struct RotatedTest {
   }
 };
 
-Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-              double threshold) {
-  const Tensor order = selection_order(scores);
+Tensor select(const char* op, const Tensor& boxes, double threshold, const Wanted& wanted) {
+  const Tensor order = selection_order(wanted.scores);
   const Tensor sorted = index_select(boxes.to(compute_type(boxes.scalar_type())), order);
   return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
     const Tensor prepared = rotated_boxes<scalar_t>(sorted);
     const auto* box = reinterpret_cast<const RotatedBox*>(prepared.const_data_ptr());
-    return without_padding(
-        select_boxes(op, order, idxs, RotatedTest<scalar_t>{box, threshold}, boxes.size(0)));
+    const RotatedTest<scalar_t> test{box, threshold};
+    return without_padding(select_boxes(op, order, test, wanted));
   });
 }
 
 }  // namespace
 
-Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  return select("nms_rotated", boxes, scores, nullptr, iou_threshold);
+Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                   std::optional<double> score_threshold, std::optional<int64_t> max_output) {
+  const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
+  return select("nms_rotated", boxes, iou_threshold, wanted);
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                           double iou_threshold) {
-  return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold);
+                           double iou_threshold, std::optional<double> score_threshold,
+                           std::optional<int64_t> max_output) {
+  const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
+  return select("batched_nms_rotated", boxes, iou_threshold, wanted);
 }
 
 }  // namespace detops::cuda

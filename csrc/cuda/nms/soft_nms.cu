@@ -14,6 +14,7 @@ struct SoftNmsParams {
   T* scores;                  // [N], NaN for a box that is selected or dropped
   int64_t count;              // N
   math::SoftNmsRule<T> rule;
+  int64_t limit;    // of selections
   int64_t* keep;    // [N], out
   T* kept_scores;   // [N], out
   int64_t* n_kept;  // [1], out
@@ -35,7 +36,7 @@ __global__ void soft_nms_kernel(SoftNmsParams<T> p) {
   const int self = static_cast<int>(threadIdx.x);
   math::Box<T> selected{};
   int64_t last = -1, n = 0;
-  while (true) {
+  while (n < p.limit) {
     const T area = math::area(selected);
     T most = 0;
     int64_t best = -1;
@@ -83,7 +84,8 @@ __global__ void soft_nms_kernel(SoftNmsParams<T> p) {
 }  // namespace
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                                    double sigma, double min_score, std::string_view method) {
+                                    double sigma, double min_score, std::string_view method,
+                                    std::optional<int64_t> max_output) {
   const int64_t count = boxes.size(0);
   const auto type = compute_type(promoted_type(boxes.scalar_type(), scores.scalar_type()));
   const Tensor all = as_type(boxes, type).contiguous();
@@ -98,6 +100,7 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
         left.mutable_data_ptr<scalar_t>(),
         count,
         math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score),
+        max_output.value_or(count),
         keep.mutable_data_ptr<int64_t>(),
         kept_scores.mutable_data_ptr<scalar_t>(),
         n_kept.mutable_data_ptr<int64_t>()};

@@ -10,22 +10,34 @@
 
 namespace detops {
 
-inline Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  return detail::call<Tensor>("detops::nms", boxes, scores, iou_threshold);
+inline Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                  const std::optional<double>& score_threshold = std::nullopt,
+                  const std::optional<int64_t>& max_output = std::nullopt) {
+  return detail::call<Tensor>("detops::nms", boxes, scores, iou_threshold, score_threshold,
+                              max_output);
 }
 
 inline Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                          double iou_threshold) {
-  return detail::call<Tensor>("detops::batched_nms", boxes, scores, idxs, iou_threshold);
+                          double iou_threshold,
+                          const std::optional<double>& score_threshold = std::nullopt,
+                          const std::optional<int64_t>& max_output = std::nullopt) {
+  return detail::call<Tensor>("detops::batched_nms", boxes, scores, idxs, iou_threshold,
+                              score_threshold, max_output);
 }
 
-inline Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  return detail::call<Tensor>("detops::nms_rotated", boxes, scores, iou_threshold);
+inline Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                          const std::optional<double>& score_threshold = std::nullopt,
+                          const std::optional<int64_t>& max_output = std::nullopt) {
+  return detail::call<Tensor>("detops::nms_rotated", boxes, scores, iou_threshold, score_threshold,
+                              max_output);
 }
 
 inline Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                                  double iou_threshold) {
-  return detail::call<Tensor>("detops::batched_nms_rotated", boxes, scores, idxs, iou_threshold);
+                                  double iou_threshold,
+                                  const std::optional<double>& score_threshold = std::nullopt,
+                                  const std::optional<int64_t>& max_output = std::nullopt) {
+  return detail::call<Tensor>("detops::batched_nms_rotated", boxes, scores, idxs, iou_threshold,
+                              score_threshold, max_output);
 }
 
 // Gives keep, count.
@@ -36,13 +48,28 @@ inline std::tuple<Tensor, Tensor> nms_padded(const Tensor& boxes, const Tensor& 
                                                   iou_threshold, max_output);
 }
 
+inline Tensor nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  return detail::call<Tensor>("detops::nms_match", boxes, scores, iou_threshold);
+}
+
 // Gives keep, scores.
-inline std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores,
-                                           double iou_threshold = 0.3, double sigma = 0.5,
-                                           double min_score = 1e-3,
-                                           const std::string& method = "linear") {
+inline std::tuple<Tensor, Tensor> soft_nms(
+    const Tensor& boxes, const Tensor& scores, double iou_threshold = 0.3, double sigma = 0.5,
+    double min_score = 1e-3, const std::string& method = "linear",
+    const std::optional<int64_t>& max_output = std::nullopt) {
   return detail::call<std::tuple<Tensor, Tensor>>("detops::soft_nms", boxes, scores, iou_threshold,
-                                                  sigma, min_score, method);
+                                                  sigma, min_score, method, max_output);
+}
+
+// Gives boxes, scores, labels.
+inline std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
+    const Tensor& boxes, const Tensor& scores, const Tensor& labels, const Tensor& models,
+    const std::vector<double>& weights, double iou_threshold = 0.55,
+    double skip_box_threshold = 0.0, const std::string& conf_type = "avg",
+    bool allows_overflow = false) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor>>(
+      "detops::weighted_box_fusion", boxes, scores, labels, models, weights, iou_threshold,
+      skip_box_threshold, conf_type, allows_overflow);
 }
 
 // Gives keep, scores.
@@ -129,6 +156,71 @@ inline Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes
   return detail::call<Tensor>("detops::roi_align_rotated_backward", grad, boxes, spatial_scale,
                               pooled_height, pooled_width, batch_size, channels, height, width,
                               sampling_ratio);
+}
+
+inline Tensor roi_align_max(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                            int64_t pooled_height, int64_t pooled_width,
+                            int64_t sampling_ratio = -1, bool aligned = false) {
+  return detail::call<Tensor>("detops::roi_align_max", input, boxes, spatial_scale, pooled_height,
+                              pooled_width, sampling_ratio, aligned);
+}
+
+// Gives output, argmax_y, argmax_x.
+inline std::tuple<Tensor, Tensor, Tensor> roi_align_max_forward(
+    const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t pooled_height,
+    int64_t pooled_width, int64_t sampling_ratio, bool aligned) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor>>("detops::roi_align_max_forward", input,
+                                                          boxes, spatial_scale, pooled_height,
+                                                          pooled_width, sampling_ratio, aligned);
+}
+
+inline Tensor roi_align_max_backward(const Tensor& grad, const Tensor& boxes,
+                                     const Tensor& argmax_y, const Tensor& argmax_x,
+                                     double spatial_scale, int64_t pooled_height,
+                                     int64_t pooled_width, int64_t batch_size, int64_t channels,
+                                     int64_t height, int64_t width, int64_t sampling_ratio,
+                                     bool aligned) {
+  return detail::call<Tensor>("detops::roi_align_max_backward", grad, boxes, argmax_y, argmax_x,
+                              spatial_scale, pooled_height, pooled_width, batch_size, channels,
+                              height, width, sampling_ratio, aligned);
+}
+
+inline Tensor prroi_pool(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                         int64_t pooled_height, int64_t pooled_width) {
+  return detail::call<Tensor>("detops::prroi_pool", input, boxes, spatial_scale, pooled_height,
+                              pooled_width);
+}
+
+inline Tensor prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                 int64_t pooled_height, int64_t pooled_width) {
+  return detail::call<Tensor>("detops::prroi_pool_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width);
+}
+
+// Gives input, boxes.
+inline std::tuple<Tensor, Tensor> prroi_pool_backward(const Tensor& grad, const Tensor& input,
+                                                      const Tensor& boxes, double spatial_scale,
+                                                      bool input_wanted = true,
+                                                      bool boxes_wanted = true) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::prroi_pool_backward", grad, input, boxes,
+                                                  spatial_scale, input_wanted, boxes_wanted);
+}
+
+inline Tensor border_align(const Tensor& input, const Tensor& boxes, int64_t pool_size) {
+  return detail::call<Tensor>("detops::border_align", input, boxes, pool_size);
+}
+
+// Gives output, argmax.
+inline std::tuple<Tensor, Tensor> border_align_forward(const Tensor& input, const Tensor& boxes,
+                                                       int64_t pool_size) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::border_align_forward", input, boxes,
+                                                  pool_size);
+}
+
+inline Tensor border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax,
+                                    int64_t pool_size, int64_t height, int64_t width) {
+  return detail::call<Tensor>("detops::border_align_backward", grad, boxes, argmax, pool_size,
+                              height, width);
 }
 
 inline Tensor roi_pool(const Tensor& input, const Tensor& boxes, double spatial_scale,
@@ -314,13 +406,49 @@ inline std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Ten
                                                   kind, eps);
 }
 
+inline Tensor box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2,
+                                      const std::string& kind = "iou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_aligned_forward", boxes1, boxes2, kind, eps);
+}
+
+inline std::tuple<Tensor, Tensor> box_iou_aligned_backward(const Tensor& grad, const Tensor& boxes1,
+                                                           const Tensor& boxes2,
+                                                           const std::string& kind = "iou",
+                                                           double eps = 1e-7) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::box_iou_aligned_backward", grad, boxes1,
+                                                  boxes2, kind, eps);
+}
+
 // Gives best, index.
 inline std::tuple<Tensor, Tensor> match_boxes(const Tensor& boxes1, const Tensor& boxes2) {
   return detail::call<std::tuple<Tensor, Tensor>>("detops::match_boxes", boxes1, boxes2);
 }
 
-inline Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2) {
-  return detail::call<Tensor>("detops::box_iou_rotated", boxes1, boxes2);
+inline Tensor linear_assignment(const Tensor& cost,
+                                const std::optional<Tensor>& num_objects = std::nullopt) {
+  return detail::call<Tensor>("detops::linear_assignment", cost, num_objects);
+}
+
+inline Tensor box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2,
+                              const std::string& mode = "iou") {
+  return detail::call<Tensor>("detops::box_iou_rotated", boxes1, boxes2, mode);
+}
+
+inline Tensor rotated_iou(const Tensor& boxes1, const Tensor& boxes2,
+                          const std::string& mode = "iou") {
+  return detail::call<Tensor>("detops::rotated_iou", boxes1, boxes2, mode);
+}
+
+inline Tensor rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2,
+                                  const std::string& mode) {
+  return detail::call<Tensor>("detops::rotated_iou_forward", boxes1, boxes2, mode);
+}
+
+inline std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad, const Tensor& boxes1,
+                                                       const Tensor& boxes2,
+                                                       const std::string& mode) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::rotated_iou_backward", grad, boxes1,
+                                                  boxes2, mode);
 }
 
 inline Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2,
@@ -388,8 +516,54 @@ inline Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inpu
                               gamma);
 }
 
+inline Tensor softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
+                                         const std::optional<Tensor>& weight, double alpha,
+                                         double gamma) {
+  return detail::call<Tensor>("detops::softmax_focal_loss_forward", inputs, targets, weight, alpha,
+                              gamma);
+}
+
+inline Tensor softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs,
+                                          const Tensor& targets,
+                                          const std::optional<Tensor>& weight, double alpha,
+                                          double gamma) {
+  return detail::call<Tensor>("detops::softmax_focal_loss_backward", grad, inputs, targets, weight,
+                              alpha, gamma);
+}
+
+// Gives dist1, dist2, idx1, idx2.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor> chamfer_distance(const Tensor& points1,
+                                                                   const Tensor& points2) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>("detops::chamfer_distance",
+                                                                  points1, points2);
+}
+
+// Gives dist1, dist2, idx1, idx2.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor> chamfer_distance_forward(const Tensor& points1,
+                                                                           const Tensor& points2) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>(
+      "detops::chamfer_distance_forward", points1, points2);
+}
+
+// Gives points1, points2.
+inline std::tuple<Tensor, Tensor> chamfer_distance_backward(
+    const Tensor& grad1, const Tensor& grad2, const Tensor& points1, const Tensor& points2,
+    const Tensor& idx1, const Tensor& idx2) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::chamfer_distance_backward", grad1, grad2,
+                                                  points1, points2, idx1, idx2);
+}
+
 inline Tensor masks_to_boxes(const Tensor& masks) {
   return detail::call<Tensor>("detops::masks_to_boxes", masks);
+}
+
+inline Tensor mask_iou(const Tensor& masks1, const Tensor& masks2,
+                       const std::string& mode = "iou") {
+  return detail::call<Tensor>("detops::mask_iou", masks1, masks2, mode);
+}
+
+inline Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold) {
+  return detail::call<Tensor>("detops::mask_nms", masks, scores, iou_threshold);
 }
 
 // Gives text, ends.
@@ -443,6 +617,19 @@ inline std::tuple<Tensor, Tensor> carafe_backward(const Tensor& grad, const Tens
                                                   features_wanted, masks_wanted);
 }
 
+inline Tensor corner_pool(const Tensor& input, const std::string& mode) {
+  return detail::call<Tensor>("detops::corner_pool", input, mode);
+}
+
+inline Tensor corner_pool_forward(const Tensor& input, const std::string& mode) {
+  return detail::call<Tensor>("detops::corner_pool_forward", input, mode);
+}
+
+inline Tensor corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& output,
+                                   const std::string& mode) {
+  return detail::call<Tensor>("detops::corner_pool_backward", grad, input, output, mode);
+}
+
 inline Tensor masked_conv2d(const Tensor& features, const Tensor& mask, const Tensor& weight,
                             const std::optional<Tensor>& bias = std::nullopt,
                             const std::array<int64_t, 2>& stride = {1, 1},
@@ -457,6 +644,45 @@ inline Tensor masked_conv2d_forward(const Tensor& features, const Tensor& mask,
                                     const std::array<int64_t, 2>& padding) {
   return detail::call<Tensor>("detops::masked_conv2d_forward", features, mask, weight, bias, stride,
                               padding);
+}
+
+inline Tensor convex_iou(const Tensor& pointsets, const Tensor& polygons) {
+  return detail::call<Tensor>("detops::convex_iou", pointsets, polygons);
+}
+
+inline Tensor convex_giou(const Tensor& pointsets, const Tensor& polygons) {
+  return detail::call<Tensor>("detops::convex_giou", pointsets, polygons);
+}
+
+inline Tensor convex_giou_forward(const Tensor& pointsets, const Tensor& polygons) {
+  return detail::call<Tensor>("detops::convex_giou_forward", pointsets, polygons);
+}
+
+inline Tensor convex_giou_backward(const Tensor& grad, const Tensor& pointsets,
+                                   const Tensor& polygons) {
+  return detail::call<Tensor>("detops::convex_giou_backward", grad, pointsets, polygons);
+}
+
+inline Tensor min_area_polygons(const Tensor& pointsets) {
+  return detail::call<Tensor>("detops::min_area_polygons", pointsets);
+}
+
+inline Tensor points_in_polygons(const Tensor& points, const Tensor& polygons) {
+  return detail::call<Tensor>("detops::points_in_polygons", points, polygons);
+}
+
+inline Tensor box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2,
+                             const std::string& mode = "iou") {
+  return detail::call<Tensor>("detops::box_iou_quadri", boxes1, boxes2, mode);
+}
+
+inline Tensor box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2,
+                                   const std::string& mode = "iou") {
+  return detail::call<Tensor>("detops::box_iou_quadri_pairs", boxes1, boxes2, mode);
+}
+
+inline Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  return detail::call<Tensor>("detops::nms_quadri", boxes, scores, iou_threshold);
 }
 
 inline Tensor axpy(const Tensor& x, const Tensor& y, double alpha = 2.0) {

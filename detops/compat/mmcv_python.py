@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""mmcv's deformable attention on a CPU, where mmcv calls no compiled half but a loop in PyTorch."""
+"""Python of mmcv and of mmdet, which runs on it, where neither calls a compiled half.
+
+Deformable attention on a CPU, which mmcv computes in a loop, and the matchers of mmdet.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+from .assignment import called_in
 from .attention import by_level
 from .bodies import Patch
 
+_ASSIGNERS = "mmdet.models.task_modules.assigners."
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("mmcv.ops.multi_scale_deform_attn", "multi_scale_deformable_attn_pytorch"): by_level,
+    **called_in(f"{_ASSIGNERS}hungarian_assigner", f"{_ASSIGNERS}topk_hungarian_assigner"),
 }
 
 

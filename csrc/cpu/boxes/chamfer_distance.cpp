@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#include "../../math/chamfer_distance.h"
+
+#include <limits>
+
+#include "../../ops.h"
+#include "../common/buffer.h"
+
+#define DETOPS_KERNELS "../boxes/chamfer_distance.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kPairsPerThread = 1 << 15;
+constexpr int64_t kPointsPerTask = 512;
+
+// All x of a set, then all its y.
+template <typename T>
+Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
+  Buffer<T> columns(2 * sets * count);
+  for (int64_t b = 0; b < sets; ++b) {
+    const T* from = points + 2 * b * count;
+    T *x = columns.data() + 2 * b * count, *y = x + count;
+    for (int64_t i = 0; i < count; ++i) x[i] = from[2 * i], y[i] = from[2 * i + 1];
+  }
+  return columns;
+}
+
+// From each point of the first sets to the nearest of the second.
+template <typename T>
+void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t m, int64_t sets,
+             T* distance, int64_t* index) {
+  const int64_t parts = (n + kPointsPerTask - 1) / kPointsPerTask;
+  const int64_t pairs = std::min(n, kPointsPerTask) * std::max<int64_t>(1, m);
+  const auto kernel = DETOPS_IN_USE(nearest_points<T>);
+  parallel_for(0, sets * parts, std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, pairs)),
+               [&](int64_t task, int64_t end) {
+                 for (; task < end; ++task) {
+                   const int64_t b = task / parts, begin = task % parts * kPointsPerTask;
+                   const int64_t count = std::min(kPointsPerTask, n - begin);
+                   const T* own = first.data() + 2 * b * n + begin;
+                   const T* other = second.data() + 2 * b * m;
+                   kernel(own, own + n, count, other, other + m, m, distance + b * n + begin,
+                          index + b * n + begin);
+                 }
+               });
+}
+
+// What each point's own distance gives to it, and then to the point that it is nearest to: in this
+// order, so that CUDA, where a point has a thread, adds the same numbers.
+template <typename T>
+void gradient_of_own(const T* grad, const math::Point<T>* own, int64_t n,
+                     const math::Point<T>* other, int64_t m, const int64_t* index,
+                     math::Point<T>* to_own) {
+  for (int64_t i = 0; i < n; ++i) {
+    to_own[i] = {0, 0};
+    if (index[i] < 0 || index[i] >= m) continue;
+    math::square_distance_gradient(own[i], other[index[i]], grad[i], to_own[i]);
+  }
+}
+
+template <typename T>
+void gradient_of_other(const T* grad, const math::Point<T>* own, int64_t n,
+                       const math::Point<T>* other, int64_t m, const int64_t* index,
+                       math::Point<T>* to_other) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (index[i] < 0 || index[i] >= m) continue;
+    math::square_distance_gradient(other[index[i]], own[i], grad[i], to_other[index[i]]);
+  }
+}
+
+}  // namespace
+
+void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
+                              Tensor& dist2, Tensor& idx1, Tensor& idx2) {
+  const ScalarType type = dist1.scalar_type();
+  const Tensor first = as_type(points1, type).contiguous();
+  const Tensor second = as_type(points2, type).contiguous();
+  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const auto a = in_columns(first.const_data_ptr<scalar_t>(), sets, n);
+    const auto b = in_columns(second.const_data_ptr<scalar_t>(), sets, m);
+    nearest(a, n, b, m, sets, dist1.mutable_data_ptr<scalar_t>(), idx1.mutable_data_ptr<int64_t>());
+    nearest(b, m, a, n, sets, dist2.mutable_data_ptr<scalar_t>(), idx2.mutable_data_ptr<int64_t>());
+  });
+}
+
+void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
+                               const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
+                               Tensor& to_points1, Tensor& to_points2) {
+  const ScalarType type = compute_type(points1, points2);
+  const Tensor first = as_type(points1, type).contiguous();
+  const Tensor second = as_type(points2, type).contiguous();
+  const Tensor outer1 = as_type(grad1, type).contiguous();
+  const Tensor outer2 = as_type(grad2, type).contiguous();
+  const Tensor index1 = idx1.contiguous(), index2 = idx2.contiguous();
+  const Tensor to_first = as_type(to_points1, type), to_second = as_type(to_points2, type);
+  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const int64_t grain = std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, n + m));
+    const scalar_t* g1 = outer1.const_data_ptr<scalar_t>();
+    const scalar_t* g2 = outer2.const_data_ptr<scalar_t>();
+    const auto *p1 = rows<math::Point, scalar_t>(first), *p2 = rows<math::Point, scalar_t>(second);
+    const int64_t* i1 = index1.const_data_ptr<int64_t>();
+    const int64_t* i2 = index2.const_data_ptr<int64_t>();
+    auto* t1 = mutable_rows<math::Point, scalar_t>(to_first);
+    auto* t2 = mutable_rows<math::Point, scalar_t>(to_second);
+    parallel_for(0, sets, grain, [&](int64_t b, int64_t end) {
+      for (; b < end; ++b) {
+        const int64_t p = b * n, q = b * m;
+        gradient_of_own(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);
+        gradient_of_own(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t2 + q);
+        gradient_of_other(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t2 + q);
+        gradient_of_other(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
+      }
+    });
+  });
+  to_points1 = as_type(to_first, to_points1.scalar_type());
+  to_points2 = as_type(to_second, to_points2.scalar_type());
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "../../math/linear_assignment.h"
+
+#include "../../ops.h"
+#include "../common/buffer.h"
+#include "../common/element_type.h"
+
+namespace detops::cpu {
+
+// The costs of one image.
+template <typename T>
+struct AssignmentInput {
+  const T* cost;  // [queries, objects]
+  int64_t stride, queries, objects;
+};
+
+struct ClosedColumn {
+  double distance, price;
+  int column;
+};
+
+// What the assignment of one image works in. Rows are queries or objects, whichever are fewer.
+struct AssignmentScratch {
+  double* costs;             // [rows, columns, in whole vectors]
+  double *price, *distance;  // [columns]
+  int64_t* from;             // [columns], the row that leads to it, as wide as a distance
+  int* owner;                // [columns], the row that has it
+  int* column;               // [rows]
+  ClosedColumn* closed;      // [rows]
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../boxes/linear_assignment.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kAssignmentPadding = 8;  // columns of a vector at most
+constexpr int64_t kCostsPerThread = 1 << 13;
+
+// Owns what an AssignmentScratch points at, for images of one size at most.
+class AssignmentMemory {
+ public:
+  AssignmentMemory(int64_t queries, int64_t objects) {
+    const int64_t rows = std::min(queries, objects) + kAssignmentPadding;
+    const int64_t columns = std::max(queries, objects) + kAssignmentPadding;
+    double* doubles = doubles_.reserve((rows + 2) * columns);
+    int* ints = ints_.reserve(columns + rows);
+    scratch_ = {
+        doubles, doubles + rows * columns, doubles + (rows + 1) * columns, from_.reserve(columns),
+        ints,    ints + columns,           closed_.reserve(rows)};
+  }
+
+  const AssignmentScratch& scratch() const { return scratch_; }
+
+ private:
+  Buffer<double> doubles_;
+  Buffer<int64_t> from_;
+  Buffer<int> ints_;
+  Buffer<ClosedColumn> closed_;
+  AssignmentScratch scratch_;
+};
+
+// [B]: how many objects each image has.
+std::vector<int64_t> object_counts(const Tensor& cost, const std::optional<Tensor>& num_objects) {
+  const int64_t most = cost.size(2);
+  std::vector<int64_t> counts(cost.size(0), most);
+  if (!num_objects) return counts;
+  const Tensor given = as_type(*num_objects, kLong).contiguous();
+  std::copy_n(given.const_data_ptr<int64_t>(), counts.size(), counts.begin());
+  for (size_t i = 0; i < counts.size(); ++i) {
+    check(counts[i] >= 0 && counts[i] <= most,
+          "detops.linear_assignment: num_objects must be 0 to ", most, ", got ", counts[i],
+          " at index ", i);
+  }
+  return counts;
+}
+
+}  // namespace
+
+void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_objects,
+                       Tensor& objects) {
+  const std::vector<int64_t> counts = object_counts(cost, num_objects);
+  const Tensor rows = cost.size(2) <= 1 || cost.stride(2) == 1 ? cost : cost.contiguous();
+  const int64_t images = cost.size(0), queries = cost.size(1), most = cost.size(2);
+  check(queries <= INT32_MAX && most <= INT32_MAX, "detops.linear_assignment: at most ", INT32_MAX,
+        " queries and objects, got ", queries, " and ", most);
+  int64_t* out = objects.mutable_data_ptr<int64_t>();
+  const int64_t grain = std::max<int64_t>(1, kCostsPerThread / (queries * most + 1));
+  with_element_type(rows.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const T* data = static_cast<const T*>(rows.const_data_ptr());
+    const auto assign = DETOPS_IN_USE(assign_image<T>);
+    parallel_for(0, images, grain, [&](int64_t i, int64_t end) {
+      const AssignmentMemory memory(queries, most);
+      for (; i < end; ++i) {
+        assign({data + i * rows.stride(0), rows.stride(1), queries, counts[i]}, memory.scratch(),
+               out + i * queries);
+      }
+    });
+  });
+}
+
+}  // namespace detops::cpu

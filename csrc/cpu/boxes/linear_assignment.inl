@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+typedef float FloatsOfDoubles __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
+
+// As many neighbours as a vector of doubles has, of which n count.
+template <typename T>
+DETOPS_INLINE Vector<double> load_costs(const T* p, int64_t n) {
+  Vector<double> v{};
+  for (int64_t i = 0; i < kLanes<double>; ++i) {
+    if (i < n) v[i] = math::to_float(p[i]);
+  }
+  return v;
+}
+DETOPS_INLINE Vector<double> load_costs(const float* p, int64_t n) {
+  FloatsOfDoubles v{};
+  if (n >= kLanes<double>) {
+    __builtin_memcpy(&v, p, sizeof v);
+  } else {
+    for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+  }
+  return __builtin_convertvector(v, Vector<double>);
+}
+DETOPS_INLINE Vector<double> load_costs(const double* p, int64_t n) { return load_first(p, n); }
+
+// Reads the costs of an image, a row of objects or queries after the other, whichever are fewer.
+// False where there is one that is none.
+template <typename T>
+DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, double* costs,
+                              int64_t stride) {
+  constexpr int64_t kWidth = kLanes<double>;
+  Vector<double> beyond{};  // NaN, or not 0, where there is one
+  for (int64_t query = 0; query < in.queries; query += kWidth) {
+    const int64_t rows = in.queries - query < kWidth ? in.queries - query : kWidth;
+    for (int64_t object = 0; object < in.objects; object += kWidth) {
+      const int64_t columns = in.objects - object < kWidth ? in.objects - object : kWidth;
+      Vector<double> tile[kWidth];
+      DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
+        const T* from = in.cost + (query + (i < rows ? i : 0)) * in.stride + object;
+        tile[i] = load_costs(from, columns);
+        const Vector<double> magnitude = vector_max(tile[i], -tile[i]);
+        beyond += magnitude <= math::assignment::kMostCost ? Vector<double>{} : splat(1.0);
+      }
+      if (by_object) {
+        transpose<double>(tile);
+        DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
+          if (i < columns) store(costs + (object + i) * stride + query, tile[i]);
+        }
+      } else {
+        DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
+          if (i < rows) store(costs + (query + i) * stride + object, tile[i]);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < kWidth; ++i) {
+    if (beyond[i] != 0) return false;
+  }
+  return true;
+}
+
+DETOPS_INLINE double least_lane(Vector<double> v) {
+  double least = v[0];
+  for (int64_t i = 1; i < kLanes<double>; ++i) least = math::min(least, v[i]);
+  return least;
+}
+
+// The first column without an owner whose sum is this, else the first one.
+template <typename Sum>
+DETOPS_INLINE int place_of(double least, const int* owner, int64_t stride, Sum&& sum) {
+  constexpr uint32_t kAll = (1u << kLanes<double>)-1;
+  int first = -1;
+  for (int64_t j = 0; j < stride; j += kLanes<double>) {
+    uint32_t equal = ~greater_bits(sum(j), splat(least)) & kAll;
+    for (; equal != 0; equal &= equal - 1) {
+      const int column = static_cast<int>(j) + __builtin_ctz(equal);
+      if (owner[column] < 0) return column;
+      if (first < 0) first = column;
+    }
+  }
+  return first;
+}
+
+DETOPS_INLINE math::assignment::Nearest nearest_of(Vector<double> least,
+                                                   const AssignmentScratch& at, int64_t stride) {
+  const double distance = least_lane(least);
+  const auto sum = [&](int64_t j) __attribute__((always_inline)) { return load(at.distance + j); };
+  return {distance, place_of(distance, at.owner, stride, sum)};
+}
+
+// See math::assignment::solve.
+struct AssignmentColumns {
+  static constexpr int64_t kWidth = kLanes<double>;
+  AssignmentScratch at;
+  int64_t stride;  // of rows, in whole vectors
+  int n_closed = 0;
+
+  double cost(int row, int column) const { return at.costs[row * stride + column]; }
+  double price(int column) const { return at.price[column]; }
+  int owner(int column) const { return at.owner[column]; }
+  int column(int row) const { return at.column[row]; }
+
+  math::assignment::Offer offer(int row) const {
+    const double* costs = at.costs + row * stride;
+    const auto sum = [&](int64_t j) __attribute__((always_inline)) {
+      return load(costs + j) + load(at.price + j);
+    };
+    Vector<double> least = splat(double(__builtin_inf())), second = least;
+    for (int64_t j = 0; j < stride; j += kWidth) {
+      const Vector<double> x = sum(j);
+      second = vector_min(second, vector_max(least, x));
+      least = vector_min(least, x);
+    }
+    math::assignment::Offer offer{least_lane(least), double(__builtin_inf()), 0};
+    bool found = false;  // a lane that has the least one, whose second one counts
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const bool has = !found && least[i] == offer.least;
+      found = found || has;
+      offer.second = math::min(offer.second, has ? second[i] : least[i]);
+    }
+    offer.column = place_of(offer.least, at.owner, stride, sum);
+    return offer;
+  }
+
+  void give(int column, int row, double price) {
+    if (at.owner[column] >= 0) at.column[at.owner[column]] = -1;
+    at.owner[column] = row;
+    at.column[row] = column;
+    at.price[column] = price;
+  }
+
+  math::assignment::Nearest open(int row) {
+    const double* costs = at.costs + row * stride;
+    Vector<double> least = splat(double(__builtin_inf()));
+    for (int64_t j = 0; j < stride; j += kWidth) {
+      const Vector<double> x = load(costs + j) + load(at.price + j);
+      store(at.distance + j, x);
+      least = vector_min(least, x);
+    }
+    for (int64_t j = 0; j < stride; ++j) at.from[j] = row;
+    n_closed = 0;
+    return nearest_of(least, at, stride);
+  }
+
+  // An infinite price keeps paths away.
+  void close(const math::assignment::Nearest& nearest) {
+    at.closed[n_closed++] = {nearest.distance, at.price[nearest.column], nearest.column};
+    at.price[nearest.column] = at.distance[nearest.column] = __builtin_inf();
+  }
+
+  math::assignment::Nearest relax(int row, double passed) {
+    const double* costs = at.costs + row * stride;
+    const Vector<int64_t> by = Vector<int64_t>{} + row;
+    Vector<double> least = splat(double(__builtin_inf()));
+    for (int64_t j = 0; j < stride; j += kWidth) {
+      const Vector<double> before = load(at.distance + j);
+      const Vector<double> x = load(costs + j) + load(at.price + j) - passed;
+      const Vector<double> now = vector_min(before, x);
+      Vector<int64_t> from;
+      __builtin_memcpy(&from, at.from + j, sizeof from);
+      from = x < before ? by : from;
+      __builtin_memcpy(at.from + j, &from, sizeof from);
+      store(at.distance + j, now);
+      least = vector_min(least, now);
+    }
+    return nearest_of(least, at, stride);
+  }
+
+  void settle(double distance) {
+    for (int i = 0; i < n_closed; ++i) {
+      const ClosedColumn& closed = at.closed[i];
+      at.price[closed.column] = closed.price + (distance - closed.distance);
+    }
+  }
+
+  void extend(int column, int row) {
+    for (int from = -1; from != row;) {
+      from = static_cast<int>(at.from[column]);
+      const int next = at.column[from];
+      at.owner[column] = from;
+      at.column[from] = column;
+      column = next;
+    }
+  }
+};
+
+// Where all columns will have owners, their first prices may differ: the least that a row pays
+// above what is least for it.
+DETOPS_INLINE void first_prices(const AssignmentScratch& at, int64_t stride, int rows) {
+  constexpr int64_t kWidth = kLanes<double>;
+  const Vector<double> infinite = splat(double(__builtin_inf()));
+  for (int64_t j = 0; j < stride; j += kWidth) store(at.distance + j, infinite);
+  for (int row = 0; row < rows; ++row) {
+    const double* costs = at.costs + row * stride;
+    Vector<double> least = infinite;
+    for (int64_t j = 0; j < stride; j += kWidth) {
+      least = vector_min(least, load(costs + j) + load(at.price + j));
+    }
+    const Vector<double> of_row = splat(least_lane(least));
+    for (int64_t j = 0; j < stride; j += kWidth) {
+      store(at.distance + j, vector_min(load(at.distance + j), load(costs + j) - of_row));
+    }
+  }
+  for (int row = 0; row < rows; ++row) at.price[row] = -at.distance[row];
+}
+
+// The object of each query of an image, or -1.
+template <typename T>
+void assign_image(const AssignmentInput<T>& in, const AssignmentScratch& scratch,
+                  int64_t* objects) {
+  for (int64_t query = 0; query < in.queries; ++query) objects[query] = -1;
+  if (in.objects == 0) return;
+  const bool by_object = in.objects < in.queries;
+  const int rows = static_cast<int>(by_object ? in.objects : in.queries);
+  const int64_t columns = by_object ? in.queries : in.objects;
+  constexpr int64_t kWidth = kLanes<double>;
+  AssignmentColumns at{scratch, (columns + kWidth - 1) / kWidth * kWidth};
+  const bool all = read_costs(in, by_object, scratch.costs, at.stride);
+  double forbidden = __builtin_inf();
+  if (!all) {
+    double least = __builtin_inf(), most = -least;
+    for (int row = 0; row < rows; ++row) {
+      for (int64_t j = 0; j < columns; ++j) {
+        const double cost = scratch.costs[row * at.stride + j];
+        if (!math::assignment::is_cost(cost)) continue;
+        least = math::min(least, cost), most = math::max(most, cost);
+      }
+    }
+    if (least > most) return;
+    forbidden = math::assignment::forbidden_cost(least, most, rows);
+    for (int row = 0; row < rows; ++row) {
+      for (int64_t j = 0; j < at.stride; ++j) {  // what lies behind the last is a number, too
+        double& cost = scratch.costs[row * at.stride + j];
+        if (!math::assignment::is_cost(cost)) cost = forbidden;
+      }
+    }
+  }
+  for (int64_t j = 0; j < at.stride; ++j) {
+    scratch.price[j] = j < columns ? 0.0 : double(__builtin_inf());
+    scratch.owner[j] = -1;
+  }
+  for (int row = 0; row < rows; ++row) scratch.column[row] = -1;
+  if (rows == columns) first_prices(scratch, at.stride, rows);
+  math::assignment::solve(at, rows);
+  for (int row = 0; row < rows; ++row) {
+    const int column = scratch.column[row];
+    if (at.cost(row, column) >= forbidden) continue;
+    objects[by_object ? column : row] = by_object ? row : column;
+  }
+}

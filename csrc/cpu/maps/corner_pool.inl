@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+// What comes after `best`; see csrc/maps/corner_pool.h.
+template <typename A>
+DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
+  return (x >= best) | (x != x) ? x : best;
+}
+
+// The gradient of x, whose result was `pooled`, out of that of all from here to the end, `sum`.
+template <typename A>
+DETOPS_INLINE Vector<A> take_gradient(Vector<A> x, Vector<A> pooled, Vector<A>& sum) {
+  const auto counted = (x == pooled) | (x != x);
+  const Vector<A> taken = counted ? sum : Vector<A>{};
+  sum = counted ? Vector<A>{} : sum;
+  return taken;
+}
+
+// `count` lines side by side: row by row.
+template <typename T>
+void pool_beside(const T* input, int64_t length, int64_t step, int64_t count, T* output) {
+  using A = accumulate_t<T>;
+  for (int64_t i = 0; i < length; ++i, input += step, output += step) {
+    for (int64_t c = 0; c < count; c += kLanes<A>) {
+      const Vector<A> x = load_first(input + c, count - c);
+      const Vector<A> best = i == 0 ? x : load_first(output - step + c, count - c);
+      store_first(output + c, larger_or_later<A>(best, x), count - c);
+    }
+  }
+}
+
+// From the last row to the first; `sums` has room for the lines, and whole vectors.
+template <typename T, typename A = accumulate_t<T>>
+void spread_beside(const T* grad, const T* input, const T* pooled, int64_t length, int64_t step,
+                   int64_t count, A* sums, T* to_input) {
+  for (int64_t c = 0; c < count; c += kLanes<A>) store(sums + c, Vector<A>{});
+  for (int64_t i = length - 1; i >= 0; --i) {
+    for (int64_t c = 0; c < count; c += kLanes<A>) {
+      const int64_t at = i * step + c, n = count - c;
+      Vector<A> sum = load(sums + c) + load_first(grad + at, n);
+      const Vector<A> taken =
+          take_gradient<A>(load_first(input + at, n), load_first(pooled + at, n), sum);
+      store_first(to_input + at, taken, n);
+      store(sums + c, sum);
+    }
+  }
+}
+
+// A square of lines whose elements are neighbours, turned so that a vector has one of each.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void load_turned(const T* from, int64_t length, int64_t rows, int64_t n,
+                               Vector<A>* v) {
+  for (int64_t r = 0; r < kLanes<A>; ++r) {
+    v[r] = r < rows ? load_first(from + r * length, n) : Vector<A>{};
+  }
+  transpose<A>(v);
+}
+
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, Vector<A>* v) {
+  transpose<A>(v);
+  for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
+}
+
+// `rows` lines, at most a vector of them, whose elements are neighbours.
+template <typename T>
+void pool_along(const T* input, int64_t length, int64_t rows, bool back, T* output) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  const int64_t squares = (length + kWidth - 1) / kWidth;
+  Vector<A> best = splat<A>(-A(__builtin_inf()));
+  for (int64_t s = 0; s < squares; ++s) {
+    const int64_t at = (back ? squares - 1 - s : s) * kWidth;
+    const int64_t n = length - at < kWidth ? length - at : kWidth;
+    Vector<A> v[kWidth];
+    load_turned(input + at, length, rows, n, v);
+    for (int64_t i = 0; i < n; ++i) {
+      Vector<A>& x = v[back ? n - 1 - i : i];
+      x = best = larger_or_later<A>(best, x);
+    }
+    store_turned(output + at, length, rows, n, v);
+  }
+}
+
+template <typename T>
+void spread_along(const T* grad, const T* input, const T* pooled, int64_t length, int64_t rows,
+                  bool back, T* to_input) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kWidth = kLanes<A>;
+  const int64_t squares = (length + kWidth - 1) / kWidth;
+  Vector<A> sum{};
+  for (int64_t s = 0; s < squares; ++s) {
+    const int64_t at = (back ? s : squares - 1 - s) * kWidth;
+    const int64_t n = length - at < kWidth ? length - at : kWidth;
+    Vector<A> g[kWidth], x[kWidth], y[kWidth];
+    load_turned(grad + at, length, rows, n, g);
+    load_turned(input + at, length, rows, n, x);
+    load_turned(pooled + at, length, rows, n, y);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t k = back ? i : n - 1 - i;
+      sum += g[k];
+      g[k] = take_gradient<A>(x[k], y[k], sum);
+    }
+    store_turned(to_input + at, length, rows, n, g);
+  }
+}

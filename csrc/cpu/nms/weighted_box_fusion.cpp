@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "../../nms/weighted_box_fusion.h"
+
+#include "../../math/overlap.h"
+#include "score_order.h"
+
+namespace detops::cpu {
+
+// Fused boxes of one label as a structure of arrays, with boxes that meet none after the last, up
+// to a whole vector.
+struct FusedColumns {
+  double *x1, *y1, *x2, *y2, *area;
+  int64_t count;
+};
+constexpr int64_t kFusedPadding = 8;
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../nms/weighted_box_fusion.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+// The fused boxes of one label, in the order in which they began.
+class Fusion {
+ public:
+  Fusion(int64_t most, const math::FusedModels& models, double threshold)
+      : models_(models), threshold_(threshold), data_(5 * (most + kFusedPadding)) {
+    const int64_t stride = most + kFusedPadding;
+    double* x1 = data_.data();
+    columns_ = {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride, 0};
+    std::fill_n(x1, 5 * stride, 0.0);
+  }
+
+  void add(const math::FusionMember& member) {
+    int64_t k =
+        DETOPS_IN_USE(best_overlap)(columns_, member.box, math::area(member.box), threshold_);
+    if (k < 0) {
+      k = columns_.count++;
+      fused_.emplace_back().begin(member, models_);
+    } else {
+      fused_[k].add(member, models_);
+    }
+    const math::Box<double>& box = fused_[k].box;
+    columns_.x1[k] = box.x1, columns_.y1[k] = box.y1;
+    columns_.x2[k] = box.x2, columns_.y2[k] = box.y2;
+    columns_.area[k] = math::area(box);
+  }
+
+  const std::vector<math::FusedBox>& fused() const { return fused_; }
+
+ private:
+  const math::FusedModels& models_;
+  double threshold_;
+  Buffer<double> data_;
+  FusedColumns columns_;
+  std::vector<math::FusedBox> fused_;
+};
+
+struct Result {
+  math::Box<double> box;
+  double score;
+  int64_t label;
+};
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
+    const Tensor& boxes, const Tensor& scores, const Tensor& labels, const Tensor& models,
+    ArrayRef<double> weights, double iou_threshold, double skip_box_threshold,
+    std::string_view conf_type, bool allows_overflow) {
+  const int64_t n = boxes.size(0);
+  check_count("weighted_box_fusion", n);
+  const Tensor all = as_type(boxes, kDouble).contiguous();
+  const Tensor model = as_type(models, kLong).contiguous();
+  const Tensor confidence = empty({n}, boxes.options().dtype(kDouble)).copy_(scores);
+  const math::FusedModels taking_part = fused_models(weights);
+  const auto* box = rows<math::Box, double>(all);
+  const int64_t* of_model = model.const_data_ptr<int64_t>();
+  double* c = confidence.mutable_data_ptr<double>();
+  // What does not take part comes last in its label.
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    check(of_model[i] >= 0 && of_model[i] < taking_part.count,
+          "detops.weighted_box_fusion: models must be 0 to ", taking_part.count - 1, ", got ",
+          of_model[i], " at index ", i);
+    const bool takes_part = math::takes_part(box[i], c[i], skip_box_threshold);
+    c[i] = takes_part ? c[i] * taking_part.weights[of_model[i]] : kNone;
+  }
+  const Selection selection(confidence, Labels(&labels).data());
+  const auto segments = static_cast<int64_t>(selection.ends().size());
+  std::vector<std::vector<math::FusedBox>> fused(segments);
+  const int64_t grain = std::max<int64_t>(1, segments * 512 / (n + 1));
+  parallel_for(0, segments, grain, [&](int64_t k, int64_t end) {
+    for (; k < end; ++k) {
+      Fusion fusion(selection.count(k), taking_part, iou_threshold);
+      for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
+        const int64_t from = selection.order()[i];
+        if (c[from] == kNone) break;
+        fusion.add({box[from], c[from], static_cast<int>(of_model[from])});
+      }
+      fused[k] = fusion.fused();
+    }
+  });
+  // By descending score; of equals by label, and then as they began.
+  std::vector<Result> results;
+  const Tensor label = as_type(labels, kLong).contiguous();
+  for (int64_t k = 0; k < segments; ++k) {
+    for (const math::FusedBox& f : fused[k]) {
+      results.push_back({f.box, f.score(taking_part, confidence_of(conf_type), allows_overflow),
+                         label.const_data_ptr<int64_t>()[selection.order()[selection.begin(k)]]});
+    }
+  }
+  std::stable_sort(results.begin(), results.end(),
+                   [](const Result& a, const Result& b) { return a.score > b.score; });
+  const auto count = static_cast<int64_t>(results.size());
+  const Tensor out_boxes = empty({count, 4}, all.options());
+  const Tensor out_scores = empty({count}, all.options());
+  const Tensor out_labels = empty({count}, label.options());
+  for (int64_t i = 0; i < count; ++i) {
+    mutable_rows<math::Box, double>(out_boxes)[i] = results[i].box;
+    out_scores.mutable_data_ptr<double>()[i] = results[i].score;
+    out_labels.mutable_data_ptr<int64_t>()[i] = results[i].label;
+  }
+  return {as_type(out_boxes, boxes.scalar_type()), as_type(out_scores, scores.scalar_type()),
+          as_type(out_labels, labels.scalar_type())};
+}
+
+}  // namespace detops::cpu

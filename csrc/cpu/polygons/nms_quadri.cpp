@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#include "../../ops.h"
+#include "../boxes/rotated_boxes.h"
+#include "../nms/score_order.h"
+#include "bounds.h"
+
+namespace detops::cpu {
+
+DETOPS_SHARED_INLINE RotatedBounds quad_bounds(const math::Quad& q, double factor) {
+  return outer_bounds(bounds_of(q.at, 4), math::area(q), factor);
+}
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../polygons/nms_quadri.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+
+Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  const int64_t n = boxes.size(0);
+  const auto indices = boxes.options().dtype(kLong);
+  if (n == 0) return empty({0}, indices);
+  check_count("nms_quadri", n);
+  const Tensor corners = wide(boxes);
+  const Selection selection(wide(scores), nullptr);
+  Buffer<uint8_t> keep(n);
+  DETOPS_WIDE_SWITCH(corners.scalar_type(), [&] {
+    const scalar_t* of = corners.const_data_ptr<scalar_t>();
+    Buffer<math::Quad> quads(n);
+    for (int64_t i = 0; i < n; ++i) quads[i] = math::quad(of + 8 * int64_t(selection.order()[i]));
+    // Near the smallest numbers rounding an IoU moves it by more than the slack.
+    const double t = iou_threshold, factor = t < 1e-30 ? 0 : t / (1 + t) * (1 - 1e-6);
+    BoundsList kept;
+    Buffer<uint32_t> index(n);
+    const auto nms = DETOPS_IN_USE(quadri_nms<scalar_t>);
+    nms(quads.data(), n, t, factor, kept.reserve(n), index.data(), keep.data());
+  });
+  return selection.selected(keep.data(), indices, n);
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+#include "../simd/bounds.inl"
+
+// Each candidate against the boxes kept so far: first their bounds, then the few that pass. T is
+// the type that an IoU is rounded to; `kept` and `index` have room for all boxes.
+template <typename T>
+void quadri_nms(const math::Quad* boxes, int64_t count, double threshold, double factor,
+                const NmsBoxes<float>& kept, uint32_t* index, uint8_t* keep) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const RotatedBounds bounds = quad_bounds(boxes[i], factor);
+    // Below zero even boxes that do not meet suppress each other.
+    const bool all = threshold < 0;
+    bool falls = false;
+    if (all) {
+      for (int64_t k = 0; k < n && !falls; ++k) {
+        falls = math::suppresses<T>(boxes[index[k]], boxes[i], threshold);
+      }
+    } else {
+      falls = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, [&](int64_t k) {
+        return math::suppresses<T>(boxes[index[k]], boxes[i], threshold);
+      });
+    }
+    keep[i] = !falls;
+    if (falls) continue;
+    put(kept, n, bounds);
+    index[n++] = static_cast<uint32_t>(i);
+  }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. One call works on one bin.
+
+// Of channels [c, c + n): kVectors full vectors, or one that is not.
+template <int kVectors, bool kWhole, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n) {
+  constexpr int64_t kWidth = kLanes<A>;
+  Vector<A> best[kVectors], row[kVectors], col[kVectors], first[kVectors] = {};
+  for (int v = 0; v < kVectors; ++v) {
+    best[v] = splat<A>(-A(__builtin_inf()));
+    row[v] = col[v] = splat<A>(A(b.off_map));
+  }
+  for (int64_t r = 0; r < b.rows.count; ++r) {
+    const LineSample<A>& y = b.rows.at[r];
+    const T* upper = b.map + (y.low - b.row_origin) * b.row_stride + c;
+    const T* lower = upper + (y.high - y.low) * b.row_stride;
+    for (int64_t k = 0; k < b.cols.count; ++k) {
+      const LineSample<A>& x = b.cols.at[k];
+      Vector<A> value[kVectors] = {};
+      const auto add = [&](const T* pixel, A weight) {
+        if (weight == 0) return;  // what is not finite must not meet a weight of zero
+        const Vector<A> w = splat(weight);
+        DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const T* from = pixel + v * kWidth;
+          value[v] = fused(w, kWhole ? load(from) : load_part(from, n), value[v]);
+        }
+      };
+      const int64_t left = (x.low - b.col_origin) * b.col_stride;
+      const int64_t right = (x.high - b.col_origin) * b.col_stride;
+      add(upper + left, y.weight_low * x.weight_low);
+      add(upper + right, y.weight_low * x.weight_high);
+      add(lower + left, y.weight_high * x.weight_low);
+      add(lower + right, y.weight_high * x.weight_high);
+      DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
+        if (r == 0 && k == 0) first[v] = value[v];
+        const auto exceeds = value[v] > best[v];  // see math::exceeds
+        best[v] = exceeds ? value[v] : best[v];
+        row[v] = exceeds ? splat(y.mark) : row[v];
+        col[v] = exceeds ? splat(x.mark) : col[v];
+      }
+    }
+  }
+  const bool none_on_map = b.rows.count == 0 || b.cols.count == 0;
+  const bool some_off_map = none_on_map || !b.rows.all || !b.cols.all;
+  for (int v = 0; v < kVectors; ++v) {
+    if (some_off_map) {
+      const auto exceeds = Vector<A>{} > best[v];
+      best[v] = exceeds ? Vector<A>{} : best[v];
+      row[v] = exceeds ? splat<A>(A(b.off_map)) : row[v];
+      col[v] = exceeds ? splat<A>(A(b.off_map)) : col[v];
+    }
+    if (!none_on_map) {
+      const auto none = best[v] == splat<A>(-A(__builtin_inf()));
+      best[v] = none ? first[v] : best[v];
+      row[v] = none ? splat(b.rows.at[0].mark) : row[v];
+      col[v] = none ? splat(b.cols.at[0].mark) : col[v];
+    }
+    const int64_t to = c + v * kWidth;
+    store(b.best + to, best[v]);
+    store(b.row + to, row[v]);
+    store(b.col + to, col[v]);
+  }
+}
+
+template <typename T>
+void largest_of_bin(const MaxBin<T>& bin) {
+  const MaxBin<T> b = bin;  // what is stored through a number could be a member
+  constexpr int64_t kWidth = kLanes<accumulate_t<T>>;
+  int64_t c = 0;
+  for (; c + 2 * kWidth <= b.channels; c += 2 * kWidth) largest_of_channels<2, true>(b, c, kWidth);
+  for (; c + kWidth <= b.channels; c += kWidth) largest_of_channels<1, true>(b, c, kWidth);
+  if (c < b.channels) largest_of_channels<1, false>(b, c, b.channels - c);
+}

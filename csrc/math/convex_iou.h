@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "polygon.h"
+
+// The overlap of the convex hull of a set of points with a quadrilateral. With I the intersection,
+// U the union and C the hull of both: iou is I / U, giou is iou - (C - U) / C ("Generalized
+// Intersection over Union", 2019, equation 4). A ratio without a finite value counts as 0 in iou;
+// in giou, which is a loss, a coordinate that is not finite makes a NaN.
+namespace detops::math {
+
+struct PointSet {
+  Hull hull;
+  double area;  // NaN where a coordinate is not finite
+};
+
+template <typename T>
+DETOPS_HD void read_points(const T* numbers, Point* points) {
+  for (int i = 0; i < kSetPoints; ++i)
+    points[i] = {double(numbers[2 * i]), double(numbers[2 * i + 1])};
+}
+
+template <typename T>
+DETOPS_HD PointSet point_set(const T* numbers) {
+  Point points[kSetPoints];
+  read_points(numbers, points);
+  PointSet set{};
+  set.area = not_finite(points, kSetPoints);
+  if (set.area == 0) {
+    set.hull = convex_hull(points, kSetPoints);
+    set.area = area(set.hull.at, set.hull.count);
+  }
+  return set;
+}
+
+// NaN where there is no value.
+DETOPS_HD double convex_iou(const PointSet& set, const Quad& q) {
+  const double of_quad = area(q);
+  const double common = min(intersection(set.hull, q), min(set.area, of_quad));
+  return common / (set.area + of_quad - common);
+}
+
+// Adds what an area changes by with the corners of a hull, times `by`.
+DETOPS_HD void add_area_gradient(const Hull& hull, double by, int points, double* to) {
+  for (int i = 0; i < hull.count; ++i) {
+    const Point before = hull.at[(i + hull.count - 1) % hull.count];
+    const Point after = hull.at[(i + 1) % hull.count];
+    if (hull.of[i] >= points) continue;
+    to[2 * hull.of[i]] += by * 0.5 * (after.y - before.y);
+    to[2 * hull.of[i] + 1] += by * 0.5 * (before.x - after.x);
+  }
+}
+
+// Adds what the intersection changes by with the corners of the hull, times `by`: that of a side by
+// its part within the quadrilateral, each place of it moving as its ends do in proportion. Of a
+// side that lies on one of the quadrilateral half counts, the mean of moving it either way.
+DETOPS_HD void add_intersection_gradient(const Hull& hull, const Quad& q, double by, double* to) {
+  Part parts[2];
+  const int count = convex_parts(q, parts);
+  for (int i = 0; i < hull.count; ++i) {
+    const int j = (i + 1) % hull.count;
+    const Point a = hull.at[i], b = hull.at[j];
+    double of_a = 0, of_b = 0;
+    for (int k = 0; k < count; ++k) {
+      double begin = 0, end = 1, weight = parts[k].sign;
+      for (int side = 0; side < parts[k].count; ++side) {
+        const Point p = parts[k].at[side], r = parts[k].at[(side + 1) % parts[k].count];
+        if (p.x == r.x && p.y == r.y) continue;
+        const double left_a = cross(p, r, a), left_b = cross(p, r, b);
+        if (left_a == 0 && left_b == 0) {
+          weight *= 0.5;
+        } else if (left_a <= 0 && left_b <= 0) {
+          end = begin;
+        } else if (left_a < 0) {
+          begin = max(begin, left_a / (left_a - left_b));
+        } else if (left_b < 0) {
+          end = min(end, left_a / (left_a - left_b));
+        }
+      }
+      if (!(end > begin)) continue;
+      const double at_b = 0.5 * (end * end - begin * begin);
+      of_b += weight * at_b;
+      of_a += weight * (end - begin - at_b);
+    }
+    const double normal_x = by * (b.y - a.y), normal_y = by * (a.x - b.x);
+    to[2 * hull.of[i]] += of_a * normal_x;
+    to[2 * hull.of[i] + 1] += of_a * normal_y;
+    to[2 * hull.of[j]] += of_b * normal_x;
+    to[2 * hull.of[j] + 1] += of_b * normal_y;
+  }
+}
+
+struct ConvexAreas {
+  double common, all, around;  // I, U, C
+  Hull hull;                   // of both; `of` is below kSetPoints for the set's corners
+};
+
+DETOPS_HD ConvexAreas convex_areas(const PointSet& set, const Quad& q) {
+  const double of_quad = area(q);
+  ConvexAreas areas{};
+  if (!(set.area - set.area == 0 && of_quad - of_quad == 0)) {
+    areas.common = areas.all = areas.around = set.area - set.area + (of_quad - of_quad);
+    return areas;
+  }
+  areas.common = min(intersection(set.hull, q), min(set.area, of_quad));
+  areas.all = set.area + of_quad - areas.common;
+  Point points[kHullPoints];
+  for (int i = 0; i < set.hull.count; ++i) points[i] = set.hull.at[i];
+  for (int i = 0; i < 4; ++i) points[set.hull.count + i] = q.at[i];
+  areas.hull = convex_hull(points, set.hull.count + 4);
+  for (int i = 0; i < areas.hull.count; ++i) {
+    const int corner = areas.hull.of[i];
+    areas.hull.of[i] = corner < set.hull.count ? set.hull.of[corner] : kSetPoints;
+  }
+  areas.around = area(areas.hull.at, areas.hull.count);
+  return areas;
+}
+
+// 0 / 0 is 0.
+DETOPS_HD double share(double part, double whole) { return whole == 0 ? 0 : part / whole; }
+
+DETOPS_HD double convex_giou(const PointSet& set, const Quad& q) {
+  const ConvexAreas areas = convex_areas(set, q);
+  return share(areas.common, areas.all) - share(areas.around - areas.all, areas.around);
+}
+
+// grad times the derivative of convex_giou by the 18 numbers of the set.
+DETOPS_HD void convex_giou_gradient(const PointSet& set, const Quad& q, double grad, double* to) {
+  const ConvexAreas areas = convex_areas(set, q);
+  const double missing = areas.around - areas.around;  // NaN where a coordinate is not finite
+  for (int i = 0; i < 2 * kSetPoints; ++i) to[i] = missing;
+  if (missing != 0 || areas.around == 0 || areas.all == 0) return;
+  // giou is I / U + U / C - 1, where U is the sum of the areas less I.
+  const double iou = areas.common / areas.all;
+  const double by_all = grad * (1 / areas.around - iou / areas.all);
+  add_area_gradient(set.hull, by_all, kSetPoints, to);
+  add_intersection_gradient(set.hull, q, grad / areas.all - by_all, to);
+  add_area_gradient(areas.hull, -grad * areas.all / (areas.around * areas.around), kSetPoints, to);
+}
+
+}  // namespace detops::math

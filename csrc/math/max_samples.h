@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <limits>
+
+#include "roi.h"
+#include "roi_pool.h"
+
+// The largest of bilinear samples that lie on a grid: the maximum's form of RoIAlign ("Mask R-CNN",
+// He et al., 2017, section 3), and the borders of BorderDet.
+namespace detops::math {
+
+// Samples of one axis at origin, origin + step, ...
+template <typename T>
+struct SampleLine {
+  T origin, step;
+  int64_t count;
+
+  DETOPS_HD T at(int64_t i) const { return origin + T(i) * step; }
+};
+
+// Those of bin `p` of a RoI.
+template <typename T>
+DETOPS_HD SampleLine<T> bin_line(const RoIAxis<T>& axis, int64_t p) {
+  const T step = axis.count > 0 ? axis.bin / axis.count : T(0);
+  return {axis.start + T(p) * axis.bin + step / 2, step, static_cast<int64_t>(axis.count)};
+}
+
+// Calls visit(i, taps) for the samples that count on a map `size` pixels long.
+template <typename T, typename Visit>
+DETOPS_HD void visit_line(const SampleLine<T>& line, int64_t size, Visit&& visit) {
+  int64_t first = 0, last = line.count;
+  if (last > 16) {
+    const double step = line.step;
+    clip_samples(double(line.origin) - step / 2, step, -1.0, double(size), first, last);
+  }
+  for (int64_t i = first; i < last; ++i) {
+    Taps<T> taps;
+    if (bilinear_taps(line.at(i), size, taps)) visit(i, taps);
+  }
+}
+
+// What stands for the coordinate of a sample that is not on the map: there it has no pixels.
+constexpr double kOffMap = -2;
+
+// A sample by its numbers on the two lines, -1 for one that is not on the map.
+template <typename T>
+struct LargestSample {
+  T value;
+  int64_t row, col;
+};
+
+// As for RoI pooling, the first of equals is taken, a NaN is passed over, and where nothing exceeds
+// -infinity the first sample on the map is taken. Samples that are not on it are worth 0 and come
+// last; so does a grid without samples. read(row, col) gives a pixel.
+template <typename T, typename Read>
+DETOPS_HD LargestSample<T> largest_sample(const SampleLine<T>& rows, const SampleLine<T>& cols,
+                                          int64_t height, int64_t width, Read&& read) {
+  LargestSample<T> best{-std::numeric_limits<T>::infinity(), -1, -1}, first = best;
+  int64_t seen = 0;
+  visit_line(rows, height, [&](int64_t i, const Taps<T>& y) {
+    visit_line(cols, width, [&](int64_t j, const Taps<T>& x) {
+      T value = 0;
+      visit_corners(y, x,
+                    [&](int64_t row, int64_t col, T weight) { value += weight * read(row, col); });
+      if (seen++ == 0) first = {value, i, j};
+      if (exceeds(value, best.value)) best = {value, i, j};
+    });
+  });
+  const bool some_off_map = seen == 0 || seen < rows.count * cols.count;
+  if (some_off_map && exceeds(T(0), best.value)) return {T(0), -1, -1};
+  return best.row < 0 ? first : best;
+}
+
+}  // namespace detops::math

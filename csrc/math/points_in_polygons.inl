@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Included in namespace math by points_in_polygons.h, and once per instruction set by the CPU
+// kernels.
+
+namespace inside {
+
+// Of a point (x, y) and a side of a polygon. `crossed`: a ray from the point to the right crosses
+// the side, which has its lower end and not its upper one. `met`: the point lies on the side.
+template <typename V>
+DETOPS_HD void look(V x, V y, V x1, V y1, V x2, V y2, decltype(V{} < V{})& crossed,
+                    decltype(V{} < V{})& met) {
+  const V turn = (x2 - x1) * (y - y1) - (x - x1) * (y2 - y1);
+  const V along = (x - x1) * (x - x2) + (y - y1) * (y - y2);  // above 0 beyond the ends
+  crossed =
+      crossed ^ (((y1 <= y) & (y < y2) & (turn > V{})) | ((y2 <= y) & (y < y1) & (turn < V{})));
+  met = met | ((turn == V{}) & (along <= V{}));
+}
+
+// By the corners, four of each.
+template <typename V>
+DETOPS_HD auto within(V x, V y, const V* xs, const V* ys) {
+  auto crossed = V{} < V{}, met = V{} < V{};
+  for (int i = 0; i < 4; ++i)
+    look(x, y, xs[(i + 3) % 4], ys[(i + 3) % 4], xs[i], ys[i], crossed, met);
+  return crossed & (met ^ (V{} == V{}));
+}
+
+}  // namespace inside

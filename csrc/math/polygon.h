@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "overlap.h"
+
+// Polygons by their corners, in double whatever the tensors hold. "Left" and "counter-clockwise"
+// are those of axes x right, y up.
+namespace detops::math {
+
+struct Point {
+  double x, y;
+};
+
+// Positive where b is on the left of the line from o to a: twice the area of the triangle.
+DETOPS_HD double cross(Point o, Point a, Point b) {
+  return (a.x - o.x) * (b.y - o.y) - (b.x - o.x) * (a.y - o.y);
+}
+
+// Relative to the first corner: as exact far from the origin as at it.
+DETOPS_HD double area(const Point* corners, int count) {
+  double twice = 0;
+  for (int i = 2; i < count; ++i) twice += cross(corners[0], corners[i - 1], corners[i]);
+  return 0.5 * twice;
+}
+
+// 0, or NaN where a coordinate is not finite.
+DETOPS_HD double not_finite(const Point* points, int count) {
+  double sum = 0;
+  for (int i = 0; i < count; ++i) sum += (points[i].x - points[i].x) + (points[i].y - points[i].y);
+  return sum;
+}
+
+constexpr int kSetPoints = 9;                // of a point set
+constexpr int kHullPoints = kSetPoints + 4;  // at most: those of a set and a quadrilateral
+
+// The corners of a convex hull, counter-clockwise from the lowest (of those the leftmost), and
+// which points they are: of equal points the first.
+struct Hull {
+  Point at[kHullPoints];
+  int of[kHullPoints];
+  int count;
+};
+
+// "Another efficient algorithm for convex hulls in two dimensions" (Andrew, 1979). No point between
+// two corners is one. For finite points.
+DETOPS_HD Hull convex_hull(const Point* points, int count) {
+  int order[kHullPoints], distinct = 0;
+  for (int i = 0; i < count; ++i) {
+    const Point p = points[i];
+    int k = distinct;
+    bool equal = false;
+    for (; k > 0; --k) {
+      const Point q = points[order[k - 1]];
+      equal = q.x == p.x && q.y == p.y;
+      if (equal || q.y < p.y || (q.y == p.y && q.x < p.x)) break;
+    }
+    if (equal) continue;
+    for (int j = distinct; j > k; --j) order[j] = order[j - 1];
+    order[k] = i;
+    ++distinct;
+  }
+  // Up along the right side, and down along the left one.
+  int chain[2 * kHullPoints], length = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    const int begin = length;
+    for (int i = 0; i < distinct; ++i) {
+      const int next = order[pass == 0 ? i : distinct - 1 - i];
+      while (length - begin >= 2 &&
+             !(cross(points[chain[length - 2]], points[chain[length - 1]], points[next]) > 0)) {
+        --length;
+      }
+      chain[length++] = next;
+    }
+    if (distinct > 1) --length;  // where the other pass begins
+  }
+  Hull hull{};
+  hull.count = distinct > 1 ? length : distinct;
+  for (int i = 0; i < hull.count; ++i) {
+    hull.of[i] = chain[i];
+    hull.at[i] = points[chain[i]];
+  }
+  return hull;
+}
+
+// A quadrilateral, counter-clockwise. It may be concave; of one whose sides cross, the triangles
+// count by how they turn.
+struct Quad {
+  Point at[4];
+};
+
+template <typename T>
+DETOPS_HD Quad quad(const T* corners) {
+  Quad q;
+  for (int i = 0; i < 4; ++i) q.at[i] = {double(corners[2 * i]), double(corners[2 * i + 1])};
+  if (area(q.at, 4) < 0) {
+    const Point second = q.at[1];
+    q.at[1] = q.at[3];
+    q.at[3] = second;
+  }
+  return q;
+}
+
+DETOPS_HD double area(const Quad& q) { return area(q.at, 4) + not_finite(q.at, 4); }
+
+DETOPS_HD bool is_convex(const Quad& q) {
+  bool convex = true;
+  for (int i = 0; i < 4; ++i) {
+    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
+  }
+  return convex;
+}
+
+// A convex polygon, counter-clockwise, that counts with its sign.
+struct Part {
+  Point at[4];
+  int count;
+  double sign;
+};
+
+// Convex parts whose sum is the quadrilateral: itself, or the triangles on both sides of a
+// diagonal, of which one may count negative. Their number.
+DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
+  if (is_convex(q)) {
+    parts[0] = {{q.at[0], q.at[1], q.at[2], q.at[3]}, 4, 1};
+    return 1;
+  }
+  for (int k = 0; k < 2; ++k) {
+    const bool left = cross(q.at[0], q.at[1 + k], q.at[2 + k]) >= 0;
+    parts[k] = {{q.at[0], q.at[left ? 1 + k : 2 + k], q.at[left ? 2 + k : 1 + k], {}},
+                3,
+                left ? 1.0 : -1.0};
+  }
+  return 2;
+}
+
+// Area of what two convex polygons have in common: the corners of one, cut by the sides of the
+// other
+// ("Reentrant polygon clipping", Sutherland and Hodgman, 1974).
+DETOPS_HD double convex_intersection(const Point* corners, int count, const Part& by) {
+  constexpr int kMost = kSetPoints + 2 * 4;
+  Point kept[2][kMost];
+  for (int i = 0; i < count; ++i) kept[0][i] = corners[i];
+  int turn = 0;
+  for (int side = 0; side < by.count && count > 0; ++side, turn = 1 - turn) {
+    const Point p = by.at[side], q = by.at[(side + 1) % by.count];
+    const Point* from = kept[turn];
+    Point* to = kept[1 - turn];
+    int length = 0;
+    Point last = from[count - 1];
+    double last_left = cross(p, q, last);
+    // Rounding alone could make more corners than there is room for.
+    for (int i = 0; i < count && length + 2 <= kMost; ++i) {
+      const Point next = from[i];
+      const double left = cross(p, q, next);
+      if ((last_left > 0 && left < 0) || (last_left < 0 && left > 0)) {
+        const double t = last_left / (last_left - left);
+        to[length++] = {last.x + t * (next.x - last.x), last.y + t * (next.y - last.y)};
+      }
+      if (left >= 0) to[length++] = next;
+      last = next;
+      last_left = left;
+    }
+    count = length;
+  }
+  return max(area(kept[turn], count), 0.0);
+}
+
+DETOPS_HD double intersection(const Hull& hull, const Quad& q) {
+  Part parts[2];
+  const int count = convex_parts(q, parts);
+  double common = 0;
+  for (int k = 0; k < count; ++k) {
+    common += parts[k].sign * convex_intersection(hull.at, hull.count, parts[k]);
+  }
+  return max(common, 0.0);
+}
+
+}  // namespace detops::math

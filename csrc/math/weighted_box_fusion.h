@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "box.h"
+
+// "Weighted boxes fusion: Ensembling boxes from different object detection models" (Solovyev, Wang
+// and Gabruseva, 2021), section 3, in float64.
+namespace detops::math {
+
+// How the confidence of a fused box comes from those of its members. With c the members' scores
+// times the weights of their models, w these weights, T models, n members:
+enum class Confidence {
+  kAvg,                 // sum(c) / n, times min(n, T) / sum of all weights; n / that with overflow
+  kMax,                 // max(c) / the largest weight
+  kBoxAndModelAvg,      // sum(c) / sum(w), times the weights of the models it has over those of all
+  kAbsentModelAwareAvg  // sum(c) / (sum(w) + the weights of the models that it lacks)
+};
+
+// The models that take part.
+struct FusedModels {
+  static constexpr int kMost = 64;
+  double weights[kMost];
+  int count;
+
+  DETOPS_HD double total() const {
+    double sum = 0;
+    for (int i = 0; i < count; ++i) sum += weights[i];
+    return sum;
+  }
+  DETOPS_HD double largest() const {
+    double most = weights[0];
+    for (int i = 1; i < count; ++i) most = max(most, weights[i]);
+    return most;
+  }
+  // Of those that have a bit.
+  DETOPS_HD double sum_of(uint64_t models) const {
+    double sum = 0;
+    for (int i = 0; i < count; ++i) sum += models >> i & 1 ? weights[i] : 0;
+    return sum;
+  }
+};
+
+// A model's box, with its score times the model's weight.
+struct FusionMember {
+  Box<double> box;
+  double confidence;
+  int model;
+};
+
+// Whether a box takes part at all.
+DETOPS_HD bool takes_part(const Box<double>& box, double score, double least_score) {
+  const double size = area(box);
+  return box.x2 > box.x1 && box.y2 > box.y1 && size - size == 0 && score >= least_score &&
+         score > 0 && score - score == 0;
+}
+
+// Boxes that were fused.
+struct FusedBox {
+  Box<double> box;                  // the mean of the members, weighted by their confidence
+  Box<double> sum;                  // of their coordinates, so weighted
+  double confidence, weight, most;  // sums of c and w; the largest c
+  int64_t members;
+  uint64_t models;  // a bit for each
+
+  DETOPS_HD void begin(const FusionMember& m, const FusedModels& all) {
+    const double c = m.confidence;
+    box = m.box;
+    sum = {c * box.x1, c * box.y1, c * box.x2, c * box.y2};
+    confidence = most = c;
+    weight = all.weights[m.model];
+    members = 1;
+    models = uint64_t(1) << m.model;
+  }
+
+  DETOPS_HD void add(const FusionMember& m, const FusedModels& all) {
+    const double c = m.confidence;
+    sum.x1 += c * m.box.x1, sum.y1 += c * m.box.y1;
+    sum.x2 += c * m.box.x2, sum.y2 += c * m.box.y2;
+    confidence += c;
+    box = {sum.x1 / confidence, sum.y1 / confidence, sum.x2 / confidence, sum.y2 / confidence};
+    most = max(most, c);
+    weight += all.weights[m.model];
+    ++members;
+    models |= uint64_t(1) << m.model;
+  }
+
+  DETOPS_HD double score(const FusedModels& all, Confidence how, bool allows_overflow) const {
+    if (how == Confidence::kMax) return most / all.largest();
+    if (how == Confidence::kBoxAndModelAvg) {
+      return confidence / weight * all.sum_of(models) / all.total();
+    }
+    if (how == Confidence::kAbsentModelAwareAvg) {
+      return confidence / (weight + all.sum_of(~models));
+    }
+    const int64_t counted = allows_overflow ? members : min(members, int64_t(all.count));
+    return confidence / static_cast<double>(members) * static_cast<double>(counted) / all.total();
+  }
+};
+
+}  // namespace detops::math

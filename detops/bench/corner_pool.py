@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of corner_pool against torch.cummax, with which mmcv computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .case import Case
+
+SIZES = ((1, 128, 128, 128), (2, 128, 32, 32), (1, 1, 128, 128), (1, 2, 5, 6))
+
+
+def plain_corner_pool(input: Tensor, mode: str) -> Tensor:
+    """The largest so far, of a map that is turned where the way is from the end."""
+    dim, back = (2 if mode in ("top", "bottom") else 3), mode in ("top", "left")
+    turned = input.flip(dim) if back else input
+    pooled = torch.cummax(turned, dim).values
+    return pooled.flip(dim) if back else pooled
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    for size in SIZES:
+        for mode in ("top", "bottom", "left", "right"):
+            x = torch.randn(size, generator=generator).to(device)
+            leaf = x.clone().requires_grad_()
+            output, their_output = ops.corner_pool(leaf, mode), plain_corner_pool(leaf, mode)
+            grad = torch.randn(size, generator=generator).to(device)
+            name = f"{mode}, {' x '.join(map(str, size))}"
+            yield Case(
+                "corner_pool forward",
+                name,
+                lambda: ops.corner_pool(x, mode),  # noqa: B023
+                pytorch=lambda: plain_corner_pool(x, mode),  # noqa: B023
+                bytes=8 * x.numel(),
+                quick=size[1] == 128 and size[0] == 2,
+            )
+            yield Case(
+                "corner_pool backward",
+                name,
+                lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+                pytorch=lambda: torch.autograd.grad(  # noqa: B023
+                    their_output,  # noqa: B023
+                    leaf,  # noqa: B023
+                    grad,  # noqa: B023
+                    retain_graph=True,
+                )[0],
+                bytes=16 * x.numel(),
+            )

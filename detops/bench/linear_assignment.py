@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of linear_assignment against SciPy's, image by image, which is what matchers call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .case import Case, plain_iou, uniform
+
+# Images, queries and objects: DETR and Deformable DETR, DINO, the smallest, as many as there are.
+SIZES = ((16, 300, 50), (16, 900, 100), (2, 100, 100), (1, 100, 7), (1, 10, 3))
+
+
+def by_scipy(cost: Tensor) -> Tensor:
+    """The object of each query, or -1."""
+    from scipy.optimize import linear_sum_assignment
+
+    objects = torch.full(cost.shape[:2], -1)
+    for of_image, matrix in zip(objects, cost.cpu(), strict=True):
+        rows, columns = linear_sum_assignment(matrix)
+        of_image[torch.as_tensor(rows)] = torch.as_tensor(columns)
+    return objects
+
+
+def pairs_by_scipy(cost: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Queries and objects of each image, as matchers have them."""
+    from scipy.optimize import linear_sum_assignment
+
+    pairs = [linear_sum_assignment(matrix) for matrix in cost.cpu()]
+    return [(torch.as_tensor(rows), torch.as_tensor(columns)) for rows, columns in pairs]
+
+
+def matcher_costs(
+    generator: torch.Generator, images: int, queries: int, objects: int, trained: bool
+) -> Tensor:
+    """Costs as DETR has them: of classes, of distances and of overlaps.
+
+    In a trained detector each object has a few queries that are close to it.
+    """
+    costs = []
+    for _ in range(images):
+        targets = uniform(generator, objects)[0]
+        found = uniform(generator, queries)[0]
+        if trained:
+            near = torch.randint(objects, (queries,), generator=generator)
+            found = targets[near] + 8 * torch.randn(queries, 4, generator=generator)
+        distance = torch.cdist(found, targets, p=1) / 1000
+        classes = torch.rand(queries, objects, generator=generator)
+        costs.append(5 * distance - classes - 2 * plain_iou(found, targets))
+    return torch.stack(costs)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        import scipy
+    except ImportError:
+        scipy = None
+    for images, queries, objects in SIZES:
+        for kind in ("random", "untrained", "trained"):
+            if kind == "random":
+                cost = torch.rand(images, queries, objects, generator=generator)
+            else:
+                cost = matcher_costs(generator, images, queries, objects, kind == "trained")
+            cost = cost.to(device)
+            yield Case(
+                "linear_assignment against SciPy",
+                f"{images} x {queries} x {objects}, {kind}",
+                lambda: ops.linear_assignment(cost),  # noqa: B023
+                pytorch=scipy and (lambda: pairs_by_scipy(cost)),  # noqa: B023
+                bytes=4 * cost.numel() + 8 * images * queries,
+                quick=queries == 300 and kind == "untrained",
+            )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""mmcv's ops on boxes of a map, on ours. Rotated ones are in radians."""
+
+import torch
+from torch import Tensor
+
+_ops = torch.ops.detops
+
+
+def roi_align_forward(input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor,
+                      argmax_x: Tensor, aligned_height: int, aligned_width: int,
+                      spatial_scale: float, sampling_ratio: int, pool_mode: int,
+                      aligned: bool) -> None:  # fmt: skip
+    """``pool_mode`` is 1 for means and 0 for maxima."""
+    bins = (spatial_scale, aligned_height, aligned_width, sampling_ratio, aligned)
+    if pool_mode == 1:
+        output.copy_(_ops.roi_align_forward(input, rois, *bins))
+        return
+    results = _ops.roi_align_max_forward(input, rois, *bins)
+    for buffer, result in zip((output, argmax_y, argmax_x), results, strict=True):
+        buffer.copy_(result)
+
+
+def roi_align_backward(grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor,
+                       grad_input: Tensor, aligned_height: int, aligned_width: int,
+                       spatial_scale: float, sampling_ratio: int, pool_mode: int,
+                       aligned: bool) -> None:  # fmt: skip
+    """Adds to the gradient of the input."""
+    bins = (spatial_scale, aligned_height, aligned_width, *grad_input.shape)
+    how = sampling_ratio, aligned
+    if pool_mode == 1:
+        grad_input.add_(_ops.roi_align_backward(grad_output, rois, *bins, *how))
+    else:
+        places = argmax_y, argmax_x
+        grad_input.add_(_ops.roi_align_max_backward(grad_output, rois, *places, *bins, *how))
+
+
+def _rotated_rois(rois: Tensor, spatial_scale: float, aligned: bool, clockwise: bool) -> Tensor:
+    index, centre, size, angle = rois.float().split([1, 2, 2, 1], 1)
+    if not aligned:
+        # Ours takes half a pixel of the map off, and lets a side be shorter than a pixel.
+        centre = centre + 0.5 / spatial_scale
+        size = size.clamp(min=1 / spatial_scale)
+    degrees = torch.rad2deg(-angle if clockwise else angle)
+    return torch.cat([index, centre, size, degrees], 1)
+
+
+def roi_align_rotated_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
+                              pooled_width: int, spatial_scale: float, sampling_ratio: int,
+                              aligned: bool, clockwise: bool) -> None:  # fmt: skip
+    """RoIs in radians, here counter-clockwise unless ``clockwise``."""
+    rois = _rotated_rois(rois, spatial_scale, aligned, clockwise)
+    bins = (spatial_scale, pooled_height, pooled_width, sampling_ratio)
+    output.copy_(_ops.roi_align_rotated_forward(input, rois, *bins))
+
+
+def roi_align_rotated_backward(grad_output: Tensor, rois: Tensor, grad_input: Tensor,
+                               pooled_height: int, pooled_width: int, spatial_scale: float,
+                               sampling_ratio: int, aligned: bool,
+                               clockwise: bool) -> None:  # fmt: skip
+    """Adds to the gradient of the input."""
+    rois = _rotated_rois(rois, spatial_scale, aligned, clockwise)
+    bins = (spatial_scale, pooled_height, pooled_width, *grad_input.shape, sampling_ratio)
+    grad_input.add_(_ops.roi_align_rotated_backward(grad_output, rois, *bins))
+
+
+def border_align_forward(input: Tensor, boxes: Tensor, output: Tensor, argmax_idx: Tensor,
+                         pool_size: int) -> None:  # fmt: skip
+    """The largest sample of each border, and its number."""
+    pooled, argmax = _ops.border_align_forward(input, boxes, pool_size)
+    output.copy_(pooled)
+    argmax_idx.copy_(argmax)
+
+
+def border_align_backward(grad_output: Tensor, boxes: Tensor, argmax_idx: Tensor,
+                          grad_input: Tensor, pool_size: int) -> None:  # fmt: skip
+    """Adds to the gradient of the input."""
+    size = pool_size, *grad_input.shape[2:]
+    grad_input.add_(_ops.border_align_backward(grad_output, boxes, argmax_idx, *size))
+
+
+def prroi_pool_forward(input: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
+                       pooled_width: int, spatial_scale: float) -> None:  # fmt: skip
+    """The integral of each bin."""
+    bins = spatial_scale, pooled_height, pooled_width
+    output.copy_(_ops.prroi_pool_forward(input, rois, *bins))
+
+
+def prroi_pool_backward(grad_output: Tensor, rois: Tensor, grad_input: Tensor, pooled_height: int,
+                        pooled_width: int, spatial_scale: float) -> None:  # fmt: skip
+    """Adds to the gradient of the input, whose values are not asked for."""
+    how = spatial_scale, True, False
+    grad_input.add_(_ops.prroi_pool_backward(grad_output, grad_input, rois, *how)[0])
+
+
+def prroi_pool_coor_backward(output: Tensor, grad_output: Tensor, input: Tensor, rois: Tensor,
+                             grad_rois: Tensor, pooled_height: int, pooled_width: int,
+                             spatial_scale: float) -> None:  # fmt: skip
+    """Adds to the gradient of the boxes."""
+    how = spatial_scale, False, True
+    grad_rois.add_(_ops.prroi_pool_backward(grad_output, input, rois, *how)[1])

@@ -1,0 +1,98 @@
+"""Border align."""
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ..registration import derivative
+from ._shared import Function, PoolingModule, fold, raw, unfold
+
+_FORWARD = torch.ops.detops.border_align_forward.default
+_BACKWARD = torch.ops.detops.border_align_backward.default
+
+
+class BorderAlignFunction(Function):
+    """Gives the maxima and their samples; differentiable once, in the input alone."""
+
+    @staticmethod
+    def forward(input: Tensor, boxes: Tensor, pool_size: int) -> tuple[Tensor, Tensor]:
+        """See :func:`border_align`."""
+        output, argmax = _FORWARD(input, boxes, pool_size)
+        return output, argmax
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        """Keeps the boxes, the samples and the size of the input."""
+        input, boxes, ctx.pool_size = inputs
+        ctx.shown = 1
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # no zeros for the samples
+        ctx.save_for_backward(boxes, output[1])
+        ctx.size = input.shape[2:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
+        """Each border's gradient goes to the pixels of the sample that it was taken from."""
+        if grad is None:
+            return None, None, None
+        return raw(_BACKWARD, grad, *ctx.saved_tensors, ctx.pool_size, *ctx.size), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pool_size: int
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch), fold(boxes, in_dims[1], batch)
+        output, argmax = BorderAlignFunction.run(*folded, pool_size)
+        return (unfold(output, batch), unfold(argmax, batch)), 0
+
+
+derivative("border_align", lambda *arguments: BorderAlignFunction.run(*arguments)[0])
+
+
+@torch.fx.wrap
+def border_align(input: Tensor, boxes: Tensor, pool_size: int = 10) -> Tensor:
+    """The largest of the features along each border of each box.
+
+    "BorderDet" (Qiu et al., 2020), section 3.2. A border has ``pool_size + 1`` bilinear samples
+    from corner to corner, both included. Those of the top and the left one begin at (x1, y1),
+    those of the bottom and the right one at (x2, y2). A sample outside ``[-1, H] x [-1, W]`` is
+    worth 0; between the border of the map and that limit the border's value is taken. A NaN sample
+    is passed over; where none exceeds minus infinity, the first one on the map is taken. Of equals,
+    the first gets the gradient, and one outside the map, which has none, comes last. NaN and
+    infinite boxes give zeros. Coordinates are never below float32, whatever the dtype of ``input``;
+    boxes may have another dtype. Differentiable once, in ``input``.
+
+    Args:
+        input: ``[N, 4 C, H, W]``: C channels each for the top, left, bottom and right borders.
+        boxes: ``[N, K, 4]`` as (x1, y1, x2, y2) in pixels of ``input``: of each image its own.
+        pool_size: steps from corner to corner, at most 4096.
+
+    Returns:
+        ``[N, C, K, 4]`` in the dtype of ``input``: top, left, bottom and right.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; a ``pool_size`` out of range.
+
+    Example:
+        >>> ramp = torch.arange(8.0).expand(1, 4, 8, 8)
+        >>> border_align(ramp, torch.tensor([[[2.0, 3, 6.5, 5]]])).flatten().tolist()
+        [6.5, 2.0, 6.5, 6.5]
+    """
+    output: Tensor = BorderAlignFunction.run(input, boxes, pool_size)[0]
+    return output
+
+
+class BorderAlign(PoolingModule):
+    """See :func:`border_align`."""
+
+    def __init__(self, pool_size: int) -> None:
+        super().__init__()
+        self.pool_size = pool_size
+
+    def forward(self, input: Tensor, boxes: Tensor) -> Tensor:
+        """``[N, 4 C, H, W]`` and ``[N, K, 4]`` to ``[N, C, K, 4]``."""
+        return border_align(input, boxes, self.pool_size)

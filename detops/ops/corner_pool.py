@@ -1,0 +1,84 @@
+"""Corner pooling."""
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ..registration import derivative
+from ._shared import Function, PoolingModule, fold, raw, unfold
+
+_FORWARD = torch.ops.detops.corner_pool_forward.default
+_BACKWARD = torch.ops.detops.corner_pool_backward.default
+
+
+class CornerPoolFunction(Function):
+    """Differentiable once."""
+
+    @staticmethod
+    def forward(input: Tensor, mode: str) -> Tensor:
+        """See :func:`corner_pool`."""
+        output: Tensor = _FORWARD(input, mode)
+        return output
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps both maps: where they are equal, a pixel was the largest so far."""
+        input, ctx.mode = inputs
+        ctx.save_for_backward(input, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Each pixel gets the gradients of those that it was the largest for."""
+        return raw(_BACKWARD, grad, *ctx.saved_tensors, ctx.mode), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, input: Tensor, mode: str) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        folded = fold(input, in_dims[0], info.batch_size)
+        return unfold(CornerPoolFunction.run(folded, mode), info.batch_size), 0
+
+
+derivative("corner_pool", CornerPoolFunction.run)
+
+
+@torch.fx.wrap
+def corner_pool(input: Tensor, mode: str) -> Tensor:
+    """The largest feature from each pixel to one side of the map.
+
+    "CornerNet" (Law and Deng, 2018), section 3.2, whose top-left corner pooling is the sum of "top"
+    and "left". "top" looks from a pixel down to the last row, and so finds what the top border of a
+    box has below it; "bottom" looks up, "left" to the right, "right" to the left. It is
+    ``torch.cummax`` along that axis, backwards for "top" and "left": a NaN is larger than anything,
+    and of equals the one that the way ends at, the nearest to the pixel, gets the gradient.
+    Differentiable once.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        mode: "top", "bottom", "left" or "right".
+
+    Returns:
+        ``[N, C, H, W]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: a wrong shape or dtype; another mode.
+
+    Example:
+        >>> corner_pool(torch.tensor([[[[1.0, 3, 2, 4, 0]]]]), "right").tolist()
+        [[[[1.0, 3.0, 3.0, 4.0, 4.0]]]]
+    """
+    output: Tensor = CornerPoolFunction.run(input, mode)
+    return output
+
+
+class CornerPool(PoolingModule):
+    """See :func:`corner_pool`."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to the same."""
+        return corner_pool(x, self.mode)

@@ -1,0 +1,32 @@
+"""Which points lie in which polygons."""
+
+from torch import Tensor
+
+from .. import _C
+
+
+def points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
+    """Whether each point lies within each quadrilateral.
+
+    By the even-odd rule, in float64. A quadrilateral may turn either way and be concave; of one
+    whose sides cross both triangles are within. A point exactly on a side or a corner is not
+    within, nor is one with a NaN, and a quadrilateral with a number that is not finite contains
+    nothing.
+
+    Args:
+        points: ``[P, 2]`` as (x, y) in pixels.
+        polygons: ``[M, 8]``, corners (x1, y1, ..., x4, y4) in order.
+
+    Returns:
+        bool ``[P, M]``.
+
+    Raises:
+        RuntimeError: wrong shape or dtype, or devices that differ.
+
+    Example:
+        >>> square = torch.tensor([[0.0, 0, 2, 0, 2, 2, 0, 2]])
+        >>> points_in_polygons(torch.tensor([[1.0, 1], [3, 1]]), square)
+        tensor([[ True],
+                [False]])
+    """
+    return _C.points_in_polygons(points, polygons)

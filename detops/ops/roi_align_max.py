@@ -1,0 +1,129 @@
+"""RoIAlign of maxima."""
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ..registration import derivative
+from ._shared import (
+    Function,
+    as_pair,
+    as_rois,
+    fold,
+    fold_boxes,
+    in_format,
+    memory_format,
+    raw,
+    unfold,
+)
+from .roi_align import RoIAlign
+
+_FORWARD = torch.ops.detops.roi_align_max_forward.default
+_BACKWARD = torch.ops.detops.roi_align_max_backward.default
+_Pooling = tuple[float, int, int, int, bool]
+
+
+class RoIAlignMaxFunction(Function):
+    """Gives the maxima and where they lie; differentiable once, in the input alone."""
+
+    @staticmethod
+    def forward(input: Tensor, boxes: Tensor, pooling: _Pooling) -> tuple[Tensor, Tensor, Tensor]:
+        """See :func:`roi_align_max`."""
+        output, argmax_y, argmax_x = _FORWARD(input, boxes, *pooling)
+        return output, argmax_y, argmax_x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
+        input, boxes, pooling = inputs
+        ctx.shown = 1
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # no zeros for the places
+        ctx.save_for_backward(boxes, *output[1:])
+        ctx.kept = pooling, input.shape, memory_format(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None]:
+        """Each bin's gradient goes to the pixels of the sample that it was taken from."""
+        if grad is None:
+            return None, None, None
+        pooling, size, layout = ctx.kept
+        scale, height, width, *how = pooling
+        grad = in_format(grad, layout)
+        arguments = (grad, *ctx.saved_tensors, scale, height, width, *size, *how)
+        return raw(_BACKWARD, *arguments), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, input: Tensor, boxes: Tensor, pooling: _Pooling
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
+        """One call over the folded images."""
+        batch = info.batch_size
+        folded = fold(input, in_dims[0], batch)
+        boxes = fold_boxes(boxes, in_dims[1], batch, folded.size(0) // batch)
+        output, y, x = RoIAlignMaxFunction.run(folded, boxes, pooling)
+        return (unfold(output, batch), unfold(y, batch), unfold(x, batch)), 0
+
+
+derivative(
+    "roi_align_max",
+    lambda input, boxes, *pooling: RoIAlignMaxFunction.run(input, boxes, pooling)[0],
+)
+
+
+@torch.fx.wrap
+def roi_align_max(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor:
+    """Pools each box into a grid of bins by taking the largest bilinear sample of each.
+
+    The samples are those of :func:`roi_align`, whose paper names the maximum beside the mean
+    ("Mask R-CNN", He et al., 2017, section 3). A sample outside ``[-1, H] x [-1, W]`` is worth 0;
+    between the border and that limit the border's value is taken. A NaN sample is passed over;
+    where none exceeds minus infinity, the first one on the map is taken. Of equals, the first in
+    reading order gets the gradient, and one outside the map, which has none, comes last. A bin
+    without samples is 0: those of NaN, infinite and, with ``aligned``, inverted boxes under
+    adaptive sampling. Coordinates are never below float32, whatever the dtype of ``input``; boxes
+    may have another dtype. Differentiable once, in ``input``.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        boxes: ``[K, 5]`` as (batch index, x1, y1, x2, y2), or a list of N tensors ``[L, 4]``.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
+        aligned: shift by half a pixel, so that pixel centres match; otherwise the first published
+            form, in which a box is at least one pixel wide.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
+            index out of range (on CUDA such a box gives zeros).
+
+    Example:
+        >>> ramp, box = torch.arange(8.0).expand(1, 1, 8, 8), torch.tensor([[0.0, 2, 2, 6, 6]])
+        >>> roi_align_max(ramp, box, 2, sampling_ratio=2)[0, 0, 0].tolist()
+        [3.5, 5.5]
+    """
+    pooling = (spatial_scale, *as_pair(output_size), sampling_ratio, aligned)
+    output: Tensor = RoIAlignMaxFunction.run(input, as_rois(boxes), pooling)[0]
+    return output
+
+
+class RoIAlignMax(RoIAlign):
+    """See :func:`roi_align_max`; its arguments are those of :class:`RoIAlign`."""
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return roi_align_max(
+            input, rois, self.output_size, self.spatial_scale, self.sampling_ratio, self.aligned
+        )

@@ -1,0 +1,103 @@
+"""Weighted box fusion: one set of boxes from those of several detectors."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _C
+from ._shared import raw
+
+
+def weighted_box_fusion(
+    boxes: Sequence[Tensor],
+    scores: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    weights: Sequence[float] | None = None,
+    iou_threshold: float = 0.55,
+    skip_box_threshold: float = 0.0,
+    conf_type: str = "avg",
+    allows_overflow: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fuses the boxes that several detectors, or passes over an image, have found.
+
+    "Weighted boxes fusion: Ensembling boxes from different object detection models" (Solovyev, Wang
+    and Gabruseva, 2021), section 3. Scores are multiplied by the weights of their models. Within a
+    label, boxes are visited by descending score, ties in input order; one joins the fused box that
+    it overlaps most (of equals, the first) if that IoU is strictly greater than ``iou_threshold``,
+    and else begins another. A fused box is the mean of its members, weighted by their scores, and
+    moves as they join. Its score, with c the members' weighted scores, w the weights of their
+    models, n members, T models:
+
+    - ``"avg"``: mean(c) min(n, T) / the sum of all weights; with ``allows_overflow``,
+      sum(c) / the sum of all weights, which may be above 1
+    - ``"max"``: max(c) / the largest weight
+    - ``"box_and_model_avg"``: sum(c) / sum(w), times the weights of the models that have found it
+      over the sum of all
+    - ``"absent_model_aware_avg"``: sum(c) / (sum(w) + the weights of the models that have not)
+
+    All is computed in float64, and the same on every device and instruction set. Coordinates may be
+    of any scale. Boxes do not take part that have no positive, finite area, or a score that is
+    below ``skip_box_threshold``, not positive, or no finite number.
+
+    Args:
+        boxes: for each model, ``[N_i, 4]`` as (x1, y1, x2, y2).
+        scores: for each model, ``[N_i]``.
+        labels: for each model, ``[N_i]``, integers.
+        weights: a positive number for each model, at most 64 of them; 1 for each by default.
+        iou_threshold: overlap above which boxes are fused.
+        skip_box_threshold: score, before it is weighted, below which a box is left out.
+        conf_type: ``"avg"``, ``"max"``, ``"box_and_model_avg"`` or ``"absent_model_aware_avg"``.
+        allows_overflow: see ``"avg"``.
+
+    Returns:
+        Boxes ``[K, 4]``, scores ``[K]`` and labels ``[K]``, in the dtypes that those of all models
+        have together, by descending score; of equals by label, then as they began. Not
+        differentiable.
+
+    Raises:
+        ValueError: no models, lists of different lengths, or a model whose boxes, scores and labels
+            are of different numbers.
+        RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, more
+            than 64 models, a weight that is not positive and finite, or an unknown ``conf_type``.
+
+    Example:
+        >>> one = torch.tensor([[0.0, 0, 10, 10], [40, 40, 60, 60]])
+        >>> other = torch.tensor([[2.0, 0, 12, 10]])
+        >>> scores = [torch.tensor([0.75, 0.5]), torch.tensor([0.25])]
+        >>> labels = [torch.tensor([1, 1]), torch.tensor([1])]
+        >>> boxes, scores, labels = weighted_box_fusion([one, other], scores, labels)
+        >>> boxes
+        tensor([[ 0.5000,  0.0000, 10.5000, 10.0000],
+                [40.0000, 40.0000, 60.0000, 60.0000]])
+        >>> scores, labels
+        (tensor([0.5000, 0.2500]), tensor([1, 1]))
+    """
+    if not len(boxes) == len(scores) == len(labels) > 0:
+        raise ValueError(
+            "detops.weighted_box_fusion: boxes, scores and labels must be lists of one tensor per "
+            f"model, got {len(boxes)}, {len(scores)} and {len(labels)}"
+        )
+    if weights is None:
+        weights = [1.0] * len(boxes)
+    if len(weights) != len(boxes):
+        raise ValueError(
+            f"detops.weighted_box_fusion: weights must be {len(boxes)} numbers, got {len(weights)}"
+        )
+    for i, (b, s, c) in enumerate(zip(boxes, scores, labels, strict=True)):
+        if not b.shape[:1] == s.shape == c.shape:
+            raise ValueError(
+                f"detops.weighted_box_fusion: boxes[{i}], scores[{i}] and labels[{i}] must be "
+                f"[N, 4], [N] and [N], got {list(b.shape)}, {list(s.shape)} and {list(c.shape)}"
+            )
+    models = torch.cat([torch.full_like(c, i, dtype=torch.int64) for i, c in enumerate(labels)])
+    return raw(
+        _C.weighted_box_fusion,
+        *(torch.cat(list(parts)) for parts in (boxes, scores, labels)),
+        models,
+        list(weights),
+        iou_threshold,
+        skip_box_threshold,
+        conf_type,
+        allows_overflow,
+    )

@@ -1,0 +1,174 @@
+"""Slow, obvious versions of the ops on polygons: the oracles. Axes are x right, y up."""
+
+import math
+
+import torch
+
+
+def cross(o, a, b):
+    return (a[0] - o[0]) * (b[1] - o[1]) - (b[0] - o[0]) * (a[1] - o[1])
+
+
+def points_of(row):
+    """(x1, y1, x2, y2, ...) as pairs."""
+    row = row.double().tolist()
+    return list(zip(row[::2], row[1::2], strict=True))
+
+
+def area(corners):
+    """Positive where the corners come counter-clockwise."""
+    return sum(cross(corners[0], a, b) for a, b in zip(corners[1:], corners[2:], strict=False)) / 2
+
+
+def hull(points):
+    """Gift wrapping, counter-clockwise from the lowest point (of those the leftmost)."""
+    points = sorted(set(points), key=lambda p: (p[1], p[0]))
+    if len(points) < 3:
+        return points
+    corners = [points[0]]
+    while True:
+        last = corners[-1]
+        best = next(p for p in points if p != last)
+        for p in points:
+            turn = cross(last, best, p)
+            if turn < 0 or (turn == 0 and math.dist(last, p) > math.dist(last, best)):
+                best = p
+        if best == corners[0]:
+            return corners
+        corners.append(best)
+
+
+def _left_of(polygon, p, q):
+    """The part of a polygon on the left of the line from p to q."""
+    kept = []
+    for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
+        at_a, at_b = cross(p, q, a), cross(p, q, b)
+        if at_a >= 0:
+            kept.append(a)
+        if at_a * at_b < 0:
+            t = at_a / (at_a - at_b)
+            kept.append((a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])))
+    return kept
+
+
+def intersection(polygon, convex):
+    """Area that any polygon has in common with a convex one, counter-clockwise."""
+    for p, q in zip(convex, convex[1:] + convex[:1], strict=True):
+        polygon = _left_of(polygon, p, q)
+    return abs(area(polygon)) if len(polygon) > 2 else 0.0
+
+
+def _areas(pointset, polygon):
+    around, quad = hull(points_of(pointset)), points_of(polygon)
+    mine = area(around) if len(around) > 2 else 0.0
+    common = intersection(quad, around) if mine else 0.0
+    return common, mine + abs(area(quad)) - common, area(hull(around + quad))
+
+
+def convex_iou(pointsets, polygons):
+    """0 where there is no value."""
+    ious = torch.zeros(len(pointsets), len(polygons), dtype=torch.double)
+    for i, points in enumerate(pointsets):
+        for j, polygon in enumerate(polygons):
+            if points.isfinite().all() and polygon.isfinite().all():
+                common, union, _ = _areas(points, polygon)
+                ious[i, j] = common / union if union else 0
+    return ious
+
+
+def convex_giou(pointsets, polygons):
+    """Of matched pairs of finite numbers."""
+    found = []
+    for points, polygon in zip(pointsets, polygons, strict=True):
+        common, union, around = _areas(points, polygon)
+        found.append(
+            (common / union if union else 0) - ((around - union) / around if around else 0)
+        )
+    return torch.tensor(found, dtype=torch.double)
+
+
+def _triangles(quad):
+    """Counter-clockwise triangles whose sum, each with its sign, is the quadrilateral."""
+    sign = 1 if area(quad) > 0 else -1
+    for a, b, c in (quad[:3], (quad[0], *quad[2:])):
+        turn = cross(a, b, c)
+        yield ([a, b, c] if turn > 0 else [a, c, b]), (sign if turn > 0 else -sign)
+
+
+def quad_iou(first, second, mode="iou"):
+    """NaN where there is no value."""
+    if not (first.isfinite().all() and second.isfinite().all()):
+        return math.nan
+    a, b = points_of(first), points_of(second)
+    common = 0.0
+    for one, sign in _triangles(a):
+        for other, its_sign in _triangles(b):
+            common += sign * its_sign * intersection(one, other)
+    areas = abs(area(a)), abs(area(b))
+    common = min(max(common, 0.0), *areas)
+    base = sum(areas) - common if mode == "iou" else areas[0]
+    return common / base if base > 0 else math.nan
+
+
+def box_iou_quadri(boxes1, boxes2, mode="iou"):
+    rows = [[quad_iou(a, b, mode) for b in boxes2] for a in boxes1]
+    return torch.tensor(rows, dtype=torch.double).reshape(len(boxes1), len(boxes2))
+
+
+def min_area(pointset):
+    """The least area of an upright box around the points, over turns that lay a side upright."""
+    points = points_of(pointset)
+    corners = hull(points)
+    least = math.inf
+    for a, b in zip(corners, corners[1:] + corners[:1], strict=True):
+        turn = math.atan2(b[1] - a[1], b[0] - a[0])
+        c, s = math.cos(turn), math.sin(turn)
+        u = [c * x + s * y for x, y in points]
+        v = [c * y - s * x for x, y in points]
+        least = min(least, (max(u) - min(u)) * (max(v) - min(v)))
+    return least
+
+
+def contains(polygon, point):
+    """By the angle that the sides turn around the point: an odd number of whole turns."""
+    if not all(map(math.isfinite, (*point, *(x for corner in polygon for x in corner)))):
+        return False
+    for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
+        between = (a[0] - point[0]) * (b[0] - point[0]) + (a[1] - point[1]) * (b[1] - point[1])
+        if cross(a, b, point) == 0 and between <= 0:
+            return False
+    turns = 0.0
+    for a, b in zip(polygon, polygon[1:] + polygon[:1], strict=True):
+        dot = (a[0] - point[0]) * (b[0] - point[0]) + (a[1] - point[1]) * (b[1] - point[1])
+        turns += math.atan2(cross(point, a, b), dot)
+    return round(turns / (2 * math.pi)) % 2 == 1
+
+
+def random_quads(generator, count, kind="convex"):
+    """Counter-clockwise and clockwise; `any` has concave ones and some whose sides cross."""
+    centre = torch.rand(count, 1, 2, generator=generator, dtype=torch.double) * 60
+    if kind == "any":
+        return (
+            centre + torch.rand(count, 4, 2, generator=generator, dtype=torch.double) * 30
+        ).view(count, 8)
+    angle = torch.rand(count, 4, generator=generator, dtype=torch.double) * 0.9
+    angle = (angle + torch.arange(4)) * math.pi / 2
+    if kind == "concave":
+        radius = torch.tensor([20.0, 4, 20, 15], dtype=torch.double).expand(count, 4)
+    else:
+        radius = 15 + torch.zeros(count, 4, dtype=torch.double)
+    around = torch.stack([angle.cos(), angle.sin()], -1) * radius[..., None]
+    quads = centre + around * (
+        0.5 + torch.rand(count, 1, 1, generator=generator, dtype=torch.double)
+    )
+    quads[::2] = quads[::2].flip(1)
+    return quads.view(count, 8)
+
+
+def random_sets(generator, count, kind="spread"):
+    """Nine points each; `gridded` has equal points and points on sides."""
+    centre = torch.rand(count, 1, 2, generator=generator, dtype=torch.double) * 60
+    sets = centre + torch.randn(count, 9, 2, generator=generator, dtype=torch.double) * 8
+    if kind == "gridded":
+        sets = (sets / 5).round() * 5
+    return sets.view(count, 18)

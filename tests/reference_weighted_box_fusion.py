@@ -1,0 +1,80 @@
+"""Weighted box fusion, slowly: section 3 of the paper, a box at a time, with lists of clusters."""
+
+import math
+
+import torch
+
+
+def _iou(a, b):
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    meet = width * height
+    return meet / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - meet)
+
+
+def _takes_part(box, score, least):
+    positive = box[2] > box[0] and box[3] > box[1] and score > 0 and score >= least
+    return positive and all(math.isfinite(x) for x in (*box, score))
+
+
+def _mean(members):
+    total = sum(c for _, c, _ in members)
+    return [sum(c * box[k] for box, c, _ in members) / total for k in range(4)]
+
+
+def _score(members, weights, conf_type, allows_overflow):
+    confidences = [c for _, c, _ in members]
+    of_members = sum(weights[model] for _, _, model in members)
+    found = {model for _, _, model in members}
+    of_found = sum(weights[model] for model in found)
+    if conf_type == "max":
+        return max(confidences) / max(weights)
+    if conf_type == "box_and_model_avg":
+        return sum(confidences) / of_members * of_found / sum(weights)
+    if conf_type == "absent_model_aware_avg":
+        return sum(confidences) / (of_members + sum(weights) - of_found)
+    counted = len(members) if allows_overflow else min(len(members), len(weights))
+    return sum(confidences) / len(members) * counted / sum(weights)
+
+
+def weighted_box_fusion(
+    boxes,
+    scores,
+    labels,
+    weights=None,
+    iou_threshold=0.55,
+    skip_box_threshold=0.0,
+    conf_type="avg",
+    allows_overflow=False,
+):
+    """Boxes, scores and labels in float64 and int64."""
+    weights = [1.0] * len(boxes) if weights is None else weights
+    pool = {}
+    for model, (of_boxes, of_scores, of_labels) in enumerate(
+        zip(boxes, scores, labels, strict=True)
+    ):
+        found = of_boxes.double().tolist(), of_scores.double().tolist(), of_labels.tolist()
+        for box, score, label in zip(*found, strict=True):
+            if _takes_part(box, score, skip_box_threshold):
+                pool.setdefault(label, []).append((box, score * weights[model], model))
+    results = []
+    for label in sorted(pool):
+        clusters = []
+        for member in sorted(pool[label], key=lambda m: -m[1]):
+            overlaps = [_iou(_mean(members), member[0]) for members in clusters]
+            best = max(overlaps, default=-1)
+            if best > iou_threshold:
+                clusters[overlaps.index(best)].append(member)
+            else:
+                clusters.append([member])
+        for members in clusters:
+            score = _score(members, weights, conf_type, allows_overflow)
+            results.append((_mean(members), score, label))
+    results.sort(key=lambda r: -r[1])
+    return (
+        torch.tensor([box for box, _, _ in results], dtype=torch.double).view(-1, 4),
+        torch.tensor([score for _, score, _ in results], dtype=torch.double),
+        torch.tensor([label for _, _, label in results], dtype=torch.int64),
+    )

@@ -1,0 +1,176 @@
+import math
+
+import pytest
+import reference_polygons as reference
+import torch
+from reference_rotated import nms_rotated as greedy
+
+import detops
+from detops.bench.polygons import plain_nms_quadri, plain_quad_iou
+
+SQUARE = [0.0, 0, 4, 0, 4, 4, 0, 4]
+THRESHOLDS = [-0.1, 0.0, 1e-45, 0.2, 1 / 3, 0.5, 0.7, 0.999, 1.0, 1.5, math.inf]
+
+
+def quads(count=40, kind="convex", dtype=torch.float64, device="cpu", seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return reference.random_quads(generator, count, kind).to(device, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["convex", "concave", "any"])
+def test_equals_the_reference(kind, dtype, device):
+    a, b = (quads(n, kind, dtype, device, seed=n) for n in (31, 23))
+    rounding = 1e-6 if dtype == torch.float32 else 1e-11
+    for mode in ("iou", "iof"):
+        expected = reference.box_iou_quadri(a.cpu(), b.cpu(), mode)
+        assert (expected > 0.1).any() and (expected == 0).any()
+        found = detops.box_iou_quadri(a, b, mode=mode)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().double(), expected, rtol=rounding, atol=rounding)
+        pairs = detops.box_iou_quadri(a[:23], b, mode=mode, aligned=True)
+        assert torch.equal(pairs, found[:23].diagonal())
+    shaped = detops.box_iou_quadri(a[:20].view(4, 5, 8), b[:20].view(4, 5, 8), aligned=True)
+    assert torch.equal(shaped.flatten(), detops.box_iou_quadri(a[:20], b[:20], aligned=True))
+    assert torch.equal(detops.box_iou_quadri(a, b), detops.box_iou_quadri(b, a).t())
+
+
+def test_the_benchmarks_plain_versions_compute_the_same():
+    boxes = quads(60)
+    boxes[::2] = boxes[::2].view(-1, 4, 2).flip(1).flatten(1)  # counter-clockwise
+    corners = boxes.view(-1, 4, 2)
+    off = ~torch.eye(60, dtype=torch.bool)  # where sides coincide the plain version counts none
+    plain = plain_quad_iou(corners[:, None], corners)
+    torch.testing.assert_close(detops.box_iou_quadri(boxes, boxes)[off], plain[off])
+    scores = torch.rand(60, generator=torch.Generator().manual_seed(1))
+    for threshold in (0.1, 0.5):
+        keep = detops.nms_quadri(boxes, scores, threshold)
+        assert torch.equal(keep, plain_nms_quadri(boxes, scores, threshold))
+
+
+def test_rotated_boxes_as_quadrilaterals():
+    generator = torch.Generator().manual_seed(2)
+    centre = torch.rand(50, 2, generator=generator, dtype=torch.double) * 60
+    side = 5 + torch.rand(50, 2, generator=generator, dtype=torch.double) * 40
+    angle = torch.rand(50, 1, generator=generator, dtype=torch.double) * 360
+    boxes = torch.cat([centre, side, angle], 1)
+    corners = detops.box_convert(boxes, "cxcywhr", "xyxyxyxy")
+    ours, theirs = detops.box_iou_quadri(corners, corners), detops.box_iou_rotated(boxes, boxes)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_known_values(device):
+    def iou(a, b, **how):
+        a, b = (torch.tensor([x], dtype=torch.float64, device=device) for x in (a, b))
+        return detops.box_iou_quadri(a, b, **how).item()
+
+    dart = [0.0, 0, 4, 0, 1, 1, 0, 4]  # a quarter of the square
+    for turn in range(4):
+        rolled = dart[2 * turn :] + dart[: 2 * turn]
+        backward = [x for i in (3, 2, 1, 0) for x in rolled[2 * i : 2 * i + 2]]
+        for given in (rolled, backward):
+            assert iou(SQUARE, given) == pytest.approx(0.25)
+            assert iou(given, SQUARE, mode="iof") == pytest.approx(1)
+            assert iou(SQUARE, given, mode="iof") == pytest.approx(0.25)
+            assert iou(given, dart) == pytest.approx(1)
+            assert iou(given, [2.0, 2, 4, 2, 4, 4, 2, 4]) == 0  # in the bay
+    assert iou(SQUARE, SQUARE) == 1
+    assert iou(SQUARE, [4.0, 0, 8, 0, 8, 4, 4, 4]) == 0
+    assert iou(SQUARE, [2.0, 0, 6, 0, 6, 4, 2, 4]) == pytest.approx(1 / 3)
+    far = [x + (1e6 if i % 2 else -1e6) for i, x in enumerate(SQUARE)]
+    moved = [x + (2 if i % 2 == 0 else 0) for i, x in enumerate(far)]
+    assert iou(far, moved) == pytest.approx(1 / 3, abs=1e-12)
+    # A triangle, whose fourth corner repeats one.
+    assert iou(SQUARE, [0.0, 0, 4, 0, 4, 4, 4, 4]) == pytest.approx(0.5)
+
+
+def test_without_a_value(device):
+    odd = [
+        SQUARE[:i] + [v] + SQUARE[i + 1 :] for i, v in ((0, math.nan), (3, math.inf), (7, math.nan))
+    ]
+    odd += [[1.0, 1] * 4, [0.0, 0, 1, 1, 2, 2, 3, 3]]
+    odd = torch.tensor([*odd, SQUARE], device=device)
+    for mode in ("iou", "iof"):
+        found = detops.box_iou_quadri(odd, odd, mode=mode)
+        assert found.sum() == 1 and found[-1, -1] == 1
+        pairs = detops.box_iou_quadri(odd, odd, mode=mode, aligned=True)
+        assert torch.equal(pairs, found.diagonal())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["convex", "concave", "any"])
+def test_nms(kind, dtype, device, isa):
+    for seed in range(6):
+        boxes = quads(5 + 40 * seed, kind, dtype, device, seed)
+        scores = torch.rand(len(boxes), generator=torch.Generator().manual_seed(seed))
+        if seed % 2:  # ties
+            scores = (scores * 10).round() / 10
+        if seed % 3 == 2:
+            boxes[:3, seed], scores[2:5] = math.nan, torch.tensor([math.nan, math.inf, 0])
+        ious = detops.box_iou_quadri(boxes, boxes).cpu()
+        broken = ~boxes.isfinite().all(1).cpu()
+        ious[broken] = math.nan
+        ious[:, broken] = math.nan
+        for threshold in THRESHOLDS:
+            keep = detops.nms_quadri(boxes, scores.to(device), threshold)
+            assert keep.dtype == torch.int64
+            assert torch.equal(keep.cpu(), greedy(scores, ious, threshold)), (seed, threshold)
+
+
+def test_nms_of_many(device):
+    """More than one chunk of the CUDA kernels."""
+    boxes = quads(700, "concave", torch.float32, device)
+    scores = torch.rand(700, generator=torch.Generator().manual_seed(1))
+    ious = detops.box_iou_quadri(boxes, boxes).cpu()
+    keep = detops.nms_quadri(boxes, scores.to(device), 0.2)
+    assert torch.equal(keep.cpu(), greedy(scores, ious, 0.2))
+
+
+def test_dtypes_layouts_and_nothing(device):
+    boxes = quads(30, dtype=torch.float32, device=device)
+    scores = torch.linspace(0, 1, 30, device=device)
+    strided = boxes.t().contiguous().t()
+    expected = detops.box_iou_quadri(boxes, boxes)
+    assert torch.equal(detops.box_iou_quadri(strided, strided), expected)
+    assert torch.equal(expected.cpu(), detops.box_iou_quadri(boxes.cpu(), boxes.cpu()))
+    assert torch.equal(
+        detops.nms_quadri(strided, scores, 0.3), detops.nms_quadri(boxes, scores, 0.3)
+    )
+    for dtype in (torch.float16, torch.bfloat16):
+        half, single = boxes.to(dtype), boxes.to(dtype).float()
+        found = detops.box_iou_quadri(half, half)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, detops.box_iou_quadri(single, single))
+        keep = detops.nms_quadri(half, scores.to(dtype), 0.3)
+        assert torch.equal(keep, detops.nms_quadri(single, scores.to(dtype).float(), 0.3))
+    assert detops.box_iou_quadri(boxes, boxes.double()).dtype == torch.float64
+    assert detops.box_iou_quadri(boxes[:0], boxes).shape == (0, 30)
+    assert detops.box_iou_quadri(boxes, boxes[:0]).shape == (30, 0)
+    assert detops.box_iou_quadri(boxes[:0], boxes[:0], aligned=True).shape == (0,)
+    keep = detops.nms_quadri(boxes[:0], scores[:0], 0.5)
+    assert keep.shape == (0,) and keep.dtype == torch.int64
+
+
+def test_opcheck_threads_and_bad_input(two_threads):
+    boxes = quads(300, "concave", torch.float32)
+    scores = torch.rand(300)
+    ops = torch.ops.detops
+    torch.library.opcheck(ops.box_iou_quadri.default, (boxes[:4], boxes[:3], "iof"))
+    torch.library.opcheck(ops.box_iou_quadri_pairs.default, (boxes[:4], boxes[4:8], "iof"))
+    torch.library.opcheck(ops.nms_quadri.default, (boxes[:9], scores[:9], 0.5))
+    one, two = two_threads(
+        lambda: [detops.box_iou_quadri(boxes, boxes), detops.nms_quadri(boxes, scores, 0.3)]
+    )
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    with pytest.raises(RuntimeError, match=r"box_iou_quadri: boxes1 must be \[N, 8\], got"):
+        detops.box_iou_quadri(boxes[:, :4], boxes)
+    with pytest.raises(RuntimeError, match=r"box_iou_quadri: boxes2 must be \[300, 8\], got"):
+        detops.box_iou_quadri(boxes, boxes[:2], aligned=True)
+    with pytest.raises(RuntimeError, match="mode must be iou or iof, got giou"):
+        detops.box_iou_quadri(boxes, boxes, mode="giou")
+    with pytest.raises(RuntimeError, match=r"nms_quadri: boxes must be \[N, 8\], got"):
+        detops.nms_quadri(boxes[:, :5], scores, 0.5)
+    with pytest.raises(RuntimeError, match="nms_quadri: iou_threshold must be a number"):
+        detops.nms_quadri(boxes, scores, math.nan)
+    with pytest.raises(RuntimeError, match="derivative for detops::box_iou_quadri"):
+        detops.box_iou_quadri(boxes.requires_grad_(), boxes).sum().backward()

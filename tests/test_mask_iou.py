@@ -1,0 +1,185 @@
+import math
+
+import pytest
+import reference_masks as reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import detops
+from detops.bench.mask_iou import plain_mask_iou, plain_mask_nms
+
+# One pixel, less than a word, a word, one more, and around the ends of vectors and tiles.
+SIZES = [(1, 1), (3, 5), (8, 8), (5, 13), (1, 512), (27, 19), (64, 128), (8193, 1), (90, 111)]
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def random_masks(count, height, width, share=0.5, seed=0):
+    """Of which some are empty, full, or set in a few rows alone."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.rand(count, height, width, generator=generator) < share
+    masks[1::5, : height // 2] = False
+    masks[2::5, height // 3 :] = False
+    if count > 4:
+        masks[3], masks[4] = False, True
+    return masks
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("counts", [(1, 1), (7, 10), (3, 1), (18, 5)])
+def test_equals_the_reference(isa, device, size, counts):
+    first, second = (random_masks(n, *size, seed=n) for n in counts)
+    for mode in ("iou", "iof"):
+        found = detops.mask_iou(first.to(device), second.to(device), mode)
+        assert found.dtype == torch.float32
+        assert torch.equal(found.cpu(), reference.mask_iou(first, second, mode))
+    one = first.to(device)
+    assert torch.equal(detops.mask_iou(one, one).cpu(), reference.mask_iou(first, first))
+
+
+def test_every_single_pixel(isa, device):
+    """Each place in a vector, a word and a rest, and every number of bits of a byte."""
+    pixels = torch.eye(3 * 157, dtype=torch.bool).view(-1, 3, 157)
+    ours = detops.mask_iou(pixels.to(device), pixels.flip(0).to(device))
+    assert torch.equal(ours.cpu(), torch.eye(3 * 157).flip(1))
+    bits = torch.tensor([[n >> i & 1 for i in range(8)] for n in range(256)]).bool()
+    masks = bits[:, None].repeat(1, 33, 1)
+    whole = detops.mask_iou(masks[255:].to(device), masks.to(device))[0]
+    assert torch.equal(whole.cpu(), (bits.sum(1).double() / 8).float())
+
+
+def test_what_is_set_in_uint8(isa, device):
+    values = torch.arange(256, dtype=torch.uint8).view(256, 1, 1).repeat(1, 5, 17)
+    one = torch.ones(1, 5, 17, dtype=torch.bool)
+    found = detops.mask_iou(values.to(device), one.to(device))
+    assert found[0, 0] == 0 and (found[1:] == 1).all()
+
+
+def test_modes_are_those_of_pycocotools():
+    coco = pytest.importorskip("pycocotools.mask")
+    first, second = random_masks(12, 40, 61, seed=1), random_masks(9, 40, 61, seed=2)
+    codes = [detops.masks_to_rle(m) for m in (first, second)]
+    crowd = [j % 2 for j in range(9)]
+    expected = torch.from_numpy(coco.iou(*codes, crowd))
+    for j in range(9):
+        ours = detops.mask_iou(first, second[j : j + 1], ("iou", "iof")[crowd[j]])[:, 0]
+        # It divides 0 by 0 where both are empty.
+        torch.testing.assert_close(ours, expected[:, j].nan_to_num(0).float(), rtol=1e-7, atol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_masks(data):
+    height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))
+    pixels = st.sets(st.integers(0, height * width - 1), max_size=8)
+    masks = torch.zeros(data.draw(st.integers(1, 9)), height * width, dtype=torch.bool)
+    for mask in masks:
+        mask[list(data.draw(pixels))] = True
+    masks = masks.view(-1, height, width)
+    for name in ("baseline", "avx2", "auto"):
+        try:
+            detops._C.set_cpu_isa(name)
+        except ValueError:
+            continue
+        assert torch.equal(detops.mask_iou(masks, masks), reference.mask_iou(masks, masks))
+
+
+def test_the_benchmarks_plain_versions_compute_the_same():
+    masks = random_masks(20, 30, 41)
+    torch.testing.assert_close(detops.mask_iou(masks, masks[:7]), plain_mask_iou(masks, masks[:7]))
+    scores = torch.rand(20)
+    assert torch.equal(detops.mask_nms(masks, scores, 0.3), plain_mask_nms(masks, scores, 0.3))
+
+
+@pytest.mark.parametrize("shapes", [(0, 3, 9, 7), (4, 0, 9, 7), (4, 3, 0, 7), (4, 3, 9, 0)])
+def test_nothing_to_compare(device, poison, shapes):
+    n, m, height, width = shapes
+    first = torch.ones(n, height, width, dtype=torch.bool, device=device)
+    second = torch.ones(m, height, width, dtype=torch.bool, device=device)
+    for mode in ("iou", "iof"):
+        found = detops.mask_iou(first, second, mode)
+        assert found.shape == (n, m) and (found == (height * width > 0)).all()
+    assert detops.mask_nms(first, torch.zeros(n, device=device), 0.5).tolist() == (
+        list(range(n)) if height * width == 0 else [0][:n]
+    )
+
+
+def test_layouts(device):
+    masks = random_masks(12, 31, 53).to(device)
+    expected = detops.mask_iou(masks, masks)
+    wide = torch.ones(12, 31, 60, dtype=torch.bool, device=device)
+    wide[:, :, 3:56] = masks
+    for same in (masks.mT.contiguous().mT, wide[:, :, 3:56], masks.byte() * 2):
+        assert torch.equal(detops.mask_iou(same, masks), expected)
+        assert torch.equal(detops.mask_iou(masks, same), expected)
+    assert torch.equal(detops.mask_iou(masks[::2], masks[1::3]), expected[::2, 1::3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.2, 0.5, 1.0])
+def test_nms_equals_the_reference(isa, device, dtype, threshold):
+    masks = torch.cat([random_masks(25, 20, 31, 0.9), random_masks(25, 20, 31, 0.1, seed=1)])
+    scores = torch.rand(50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    scores[7], scores[20:24] = math.nan, scores[3]
+    found = detops.mask_nms(masks.to(device), scores.to(device), threshold)
+    assert found.tolist() == reference.mask_nms(masks, scores, threshold).tolist()
+
+
+def test_nms_of_objects(isa, device):
+    """Many masks around few places, larger than a tile, in more than one chunk of CUDA's."""
+    generator = torch.Generator().manual_seed(0)
+    corner = torch.rand(600, 2, generator=generator) * 60
+    boxes = torch.cat([corner, corner + 20 + 30 * torch.rand(600, 2, generator=generator)], 1)
+    masks = detops.paste_masks_in_image(torch.ones(600, 1, 7, 7), boxes, (120, 110))
+    scores = torch.rand(600, generator=generator)
+    for threshold in (0.3, 0.7):
+        found = detops.mask_nms(masks.to(device), scores.to(device), threshold)
+        assert torch.equal(found.cpu(), plain_mask_nms(masks, scores, threshold))
+
+
+def test_at_the_threshold(device):
+    """1 of 5 pixels: as float32 that is above 0.2, which is a double."""
+    masks = torch.tensor([[[1, 1, 1, 0, 0]], [[0, 0, 1, 1, 1]]], dtype=torch.bool, device=device)
+    scores = torch.tensor([0.9, 0.8], device=device)
+    fifth = torch.tensor(0.2).item()
+    assert fifth > 0.2 and detops.mask_iou(masks, masks)[0, 1].item() == fifth
+    assert detops.mask_nms(masks, scores, 0.2).tolist() == [0]
+    assert detops.mask_nms(masks, scores, fifth).tolist() == [0, 1]
+
+
+def test_any_number_of_threads(two_threads):
+    masks, scores = random_masks(60, 200, 300, 0.1), torch.rand(60)
+    for call in (
+        lambda: detops.mask_iou(masks, masks[:50]),
+        lambda: detops.mask_nms(masks, scores, 0.02),
+    ):
+        one, two = two_threads(call)
+        assert torch.equal(one, two)
+
+
+def test_opcheck_compile_vmap():
+    masks, scores = random_masks(6, 9, 10), torch.rand(6)
+    torch.library.opcheck(torch.ops.detops.mask_iou.default, (masks, masks[:4], "iof"))
+    torch.library.opcheck(torch.ops.detops.mask_nms.default, (masks, scores, 0.4))
+    calls = ((detops.mask_iou, (masks, masks)), (detops.mask_nms, (masks, scores, 0.4)))
+    for function, arguments in calls:
+        compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+        assert torch.equal(compiled(*arguments), function(*arguments))
+    both = torch.vmap(detops.mask_iou)(masks.view(2, 3, 9, 10), masks.view(2, 3, 9, 10))
+    assert torch.equal(both[1], detops.mask_iou(masks[3:], masks[3:]))
+
+
+def test_bad_input(device):
+    masks = torch.zeros(3, 4, 5, dtype=torch.bool, device=device)
+    scores = torch.zeros(3, device=device)
+    for call, message in (
+        (lambda: detops.mask_iou(masks, masks[:, :3]), r"mask_iou: masks2 must be \[M, 4, 5\]"),
+        (lambda: detops.mask_iou(masks[0], masks), r"mask_iou: masks1 must be \[N, H, W\]"),
+        (lambda: detops.mask_iou(masks.float(), masks), "mask_iou: masks1 must be bool or uint8"),
+        (lambda: detops.mask_iou(masks, masks, "iob"), "mask_iou: mode must be iou or iof"),
+        (lambda: detops.mask_nms(masks, scores[:2], 0.5), r"mask_nms: scores must be \[3\]"),
+        (lambda: detops.mask_nms(masks, scores.long(), 0.5), "mask_nms: scores must be float"),
+        (lambda: detops.mask_nms(masks, scores, math.nan), "mask_nms: iou_threshold must be"),
+    ):
+        with pytest.raises(RuntimeError, match=f"detops.{message}"):
+            call()
