@@ -3,6 +3,7 @@ import math
 import pytest
 import reference_prroi_pool as reference
 import torch
+from pool_inputs import map_and_rois
 from torch.autograd import gradcheck
 
 import detops
@@ -14,15 +15,9 @@ SIZE, SCALE = (2, 3), 0.5
 
 def inputs(channels=5, count=6, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
     """RoIs that reach beyond the map, one of which begins and ends on pixels."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, channels, 9, 11, generator=generator)
-    low = torch.rand(count, 2, generator=generator) * 22 - 4
-    side = torch.rand(count, 2, generator=generator) * 14 + 0.5
-    low[:1], side[:1] = 4, 12
-    index = torch.arange(count).view(-1, 1) % 2
-    boxes = torch.cat([index, low, low + side], 1)
-    x = x.to(device, dtype).contiguous(memory_format=layout).requires_grad_()
-    return x, boxes.to(device, dtype).requires_grad_()
+    x, boxes, _ = map_and_rois(channels, count, dtype, device, layout)
+    boxes[:1, 1:] = torch.tensor([4, 4, 16, 16])
+    return x, boxes.requires_grad_()
 
 
 def pool(x, boxes):

@@ -3,6 +3,7 @@ import math
 import pytest
 import reference_max_samples as reference
 import torch
+from pool_inputs import map_and_rois
 from torch.autograd import gradcheck
 
 import detops
@@ -14,14 +15,8 @@ SIZE, SCALE = (2, 3), 0.5
 
 def inputs(channels=5, count=6, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
     """RoIs that reach beyond the map."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, channels, 9, 11, generator=generator)
-    low = torch.rand(count, 2, generator=generator) * 22 - 4
-    side = torch.rand(count, 2, generator=generator) * 14 + 0.5
-    index = torch.arange(count).view(-1, 1) % 2
-    boxes = torch.cat([index, low, low + side], 1)
-    x = x.to(device, dtype).contiguous(memory_format=layout).requires_grad_()
-    return x, boxes.to(device, dtype)
+    x, boxes, _ = map_and_rois(channels, count, dtype, device, layout)
+    return x, boxes
 
 
 def pool(x, boxes, ratio=2, aligned=True):

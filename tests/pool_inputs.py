@@ -1,0 +1,18 @@
+"""A map and RoIs beyond its edges, for the tests of the RoI poolings."""
+
+import torch
+
+
+def map_and_rois(channels, count, dtype, device, layout):
+    """``[2, channels, 9, 11]``, which wants a gradient, and ``[count, 5]``: any corners, in pixels.
+
+    The generator comes last, for what an op takes besides.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, channels, 9, 11, generator=generator)
+    low = torch.rand(count, 2, generator=generator) * 22 - 4
+    side = torch.rand(count, 2, generator=generator) * 14 + 0.5
+    index = torch.arange(count).view(-1, 1) % 2
+    rois = torch.cat([index, low, low + side], 1)
+    x = x.to(device, dtype).contiguous(memory_format=layout).requires_grad_()
+    return x, rois.to(device, dtype), generator
