@@ -105,6 +105,16 @@ def test_a_nan_shows(device):
     torch.testing.assert_close(loss, torch.full_like(loss, math.log(2)))
 
 
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_target_that_is_ruled_out(gamma, device, isa):
+    """Its loss is infinite; the gradient is its limit where p goes to 0."""
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([[0.0, -math.inf, 0.0]], device=device, dtype=dtype, requires_grad=True)
+        loss = detops.softmax_focal_loss(x, torch.ones(1, device=device).long(), 0.5, gamma)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        assert loss.tolist() == [math.inf] and grad.tolist() == [[0.25, -0.5, 0.25]]
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_gradcheck(reduction, gamma, device):

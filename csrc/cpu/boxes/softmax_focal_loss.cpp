@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <limits>
 
 #include "../../math/softmax_focal_loss.h"
 #include "../../ops.h"
-#include "../common/buffer.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
 
@@ -14,7 +14,6 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kElementsPerThread = 8192;
-constexpr int64_t kMostLanes = 16;
 
 int64_t rows_per_thread(int64_t classes) {
   return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, classes));
@@ -67,8 +66,7 @@ void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
     const A* g = outer.const_data_ptr<A>();
     T* to = static_cast<T*>(to_inputs.mutable_data_ptr());
     parallel_for(0, x.size(0), rows_per_thread(f.classes), [&](int64_t begin, int64_t end) {
-      Buffer<A> powers(f.classes + kMostLanes);
-      kernel(f, g + begin, from + begin * f.classes, target + begin, end - begin, powers.data(),
+      kernel(f, g + begin, from + begin * f.classes, target + begin, end - begin,
              to + begin * f.classes);
     });
   });

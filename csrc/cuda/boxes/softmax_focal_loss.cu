@@ -22,8 +22,8 @@ __device__ void for_each_row(int64_t rows, const Visit& visit) {
 
 // What the loss needs of a row, in all lanes; and its maximum.
 template <typename T, typename A>
-__device__ math::SoftmaxRow<A> softmax_row(const T* x, int64_t classes, int64_t target, int lane,
-                                           A& m) {
+__device__ math::softmax_focal::Row<A> softmax_row(const T* x, int64_t classes, int64_t target,
+                                                   int lane, A& m) {
   m = -std::numeric_limits<A>::infinity();
   for (int64_t j = lane; j < classes; j += kWarp) m = math::max(m, A(x[j]));
   for (int step = kWarp / 2; step > 0; step /= 2) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
     if (f.counts(target)) {
       A m;
       const auto row = softmax_row(inputs + i * f.classes, f.classes, target, lane, m);
-      loss = math::softmax_focal_loss<focus>(row, f.scale(target), f.gamma);
+      loss = math::softmax_focal::loss<focus>(row, f.scale(target), f.gamma);
     }
     if (lane == 0) losses[i] = loss;
   });
@@ -62,12 +62,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t target = targets[i];
     const T* x = inputs + i * f.classes;
     const bool counts = f.counts(target);
-    math::SoftmaxRow<A> row{};
+    math::softmax_focal::Row<A> row{};
     A m = 0, factor = 0;
     if (counts) {
       row = softmax_row(x, f.classes, target, lane, m);
-      const A slope = grad[i] * math::softmax_focal_slope<focus>(row, f.scale(target), f.gamma);
-      factor = -slope / row.sum();
+      factor = -grad[i] * math::softmax_focal::slope<focus>(row, f.scale(target), f.gamma);
     }
     for (int64_t j = lane; j < f.classes; j += kWarp) {
       const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
