@@ -34,10 +34,17 @@ class RotatedFeatureAlignFunction(Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple, features: Tensor, boxes: Tensor, spatial_scale: float, points: int
+        info: Any,
+        in_dims: tuple,
+        features: Tensor,
+        boxes: Tensor,
+        spatial_scale: float,
+        points: int,
     ) -> tuple[Tensor, int]:
         """One call over the folded images."""
-        folded = (fold(x, d, info.batch_size) for x, d in zip((features, boxes), in_dims, strict=False))
+        folded = (
+            fold(x, d, info.batch_size) for x, d in zip((features, boxes), in_dims, strict=False)
+        )
         refined = RotatedFeatureAlignFunction.run(*folded, spatial_scale, points)
         return unfold(refined, info.batch_size), 0
 

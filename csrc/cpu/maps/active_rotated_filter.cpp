@@ -80,11 +80,13 @@ template <typename A>
 void add_back(const TurnedFilters& g, const Turns& turns, const A* grad, A* to_input) {
   each_filter(g, [&](int64_t i) {
     A* to = to_input + i * g.entries;
-    std::fill_n(to, g.entries, A(0));
-    const int32_t* at = turns.to.data();
-    for (int64_t k = 0; k < g.rotations; ++k, at += g.entries) {
-      const A* from = grad + g.turned(i, k);
-      for (int64_t l = 0; l < g.entries; ++l) to[l] += from[at[l]];
+    const A* from = grad + g.turned(i, 0);
+    const int64_t apart = g.inputs * g.entries;
+    for (int64_t l = 0; l < g.entries; ++l) {
+      const int32_t* at = turns.to.data() + l;
+      A sum = 0;
+      for (int64_t k = 0; k < g.rotations; ++k) sum += from[k * apart + at[k * g.entries]];
+      to[l] = sum;
     }
   });
 }

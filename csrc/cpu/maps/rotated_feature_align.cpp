@@ -42,8 +42,13 @@ struct Refinement {
 template <typename A>
 Refinement<A> refinement_of(const Tensor& boxes, double spatial_scale, int64_t points,
                             const Tensor& maps) {
-  return {boxes.const_data_ptr<A>(), static_cast<A>(spatial_scale), points, maps.size(0),
-          maps.size(1),              maps.size(2),                  maps.size(3)};
+  return {boxes.const_data_ptr<A>(),
+          static_cast<A>(spatial_scale),
+          points,
+          maps.size(0),
+          maps.size(1),
+          maps.size(2),
+          maps.size(3)};
 }
 
 // A row of an image's pixels as a RoI whose bins they are.
@@ -84,7 +89,7 @@ Planes<T> row_of(const Planes<T>& map, int64_t k) {
 // Whether samples are taken straight from the map: tables of them pay for many channels.
 template <typename A>
 bool from_samples(const Refinement<A>& g) {
-  constexpr int64_t kMost = 8, kExactInFloat = 1 << 24;
+  constexpr int64_t kMost = 16, kExactInFloat = 1 << 24;
   return g.channels <= kMost && std::min(g.height, g.width) >= 2 &&
          std::max(g.height, g.width) < kExactInFloat;
 }

@@ -92,28 +92,27 @@ void add_samples(const RefinedPlanes<T, T>& planes, int64_t begin, int64_t end) 
   using A = accumulate_t<T>;
   const RefinedPlanes<T, T> t = planes;  // see spread_planes in ps_roi_align.inl
   const int64_t apart = t.pixel_stride, down = t.width * apart;
-  each_block(
-      t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
-        const T* map = t.from + c * t.channel_stride;
-        for (int64_t i = 0; i < count; ++i) {
-          const A own = math::to_float(map[(first + i) * apart]);
-          A sum = own;
-          for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
-            const T* p = map + s.position[k] * apart;
-            sum += (s.weight[0][k] * A(math::to_float(p[0])) +
-                    s.weight[1][k] * A(math::to_float(p[apart]))) +
-                   (s.weight[2][k] * A(math::to_float(p[down])) +
-                    s.weight[3][k] * A(math::to_float(p[down + apart])));
-          }
-          if (!(sum - sum == 0)) {
-            sum = own;
-            visit_exactly(t, first + i, [&](int64_t at, A weight) {
-              sum += weight * A(math::to_float(map[at * apart]));
-            });
-          }
-          math::from_float(sum, t.to[c * t.channel_stride + (first + i) * apart]);
-        }
-      });
+  each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
+    const T* map = t.from + c * t.channel_stride;
+    for (int64_t i = 0; i < count; ++i) {
+      const A own = math::to_float(map[(first + i) * apart]);
+      A sum = own;
+      for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
+        const T* p = map + s.position[k] * apart;
+        sum += (s.weight[0][k] * A(math::to_float(p[0])) +
+                s.weight[1][k] * A(math::to_float(p[apart]))) +
+               (s.weight[2][k] * A(math::to_float(p[down])) +
+                s.weight[3][k] * A(math::to_float(p[down + apart])));
+      }
+      if (!(sum - sum == 0)) {
+        sum = own;
+        visit_exactly(t, first + i, [&](int64_t at, A weight) {
+          sum += weight * A(math::to_float(map[at * apart]));
+        });
+      }
+      math::from_float(sum, t.to[c * t.channel_stride + (first + i) * apart]);
+    }
+  });
 }
 
 template <typename T>
@@ -127,23 +126,22 @@ void spread_samples(const RefinedPlanes<T, accumulate_t<T>>& planes, int64_t beg
       t.to[at] = A(math::to_float(t.from[at]));
     }
   }
-  each_block(
-      t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
-        A* map = t.to + c * t.channel_stride;
-        for (int64_t i = 0; i < count; ++i) {
-          const A grad = math::to_float(t.from[c * t.channel_stride + (first + i) * apart]);
-          if (!(grad - grad == 0)) {
-            visit_exactly(t, first + i,
-                          [&](int64_t at, A weight) { map[at * apart] += weight * grad; });
-            continue;
-          }
-          for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
-            A* to = map + s.position[k] * apart;
-            to[0] += s.weight[0][k] * grad;
-            to[apart] += s.weight[1][k] * grad;
-            to[down] += s.weight[2][k] * grad;
-            to[down + apart] += s.weight[3][k] * grad;
-          }
-        }
-      });
+  each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
+    A* map = t.to + c * t.channel_stride;
+    for (int64_t i = 0; i < count; ++i) {
+      const A grad = math::to_float(t.from[c * t.channel_stride + (first + i) * apart]);
+      if (!(grad - grad == 0)) {
+        visit_exactly(t, first + i,
+                      [&](int64_t at, A weight) { map[at * apart] += weight * grad; });
+        continue;
+      }
+      for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
+        A* to = map + s.position[k] * apart;
+        to[0] += s.weight[0][k] * grad;
+        to[apart] += s.weight[1][k] * grad;
+        to[down] += s.weight[2][k] * grad;
+        to[down + apart] += s.weight[3][k] * grad;
+      }
+    }
+  });
 }

@@ -19,7 +19,8 @@ struct SwitchTask {
   math::OrientationSwitch<A> how;
   int64_t channels, orientations, bins;
   bool channels_last;
-  A* scratch;  // room for the bins of all orientations, and a vector
+  A* scratch;       // room for the bins of all orientations, or for all channels
+  int32_t* places;  // for twice the channels
 };
 
 }  // namespace detops::cpu
@@ -51,17 +52,18 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
   const int64_t channels = to.size(1), bins = to.size(2) * to.size(3), size = channels * bins;
   const bool last = is_channels_last(to);
   const auto kernel = DETOPS_IN_USE(switch_roi<From, To>);
-  const int64_t room = orientations * bins + DETOPS_IN_USE(kLanes<A>);
+  const int64_t room = last ? channels : orientations * bins;
   const int64_t count = to.size(0), grain = tasks_per_thread(count, count * size);
   parallel_for(0, count, grain, [&](int64_t k, int64_t end) {
     Buffer<A> scratch(room);
+    Buffer<int32_t> places(last ? 2 * channels : 0);
     for (; k < end; ++k) {
       const A angle = rois.const_data_ptr<A>()[6 * k + 5];
       const auto how = math::orientation_switch(angle, orientations);
       kernel({static_cast<const From*>(from.const_data_ptr()) + k * size,
               static_cast<To*>(to.mutable_data_ptr()) + k * size,
               transposed ? how.transposed(orientations) : how, channels, orientations, bins, last,
-              scratch.data()});
+              scratch.data(), places.data()});
     }
   });
 }

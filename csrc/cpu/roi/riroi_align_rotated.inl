@@ -37,16 +37,23 @@ void switch_roi(const SwitchTask<From, To>& task) {
     }
     return;
   }
-  // The orientations of a channel are neighbours: those that wrap around come apart from the rest.
+  // The orientations of a channel are neighbours: all positions read the same places.
   const int64_t n = t.orientations;
-  for (int64_t at = 0; at < t.bins * t.channels; at += n) {
-    copy_wide(t.from + at, n, t.scratch);
-    for (int64_t o = 0; o < n;) {
-      const int64_t first = (o + how.first) % n, second = (o + how.second) % n;
-      const int64_t run = n - (first > second ? first : second);
-      const int64_t count = run < n - o ? run : n - o;
-      blend(t.scratch + first, t.scratch + second, how.keep, how.share, count, t.to + at + o);
-      o += count;
+  int32_t *first = t.places, *second = first + t.channels;
+  for (int64_t c = 0; c < t.channels; ++c) {
+    const int64_t o = c % n;
+    first[c] = static_cast<int32_t>(c - o + (o + how.first) % n);
+    second[c] = static_cast<int32_t>(c - o + (o + how.second) % n);
+  }
+  for (int64_t at = 0; at < t.bins * t.channels; at += t.channels) {
+    copy_wide(t.from + at, t.channels, t.scratch);
+    if (how.share == 0) {
+      for (int64_t c = 0; c < t.channels; ++c) math::from_float(t.scratch[first[c]], t.to[at + c]);
+      continue;
+    }
+    for (int64_t c = 0; c < t.channels; ++c) {
+      math::from_float(how.keep * t.scratch[first[c]] + how.share * t.scratch[second[c]],
+                       t.to[at + c]);
     }
   }
 }

@@ -96,8 +96,7 @@ __global__ void rotated_feature_align_backward_kernel(Refinement r, const A* pla
     visit_samples(begin, at.n * r.pixels() + pixel, static_cast<int>(at.h), static_cast<int>(at.w),
                   static_cast<int>(r.width), [&](int j, int) {
                     const int64_t s = order[j];
-                    const A g =
-                        static_cast<A>(plane[s / r.points % r.pixels() * r.apart()]);
+                    const A g = static_cast<A>(plane[s / r.points % r.pixels() * r.apart()]);
                     visit_sample(r, places + 2 * s, [&](int64_t row, int64_t col, A weight) {
                       if (row == at.h && col == at.w) sum += weight * g;
                     });
@@ -140,10 +139,10 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
            wide_boxes.const_data_ptr<A>(), static_cast<A>(spatial_scale),
            places.mutable_data_ptr<A>(), cell.mutable_data_ptr<int>());
     const SortedSamples sorted = sort_samples(cell, narrow(kOp, r.images * r.pixels()));
-    launch(kOp, rotated_feature_align_backward_kernel<scalar_t, A>,
-           blocks_for(to_features.numel()), r, places.const_data_ptr<A>(),
-           sorted.order.const_data_ptr<int64_t>(), sorted.begin.const_data_ptr<int>(),
-           outer.const_data_ptr<scalar_t>(), to_features.mutable_data_ptr<scalar_t>());
+    launch(kOp, rotated_feature_align_backward_kernel<scalar_t, A>, blocks_for(to_features.numel()),
+           r, places.const_data_ptr<A>(), sorted.order.const_data_ptr<int64_t>(),
+           sorted.begin.const_data_ptr<int>(), outer.const_data_ptr<scalar_t>(),
+           to_features.mutable_data_ptr<scalar_t>());
   });
 }
 

@@ -54,9 +54,9 @@ Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, boo
 template <typename From, typename To, typename A>
 void switch_orientations(const char* op, const Tensor& from, const Tensor& to, const Tensor& rois,
                          int64_t orientations, bool transposed) {
-  const Switch<A> s{rois.const_data_ptr<A>(),    to.size(1), orientations,
-                    to.size(2) * to.size(3),     to.numel(), is_channels_last(to),
-                    transposed};
+  const Switch<A> s{
+      rois.const_data_ptr<A>(), to.size(1), orientations, to.size(2) * to.size(3), to.numel(),
+      is_channels_last(to),     transposed};
   launch(op, switch_kernel<From, To, A>, blocks_for(s.elements), s, from.const_data_ptr<From>(),
          to.mutable_data_ptr<To>());
 }
@@ -71,8 +71,8 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
   constexpr const char* kOp = "riroi_align_rotated";
   const ScalarType type = compute_type(input.scalar_type());
   const Tensor rois = wide(boxes, type);
-  Tensor pooled = empty(output.sizes(), output.options().dtype(type),
-                        output.suggest_memory_format());
+  Tensor pooled =
+      empty(output.sizes(), output.options().dtype(type), output.suggest_memory_format());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
@@ -98,8 +98,8 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
     switch_orientations<scalar_t, A, A>(kOp, outer, pooled, rois, num_orientations, true);
-    roi_align_rotated_backward(pooled, placed, 1, pooled_height, pooled_width, batch_size,
-                               channels, height, width, sampling_ratio, sums);
+    roi_align_rotated_backward(pooled, placed, 1, pooled_height, pooled_width, batch_size, channels,
+                               height, width, sampling_ratio, sums);
   });
   if (narrow) map.copy_(sums);
 }
