@@ -116,7 +116,8 @@ def test_strides(device):
 def test_any_number_of_threads_gives_the_same_bits(two_threads):
     x = filters(40, 20, 8, 3, 3)
     for make in (permutations, anywhere):
-        one, two = two_threads(lambda i=make(8, 3, 3, 8): with_gradient(x, i)[0])
+        indices = make(8, 3, 3, 8)
+        one, two = two_threads(lambda i=indices: with_gradient(x, i)[0])
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 

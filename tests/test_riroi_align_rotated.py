@@ -204,8 +204,8 @@ def test_bad_input():
     x, rois = feature_map(2, 12, 5, 6), rois_for(2, 4)
     with pytest.raises(
         RuntimeError,
-        match=r"riroi_align_rotated: input must have a multiple of num_orientations \(8\) channels, "
-        "got 12",
+        match=r"riroi_align_rotated: input must have a multiple of num_orientations \(8\) "
+        "channels, got 12",
     ):
         detops.riroi_align_rotated(x, rois, 2)
     with pytest.raises(RuntimeError, match="num_orientations must be at least 1, got 0"):
