@@ -176,7 +176,12 @@ def _poolings():
             ("roi_align", partial(align, sampling_ratio=2), make, ("input",)),
             ("roi_align, adaptive", partial(align, aligned=True), make, ("input",)),
             ("roi_align_rotated", rotated, turned, ("input",)),
-            ("riroi_align_rotated", oriented, partial(turned, channels=channels // 8 * 8), ("input",)),
+            (
+                "riroi_align_rotated",
+                oriented,
+                partial(turned, channels=channels // 8 * 8),
+                ("input",),
+            ),
             ("roi_align_max", partial(detops.roi_align_max, **sized), make, ("input",)),
             ("prroi_pool", partial(detops.prroi_pool, **sized), make, ("input", "boxes")),
             ("roi_pool", partial(detops.roi_pool, **sized), make, ("input",)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of active_rotated_filter against index_select, which is how one writes it in PyTorch."""
+"""Benchmarks of active_rotated_filter against index_select, as one writes it in PyTorch."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             grad = torch.randn(output.shape, generator=generator).to(device)
             grad = grad.contiguous(memory_format=form)
             name = f"{count} RoI{'s' * (count > 1)} {SIZE}x{SIZE}, {channels} x {height} x {width}"
-            common = dict(
+            common: dict[str, Any] = dict(
                 layout="channels_last" if last else "NCHW", bytes=4 * (x.numel() + grad.numel())
             )
             yield Case(

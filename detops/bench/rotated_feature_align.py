@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Benchmarks of rotated_feature_align against grid_sample, which is how one writes it in PyTorch."""
+"""Benchmarks of rotated_feature_align against grid_sample, as one writes it in PyTorch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +59,9 @@ def cases(device: torch.device) -> Iterator[Case]:
             their_output = plain_rotated_feature_align(leaf, boxes, points)
             grad = torch.randn(size, generator=generator).to(device).contiguous(memory_format=form)
             name = f"{points} point{'s' * (points > 1)}, {channels} x {height} x {width}"
-            common = dict(layout="channels_last" if last else "NCHW", bytes=8 * x.numel())
+            common: dict[str, Any] = dict(
+                layout="channels_last" if last else "NCHW", bytes=8 * x.numel()
+            )
             yield Case(
                 "rotated_feature_align forward",
                 name,

@@ -81,7 +81,7 @@ class RotatedFeatureAlignBackwardFunction(Function):
 
 @torch.fx.wrap
 def rotated_feature_align(
-    features: Tensor, boxes: Tensor, spatial_scale: float = 1 / 8, points: int = 1
+    features: Tensor, boxes: Tensor, spatial_scale: float = 0.125, points: int = 1
 ) -> Tensor:
     """Adds to each pixel the features at the places of the box that was found there.
 
