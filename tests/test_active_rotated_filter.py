@@ -132,15 +132,27 @@ def test_nothing_to_do(device, poison, size):
 
 
 @pytest.mark.parametrize("place", [0, -1, 5, 2**31, 2**32 + 1, -(2**63), 2**63 - 1])
-def test_an_index_out_of_range(place):
-    x = filters(1, 2, 1, 2, 2)
-    indices = torch.tensor([2, 4, 1, place]).view(1, 2, 2, 1)
-    with pytest.raises(
-        RuntimeError, match=rf"active_rotated_filter: indices must be in \[1, 4\], got {place}$"
-    ):
-        detops.active_rotated_filter(x, indices)
-    with pytest.raises(RuntimeError, match="active_rotated_filter_backward: indices must be in"):
-        torch.ops.detops.active_rotated_filter_backward(torch.ones(1, 2, 2, 2), indices, 1, 2)
+def test_an_index_out_of_range(device, values_are_checked, place):
+    x = filters(1, 2, 1, 2, 2, device=device).detach()
+    indices = torch.tensor([2, 4, 1, place], device=device).view(1, 2, 2, 1)
+    grad = torch.ones(1, 2, 2, 2, device=device)
+    backward = torch.ops.detops.active_rotated_filter_backward
+    if values_are_checked:
+        with pytest.raises(
+            RuntimeError, match=rf"active_rotated_filter: indices must be in \[1, 4\], got {place}$"
+        ):
+            detops.active_rotated_filter(x, indices)
+        with pytest.raises(RuntimeError, match="active_rotated_filter_backward: indices must be"):
+            backward(grad, indices, 1, 2)
+        return
+    turned = detops.active_rotated_filter(x, indices)  # the weight goes nowhere
+    expected = detops.active_rotated_filter(
+        x, torch.tensor([2, 4, 1, 3]).view(1, 2, 2, 1).to(x.device)
+    )
+    expected[..., 1, 0] = 0
+    assert torch.equal(turned, expected)
+    to_x = backward(grad, indices, 1, 2)
+    assert to_x[..., 1, 1].sum() == 0 and to_x.sum() == 6
 
 
 def test_opcheck_and_vmap():

@@ -214,11 +214,21 @@ def test_bad_input():
         detops.riroi_align_rotated(x, rois, 2, 1.0, 65, 4)
     with pytest.raises(RuntimeError, match=r"boxes must be \[K, 6\], got \[4, 5\]"):
         detops.riroi_align_rotated(x, rois[:, :5], 2, num_orientations=4)
-    rois[1, 0] = 2
-    with pytest.raises(RuntimeError, match=r"detops.riroi_align_rotated: boxes\[1, 0\] is a batch"):
-        detops.riroi_align_rotated(x, rois, 2, num_orientations=4)
-    grad = torch.ones(4, 12, 2, 2)
-    with pytest.raises(RuntimeError, match=r"detops.riroi_align_rotated_backward: boxes\[1, 0\]"):
-        torch.ops.detops.riroi_align_rotated_backward(
-            grad, rois, 1.0, 2, 2, 2, 12, 5, 6, 2, 4, False
-        )
+
+
+@pytest.mark.parametrize("index", [-1.0, 2.0, 1e30, math.nan])
+def test_batch_index_out_of_range(device, values_are_checked, index):
+    x, rois = feature_map(2, 12, 5, 6, device=device), rois_for(2, 4, device=device)
+    rois[1, 0] = index
+    size = (1.0, 2, 2, *x.shape, 2, 4, False)
+    grad = torch.ones(4, 12, 2, 2, device=device)
+    backward = torch.ops.detops.riroi_align_rotated_backward
+    if values_are_checked:
+        with pytest.raises(RuntimeError, match=r"riroi_align_rotated: boxes\[1, 0\] is a batch"):
+            detops.riroi_align_rotated(x, rois, 2, num_orientations=4)
+        with pytest.raises(RuntimeError, match=r"riroi_align_rotated_backward: boxes\[1, 0\] is"):
+            backward(grad, rois, *size)
+        return
+    assert not detops.riroi_align_rotated(x, rois, 2, num_orientations=4)[1].any()
+    rest = [0, 2, 3]
+    assert torch.equal(backward(grad, rois, *size), backward(grad[rest], rois[rest], *size))
