@@ -57,6 +57,15 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double 
                                 int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                                 int64_t channels, int64_t height, int64_t width,
                                 int64_t sampling_ratio, Tensor& map);
+void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                 int64_t pooled_height, int64_t pooled_width,
+                                 int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                 Tensor& output);
+void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                  int64_t channels, int64_t height, int64_t width,
+                                  int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                  Tensor& map);
 // `argmax_y` and `argmax_x` are where on the map each bin's sample is, -2 beyond the map.
 void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                            int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
@@ -207,6 +216,14 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
 void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& output);
 void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& output,
                           std::string_view mode, Tensor& to_input);
+void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
+                                   double spatial_scale, int64_t points, Tensor& output);
+void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                    int64_t points, Tensor& to_features);
+// `outputs` and `inputs` are the planes of the filters before they are turned.
+void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output);
+void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
+                                    int64_t inputs, Tensor& to_input);
 void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, Tensor& output);

@@ -29,6 +29,9 @@ namespace {
   op(roi_align_rotated, roi_align_rotated_forward) \
   op(roi_align_rotated_forward, roi_align_rotated_forward) \
   op(roi_align_rotated_backward, roi_align_rotated_backward) \
+  op(riroi_align_rotated, riroi_align_rotated_forward) \
+  op(riroi_align_rotated_forward, riroi_align_rotated_forward) \
+  op(riroi_align_rotated_backward, riroi_align_rotated_backward) \
   op(roi_align_max, roi_align_max_forward) \
   op(roi_align_max_forward, roi_align_max_forward) \
   op(roi_align_max_backward, roi_align_max_backward) \
@@ -100,6 +103,12 @@ namespace {
   op(corner_pool, corner_pool_forward) \
   op(corner_pool_forward, corner_pool_forward) \
   op(corner_pool_backward, corner_pool_backward) \
+  op(rotated_feature_align, rotated_feature_align_forward) \
+  op(rotated_feature_align_forward, rotated_feature_align_forward) \
+  op(rotated_feature_align_backward, rotated_feature_align_backward) \
+  op(active_rotated_filter, active_rotated_filter_forward) \
+  op(active_rotated_filter_forward, active_rotated_filter_forward) \
+  op(active_rotated_filter_backward, active_rotated_filter_backward) \
   op(convex_iou, convex_iou) \
   op(convex_giou, convex_giou_forward) \
   op(convex_giou_forward, convex_giou_forward) \

@@ -179,6 +179,40 @@ def roi_align_rotated_backward(
     width: int,
     sampling_ratio: int,
 ) -> Tensor: ...
+def riroi_align_rotated(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int = -1,
+    num_orientations: int = 8,
+    clockwise: bool = False,
+) -> Tensor: ...
+def riroi_align_rotated_forward(
+    input: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    num_orientations: int,
+    clockwise: bool,
+) -> Tensor: ...
+def riroi_align_rotated_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    num_orientations: int,
+    clockwise: bool,
+) -> Tensor: ...
 def roi_align_max(
     input: Tensor,
     boxes: Tensor,
@@ -765,6 +799,38 @@ def corner_pool_backward(
     input: Tensor,
     output: Tensor,
     mode: str,
+) -> Tensor: ...
+def rotated_feature_align(
+    features: Tensor,
+    boxes: Tensor,
+    spatial_scale: float = 0.125,
+    points: int = 1,
+) -> Tensor: ...
+def rotated_feature_align_forward(
+    features: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    points: int,
+) -> Tensor: ...
+def rotated_feature_align_backward(
+    grad: Tensor,
+    boxes: Tensor,
+    spatial_scale: float,
+    points: int,
+) -> Tensor: ...
+def active_rotated_filter(
+    input: Tensor,
+    indices: Tensor,
+) -> Tensor: ...
+def active_rotated_filter_forward(
+    input: Tensor,
+    indices: Tensor,
+) -> Tensor: ...
+def active_rotated_filter_backward(
+    grad: Tensor,
+    indices: Tensor,
+    outputs: int,
+    inputs: int,
 ) -> Tensor: ...
 def masked_conv2d(
     features: Tensor,

@@ -160,6 +160,7 @@ def _poolings():
     sized = dict(output_size=3, spatial_scale=SCALE)
     align = partial(detops.roi_align, **sized)
     rotated = partial(detops.roi_align_rotated, **sized, sampling_ratio=2)
+    oriented = partial(detops.riroi_align_rotated, **sized, sampling_ratio=2)
     levels = ("inputs[0]", "inputs[1]", "inputs[2]", "inputs[3]")
     for layout, dtype, channels in MAPS:
         kind = f"{layout}, {str(dtype).removeprefix('torch.')}"
@@ -175,6 +176,12 @@ def _poolings():
             ("roi_align", partial(align, sampling_ratio=2), make, ("input",)),
             ("roi_align, adaptive", partial(align, aligned=True), make, ("input",)),
             ("roi_align_rotated", rotated, turned, ("input",)),
+            (
+                "riroi_align_rotated",
+                oriented,
+                partial(turned, channels=channels // 8 * 8),
+                ("input",),
+            ),
             ("roi_align_max", partial(detops.roi_align_max, **sized), make, ("input",)),
             ("prroi_pool", partial(detops.prroi_pool, **sized), make, ("input", "boxes")),
             ("roi_pool", partial(detops.roi_pool, **sized), make, ("input",)),
@@ -368,6 +375,21 @@ def _cornered(generator, layout, dtype, channels):
     return {"input": _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)}
 
 
+def _refined(generator, layout, dtype, channels):
+    boxes = _rois(generator, 2 * HEIGHT * WIDTH, rotated=True)[:, 1:]
+    maps = _map(generator, layout, dtype, 2, channels, HEIGHT, WIDTH)
+    return {"features": maps, "boxes": boxes.view(2, HEIGHT, WIDTH, 5)}
+
+
+def _filters(generator, dtype, most):
+    if most is None:
+        places = torch.stack([torch.randperm(72, generator=generator) + 1 for _ in range(8)], 1)
+    else:
+        places = torch.randint(1, most + 1, (72, 8), generator=generator)
+    x = torch.randn(5, 3, 8, 3, 3, generator=generator).to(dtype)
+    return {"input": x, "indices": places.to(torch.uint8).view(8, 3, 3, 8)}
+
+
 def _of_maps():
     for dtype, channels in ((torch.float32, 5), (torch.float32, 37), (torch.bfloat16, 5)):
         kind = f"{channels} channels, {str(dtype).removeprefix('torch.')}"
@@ -408,6 +430,19 @@ def _of_maps():
             kind = f"{mode}, {layout}, {str(dtype).removeprefix('torch.')}"
             function = partial(detops.corner_pool, mode=mode)
             yield Call(f"corner_pool, {kind}", function, make, ("input",))
+
+    for layout, dtype, channels in (*MAPS, ("NCHW", torch.float32, 3), ("NCHW", torch.float16, 3)):
+        make = partial(_refined, layout=layout, dtype=dtype, channels=channels)
+        for points in (1, 5):
+            kind = f"{points}, {channels}, {layout}, {str(dtype).removeprefix('torch.')}"
+            function = partial(detops.rotated_feature_align, spatial_scale=SCALE, points=points)
+            yield Call(f"rotated_feature_align, {kind}", function, make, ("features",))
+
+    for dtype in (torch.float32, torch.float16):
+        for kind, most in (("permuted", None), ("anywhere", 72)):
+            make = partial(_filters, dtype=dtype, most=most)
+            name = f"active_rotated_filter, {kind}, {str(dtype).removeprefix('torch.')}"
+            yield Call(name, detops.active_rotated_filter, make, ("input",))
 
     def grouped(generator):
         x = torch.randn(2, 8, 6, 7, generator=generator)

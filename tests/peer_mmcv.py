@@ -375,6 +375,45 @@ def test_roi_align_rotated(aligned, clockwise, sampling_ratio):
     close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
 
 
+@pytest.mark.parametrize("clockwise", [True, False])
+@pytest.mark.parametrize("samples", [0, 2])
+def test_riroi_align_rotated(clockwise, samples):
+    x = random(2, 8, 10, 12).requires_grad_()
+    rois = torch.tensor(
+        [[0.0, 9, 8, 12, 6, 0.7], [1, 20, 4, 9, 15, -2.5], [0, 6, 6, 0.5, 0.4, 1.0]]
+    )
+    bins = ((3, 2), 0.5, samples, 4, clockwise)
+    ours = ops.RiRoIAlignRotated(*bins)(x, rois)
+    close(ours, reference.riroi_align_rotated(x.detach(), rois, *bins), 1e-4)
+    ours.cos().sum().backward()
+    # The op is linear in the map: <grad, x> is the derivative along x.
+    close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
+
+
+@pytest.mark.parametrize("points", [1, 5])
+def test_rotated_feature_align(points):
+    x = random(2, 3, 6, 7).requires_grad_()
+    g = torch.Generator().manual_seed(1)
+    size = torch.tensor([48.0, 56, 30, 20, 6])
+    boxes = torch.rand(2, 6, 7, 5, generator=g) * size - torch.tensor([4.0, 4, 0, 0, 3])
+    ours = ops.rotated_feature_align(x, boxes, 1 / 8, points)
+    expected = reference.rotated_feature_align(x.detach(), boxes, 1 / 8, points)
+    close(ours, expected, 1e-4)
+    ours.cos().sum().backward()
+    close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
+
+
+def test_active_rotated_filter():
+    x = random(3, 2, 4, 3, 3).requires_grad_()
+    g = torch.Generator().manual_seed(1)
+    places = torch.stack([torch.randperm(36, generator=g) + 1 for _ in range(8)], 1)
+    indices = places.to(torch.int32).view(4, 3, 3, 8)
+    ours = ops.active_rotated_filter(x, indices)
+    close(ours, reference.active_rotated_filter(x.detach(), indices), 0)
+    ours.cos().sum().backward()
+    close((x.grad * x).sum(), (-ours.sin() * ours).sum(), 1e-4)
+
+
 def test_roi_pool():
     x = random(2, 3, 10, 12)
     x[0, 0, 4:8] = 0.25  # the first of equal maxima counts

@@ -119,6 +119,8 @@ def arguments() -> dict[str, Arguments]:
     reassembled = dict(features=x, masks=random(2, 9, 2 * H, 2 * W)) | dict(
         kernel_size=3, group_size=1, scale_factor=2
     )
+    refined = dict(boxes=8 * random(2, H, W, 5), spatial_scale=SCALE, points=5)
+    places = torch.tensor([[1, 2, 4], [2, 3, 3], [3, 4, 2], [4, 1, 1]]).view(2, 2, 1, 3)
     calls = {
         "nms": scored | limited,
         "batched_nms": scored | dict(idxs=idxs, **limited),
@@ -146,6 +148,12 @@ def arguments() -> dict[str, Arguments]:
         ),
         "roi_align_rotated_forward": pooled | turning | dict(sampling_ratio=2),
         "roi_align_rotated_backward": unpooled | turning | dict(sampling_ratio=2),
+        "riroi_align_rotated_forward": pooled
+        | turning
+        | dict(sampling_ratio=2, num_orientations=3, clockwise=False),
+        "riroi_align_rotated_backward": unpooled
+        | turning
+        | dict(sampling_ratio=2, num_orientations=3, clockwise=False),
         "roi_align_max_forward": pooled | dict(sampling_ratio=2, aligned=True),
         "roi_align_max_backward": unpooled
         | dict(argmax_y=argmax_yx[0], argmax_x=argmax_yx[1], sampling_ratio=2, aligned=True),
@@ -209,6 +217,11 @@ def arguments() -> dict[str, Arguments]:
         "corner_pool_forward": dict(input=x, mode="left"),
         "corner_pool_backward": dict(grad=random(2, 3, H, W), input=x, mode="left")
         | dict(output=torch.ops.detops.corner_pool_forward(x, "left")),
+        "rotated_feature_align_forward": dict(refined, features=x),
+        "rotated_feature_align_backward": dict(refined, grad=random(2, 3, H, W)),
+        "active_rotated_filter_forward": dict(input=random(2, 3, 2, 2, 1), indices=places),
+        "active_rotated_filter_backward": dict(grad=random(6, 6, 2, 1), indices=places)
+        | dict(outputs=2, inputs=3),
         "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
         "mask_iou": dict(masks1=random(3, 4, 5) > 0.5, masks2=random(2, 4, 5) > 0.5, mode="iof"),
         "mask_nms": dict(masks=random(5, 4, 5) > 0.2, scores=scores, iou_threshold=0.5),
@@ -280,7 +293,8 @@ def arguments() -> dict[str, Arguments]:
     }
     public = (
         *("roi_align", "multiscale_roi_align", "roi_align_rotated", "roi_pool", "ps_roi_align"),
-        *("roi_align_max", "border_align", "prroi_pool"),
+        *("roi_align_max", "border_align", "prroi_pool", "riroi_align_rotated"),
+        *("rotated_feature_align", "active_rotated_filter"),
         *("point_sample", "carafe", "masked_conv2d", "deform_roi_pool", "corner_pool"),
         "chamfer_distance",
         *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),

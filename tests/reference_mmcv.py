@@ -295,3 +295,42 @@ def prroi_pool(x, rois, size, scale):
                         pixels = torch.from_numpy(maps[int(roi[0]), :, y + 2 + a, z + 2 + b])
                         pooled[k, :, i, j] += rows[a] * cols[b] / (w * h) * pixels
     return pooled
+
+
+def active_rotated_filter(input, indices):
+    """Each weight to its place in each rotation, a filter after the other."""
+    entries, rotations = indices[..., 0].numel(), indices.size(3)
+    output = torch.zeros(len(input), rotations, input.size(1), entries, dtype=torch.double)
+    for entry, places in enumerate(indices.reshape(entries, rotations).tolist()):
+        for rotation, place in enumerate(places):
+            output[:, rotation, :, place - 1] = input.flatten(2)[:, :, entry]
+    return output.view(len(input) * rotations, -1, *input.shape[3:])
+
+
+def rotated_feature_align(features, boxes, scale, points):
+    """Boxes are (cy, cx, w, h, radians), clockwise."""
+    maps, output = features.double().numpy(), features.double().clone()
+    for n, i, j in torch.cartesian_prod(*map(torch.arange, boxes.shape[:3])).tolist():
+        cy, cx, w, h, angle = boxes[n, i, j].double().tolist()
+        corners = [(u * w / 2, v * h / 2) for u in (1, -1) for v in (1, -1)]
+        for u, v in [(0, 0), *corners][:points]:
+            y = (cy + u * math.sin(angle) + v * math.cos(angle)) * scale
+            x = (cx + u * math.cos(angle) - v * math.sin(angle)) * scale
+            for c in range(maps.shape[1]):
+                output[n, c, i, j] += _sample(maps[n, c], y, x)
+    return output
+
+
+def riroi_align_rotated(features, rois, size, scale, samples, orientations, clockwise):
+    """A RoI of radians, then its orientations; which turn the same way with ``clockwise``."""
+    pooled = roi_align_rotated(features, rois, size, scale, samples, False, clockwise)
+    output = torch.empty_like(pooled)
+    for k, angle in enumerate(rois[:, 5].double().tolist()):
+        units = angle * orientations / (2 * math.pi)
+        share, whole = units - math.floor(units), math.floor(units)
+        for c in range(features.size(1)):
+            group, o = c - c % orientations, c % orientations
+            first = group + (o - whole) % orientations
+            second = group + (o - whole + 1) % orientations
+            output[k, c] = (1 - share) * pooled[k, first] + share * pooled[k, second]
+    return output

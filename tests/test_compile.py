@@ -27,6 +27,8 @@ COUNTED = {
     "points_in_polygons": {"points": 0},
     "carafe": {"features": 0, "masks": 0},
     "corner_pool": {"input": 0},
+    "rotated_feature_align": {"features": 0, "boxes": 0},
+    "active_rotated_filter": {"input": 0},
     "masked_conv2d": {"features": 0, "mask": 0},
     "sigmoid_focal_loss": {"inputs": 0, "targets": 0},
     "softmax_focal_loss": {"inputs": 0, "targets": 0},

@@ -27,7 +27,7 @@ BY_VALUES = [
 
 
 # What messages about values speak of.
-OF_VALUES = ("batch index", "level", "positions", "num_objects", "models")
+OF_VALUES = ("batch index", "indices", "level", "positions", "num_objects", "models")
 
 
 def outcome(op, given):

@@ -26,6 +26,7 @@ TRACED = {
     "PSRoIAlign": (detops.PSRoIAlign(2, 0.5, 2), (X, ROIS)),
     "PSRoIPool": (detops.PSRoIPool(2, 0.5), (X, ROIS)),
     "RoIAlignRotated": (detops.RoIAlignRotated(2, 0.5, 2), (X, [TURNED, TURNED])),
+    "RiRoIAlignRotated": (detops.RiRoIAlignRotated(2, 0.5, 2), (X, [TURNED, TURNED])),
     "DeformPSRoIPooling": (detops.DeformPSRoIPooling(2, 0.5, 16), (X, ROIS)),
     "DeformPSRoIPooling, offsets": (
         detops.DeformPSRoIPooling(2, 0.5, 16, trans_std=0.1), (X, ROIS, torch.rand(3, 2, 2, 2))

@@ -14,6 +14,7 @@ from torch.utils.benchmark import Timer
 from torch.utils.benchmark.utils.timer import timer as synchronised_clock
 
 from . import (
+    active_rotated_filter,
     border_align,
     box_coder,
     box_iou,
@@ -34,11 +35,13 @@ from . import (
     point_sample,
     polygons,
     prroi_pool,
+    riroi_align_rotated,
     roi_align,
     roi_align_max,
     roi_align_rotated,
     roi_pool,
     rotated,
+    rotated_feature_align,
     soft_nms,
     weighted_box_fusion,
 )
@@ -51,6 +54,7 @@ MODULES = (
     rotated,
     roi_align,
     roi_align_rotated,
+    riroi_align_rotated,
     roi_align_max,
     border_align,
     prroi_pool,
@@ -61,6 +65,8 @@ MODULES = (
     point_sample,
     carafe,
     corner_pool,
+    rotated_feature_align,
+    active_rotated_filter,
     masked_conv2d,
     polygons,
     box_iou,

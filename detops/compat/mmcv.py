@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .. import _C
 from .mmcv_maps import (
+    active_rotated_filter_backward,
+    active_rotated_filter_forward,
     carafe_backward,
     carafe_forward,
     carafe_naive_backward,
@@ -23,6 +25,8 @@ from .mmcv_maps import (
     deform_roi_pool_forward,
     masked_col2im_forward,
     masked_im2col_forward,
+    rotated_feature_align_backward,
+    rotated_feature_align_forward,
 )
 from .mmcv_polygons import (
     box_iou_quadri,
@@ -39,6 +43,8 @@ from .mmcv_rois import (
     prroi_pool_backward,
     prroi_pool_coor_backward,
     prroi_pool_forward,
+    riroi_align_rotated_backward,
+    riroi_align_rotated_forward,
     roi_align_backward,
     roi_align_forward,
     roi_align_rotated_backward,
@@ -300,6 +306,8 @@ def get_compiling_cuda_version() -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "active_rotated_filter_forward": active_rotated_filter_forward,
+    "active_rotated_filter_backward": active_rotated_filter_backward,
     "bbox_overlaps": bbox_overlaps,
     "border_align_forward": border_align_forward,
     "border_align_backward": border_align_backward,
@@ -336,12 +344,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "prroi_pool_forward": prroi_pool_forward,
     "prroi_pool_backward": prroi_pool_backward,
     "prroi_pool_coor_backward": prroi_pool_coor_backward,
+    "riroi_align_rotated_forward": riroi_align_rotated_forward,
+    "riroi_align_rotated_backward": riroi_align_rotated_backward,
     "roi_align_forward": roi_align_forward,
     "roi_align_backward": roi_align_backward,
     "roi_align_rotated_forward": roi_align_rotated_forward,
     "roi_align_rotated_backward": roi_align_rotated_backward,
     "roi_pool_forward": roi_pool_forward,
     "roi_pool_backward": roi_pool_backward,
+    "rotated_feature_align_forward": rotated_feature_align_forward,
+    "rotated_feature_align_backward": rotated_feature_align_backward,
     "sigmoid_focal_loss_forward": sigmoid_focal_loss_forward,
     "sigmoid_focal_loss_backward": sigmoid_focal_loss_backward,
     "softmax_focal_loss_forward": softmax_focal_loss_forward,

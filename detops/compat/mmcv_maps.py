@@ -80,3 +80,34 @@ def deform_roi_pool_backward(grad_output: Tensor, input: Tensor, rois: Tensor, o
     grad_input.add_(to_input)
     if moved is not None:
         grad_offset.copy_(to_offset)
+
+
+def active_rotated_filter_forward(input: Tensor, indices: Tensor, output: Tensor) -> None:
+    """Weights that go to the same place are added; mmcv keeps the last one, on CUDA any."""
+    output.copy_(_ops.active_rotated_filter_forward(input, indices))
+
+
+def active_rotated_filter_backward(grad_out: Tensor, indices: Tensor, grad_in: Tensor) -> None:
+    """Sets the gradient."""
+    planes = grad_in.shape[:2]
+    grad_in.copy_(_ops.active_rotated_filter_backward(grad_out, indices, *planes))
+
+
+def _refined(boxes: Tensor) -> Tensor:
+    """Boxes as ours; mmcv's are (cy, cx, w, h, angle) in radians, clockwise."""
+    y, x, w, h, angle = boxes.unbind(-1)
+    return torch.stack([x, y, w, h, -torch.rad2deg(angle)], -1)
+
+
+def rotated_feature_align_forward(features: Tensor, best_bboxes: Tensor, output: Tensor,
+                                  spatial_scale: float, points: int) -> None:  # fmt: skip
+    """The features, and those at the places of the boxes."""
+    boxes = _refined(best_bboxes)
+    output.copy_(_ops.rotated_feature_align_forward(features, boxes, spatial_scale, points))
+
+
+def rotated_feature_align_backward(top_grad: Tensor, best_bboxes: Tensor, bottom_grad: Tensor,
+                                   spatial_scale: float, points: int) -> None:  # fmt: skip
+    """Adds to the gradient of the features."""
+    boxes = _refined(best_bboxes)
+    bottom_grad.add_(_ops.rotated_feature_align_backward(top_grad, boxes, spatial_scale, points))

@@ -64,6 +64,29 @@ def roi_align_rotated_backward(grad_output: Tensor, rois: Tensor, grad_input: Te
     grad_input.add_(_ops.roi_align_rotated_backward(grad_output, rois, *bins))
 
 
+def _oriented(rois: Tensor) -> Tensor:
+    """RoIs with their angle in degrees; the op turns them clockwise itself."""
+    return torch.cat([rois[:, :5].float(), torch.rad2deg(rois[:, 5:].float())], 1)
+
+
+def riroi_align_rotated_forward(features: Tensor, rois: Tensor, output: Tensor, pooled_height: int,
+                                pooled_width: int, spatial_scale: float, num_samples: int,
+                                num_orientations: int, clockwise: bool) -> None:  # fmt: skip
+    """RoIs in radians, here counter-clockwise unless ``clockwise``."""
+    bins = (spatial_scale, pooled_height, pooled_width, num_samples, num_orientations, clockwise)
+    output.copy_(_ops.riroi_align_rotated_forward(features, _oriented(rois), *bins))
+
+
+def riroi_align_rotated_backward(top_grad: Tensor, rois: Tensor, bottom_grad: Tensor,
+                                 pooled_height: int, pooled_width: int, spatial_scale: float,
+                                 num_samples: int, num_orientations: int,
+                                 clockwise: bool) -> None:  # fmt: skip
+    """Adds to the gradient of the features."""
+    bins = (spatial_scale, pooled_height, pooled_width, *bottom_grad.shape)
+    how = num_samples, num_orientations, clockwise
+    bottom_grad.add_(_ops.riroi_align_rotated_backward(top_grad, _oriented(rois), *bins, *how))
+
+
 def border_align_forward(input: Tensor, boxes: Tensor, output: Tensor, argmax_idx: Tensor,
                          pool_size: int) -> None:  # fmt: skip
     """The largest sample of each border, and its number."""

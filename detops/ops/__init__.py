@@ -1,5 +1,6 @@
 """The public functions and modules, one file per op."""
 
+from .active_rotated_filter import active_rotated_filter
 from .axpy import Axpy, axpy
 from .border_align import BorderAlign, border_align
 from .box_coder import BoxCoder, decode_boxes, encode_boxes
@@ -46,10 +47,12 @@ from .points_in_polygons import points_in_polygons
 from .prroi_pool import PrRoIPool, prroi_pool
 from .ps_roi_align import PSRoIAlign, ps_roi_align
 from .ps_roi_pool import PSRoIPool, ps_roi_pool
+from .riroi_align_rotated import RiRoIAlignRotated, riroi_align_rotated
 from .roi_align import RoIAlign, roi_align
 from .roi_align_max import RoIAlignMax, roi_align_max
 from .roi_align_rotated import RoIAlignRotated, roi_align_rotated
 from .roi_pool import RoIPool, roi_pool
+from .rotated_feature_align import rotated_feature_align
 from .rotated_iou import rotated_iou, rotated_iou_loss
 from .soft_nms import soft_nms
 from .softmax_focal_loss import softmax_focal_loss
@@ -73,10 +76,12 @@ __all__ = [
     "PSRoIAlign",
     "PSRoIPool",
     "PrRoIPool",
+    "RiRoIAlignRotated",
     "RoIAlign",
     "RoIAlignMax",
     "RoIAlignRotated",
     "RoIPool",
+    "active_rotated_filter",
     "axpy",
     "batched_nms",
     "batched_nms_rotated",
@@ -131,10 +136,12 @@ __all__ = [
     "ps_roi_pool",
     "register_tensor_methods",
     "remove_small_boxes",
+    "riroi_align_rotated",
     "roi_align",
     "roi_align_max",
     "roi_align_rotated",
     "roi_pool",
+    "rotated_feature_align",
     "rotated_iou",
     "rotated_iou_loss",
     "sigmoid_focal_loss",

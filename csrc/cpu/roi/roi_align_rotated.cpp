@@ -4,6 +4,7 @@
 #include "../common/element_type.h"
 #include "../common/memory.h"
 #include "bin_taps.h"
+#include "roi_align_rotated.h"
 
 namespace detops::cpu {
 
@@ -175,10 +176,8 @@ void backward_samples(const RotatedSampling<A>& sampling, const Plan& plan, cons
 
 }  // namespace
 
-void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                               Tensor& output) {
-  const char* op = "roi_align_rotated";
+void pool_rotated(const char* op, const Tensor& input, const Tensor& rois, double spatial_scale,
+                  int64_t sampling_ratio, Tensor& output) {
   check_positions(op, input.size(2), input.size(3));
   expect_writes(output);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
@@ -201,12 +200,9 @@ void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double s
   });
 }
 
-void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                int64_t channels, int64_t height, int64_t width,
-                                int64_t sampling_ratio, Tensor& maps) {
-  const char* op = "roi_align_rotated_backward";
-  check_positions(op, height, width);
+void spread_rotated(const char* op, const Tensor& grad, const Tensor& rois, double spatial_scale,
+                    int64_t sampling_ratio, Tensor& maps) {
+  check_positions(op, maps.size(2), maps.size(3));
   expect_writes(maps);
   const bool channels_last = is_channels_last(maps);
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
@@ -215,8 +211,8 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double s
     using T = decltype(element);
     const auto sampling =
         make_sampling<accumulate_t<T>>(wide_rois, spatial_scale, pooled, maps, sampling_ratio);
-    const Plan plan = plan_of(op, sampling, rois, batch_size);
-    if (from_samples<T>(sampling, channels)) {
+    const Plan plan = plan_of(op, sampling, rois, maps.size(0));
+    if (from_samples<T>(sampling, maps.size(1))) {
       return backward_samples<T>(sampling, plan, maps, pooled, channels_last);
     }
     Batch<BinTable<accumulate_t<T>>> batch;
@@ -226,6 +222,19 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double s
                  [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
     }
   });
+}
+
+void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
+                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
+                               Tensor& output) {
+  pool_rotated("roi_align_rotated", input, rois, spatial_scale, sampling_ratio, output);
+}
+
+void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
+                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                int64_t channels, int64_t height, int64_t width,
+                                int64_t sampling_ratio, Tensor& maps) {
+  spread_rotated("roi_align_rotated_backward", grad, rois, spatial_scale, sampling_ratio, maps);
 }
 
 }  // namespace detops::cpu

@@ -158,6 +158,35 @@ inline Tensor roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes
                               sampling_ratio);
 }
 
+inline Tensor riroi_align_rotated(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                  int64_t pooled_height, int64_t pooled_width,
+                                  int64_t sampling_ratio = -1, int64_t num_orientations = 8,
+                                  bool clockwise = false) {
+  return detail::call<Tensor>("detops::riroi_align_rotated", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio, num_orientations,
+                              clockwise);
+}
+
+inline Tensor riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes,
+                                          double spatial_scale, int64_t pooled_height,
+                                          int64_t pooled_width, int64_t sampling_ratio,
+                                          int64_t num_orientations, bool clockwise) {
+  return detail::call<Tensor>("detops::riroi_align_rotated_forward", input, boxes, spatial_scale,
+                              pooled_height, pooled_width, sampling_ratio, num_orientations,
+                              clockwise);
+}
+
+inline Tensor riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes,
+                                           double spatial_scale, int64_t pooled_height,
+                                           int64_t pooled_width, int64_t batch_size,
+                                           int64_t channels, int64_t height, int64_t width,
+                                           int64_t sampling_ratio, int64_t num_orientations,
+                                           bool clockwise) {
+  return detail::call<Tensor>("detops::riroi_align_rotated_backward", grad, boxes, spatial_scale,
+                              pooled_height, pooled_width, batch_size, channels, height, width,
+                              sampling_ratio, num_orientations, clockwise);
+}
+
 inline Tensor roi_align_max(const Tensor& input, const Tensor& boxes, double spatial_scale,
                             int64_t pooled_height, int64_t pooled_width,
                             int64_t sampling_ratio = -1, bool aligned = false) {
@@ -628,6 +657,38 @@ inline Tensor corner_pool_forward(const Tensor& input, const std::string& mode) 
 inline Tensor corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& output,
                                    const std::string& mode) {
   return detail::call<Tensor>("detops::corner_pool_backward", grad, input, output, mode);
+}
+
+inline Tensor rotated_feature_align(const Tensor& features, const Tensor& boxes,
+                                    double spatial_scale = 0.125, int64_t points = 1) {
+  return detail::call<Tensor>("detops::rotated_feature_align", features, boxes, spatial_scale,
+                              points);
+}
+
+inline Tensor rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
+                                            double spatial_scale, int64_t points) {
+  return detail::call<Tensor>("detops::rotated_feature_align_forward", features, boxes,
+                              spatial_scale, points);
+}
+
+inline Tensor rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes,
+                                             double spatial_scale, int64_t points) {
+  return detail::call<Tensor>("detops::rotated_feature_align_backward", grad, boxes, spatial_scale,
+                              points);
+}
+
+inline Tensor active_rotated_filter(const Tensor& input, const Tensor& indices) {
+  return detail::call<Tensor>("detops::active_rotated_filter", input, indices);
+}
+
+inline Tensor active_rotated_filter_forward(const Tensor& input, const Tensor& indices) {
+  return detail::call<Tensor>("detops::active_rotated_filter_forward", input, indices);
+}
+
+inline Tensor active_rotated_filter_backward(const Tensor& grad, const Tensor& indices,
+                                             int64_t outputs, int64_t inputs) {
+  return detail::call<Tensor>("detops::active_rotated_filter_backward", grad, indices, outputs,
+                              inputs);
 }
 
 inline Tensor masked_conv2d(const Tensor& features, const Tensor& mask, const Tensor& weight,

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#include "../../maps/active_rotated_filter.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../../ops.h"
+#include "../common/element_type.h"
+#include "../common/memory.h"
+
+namespace detops::cpu {
+namespace {
+
+constexpr int64_t kElementsPerThread = 1 << 15;
+
+// Where entries go: to[rotation, entry]; and where they come from: for each place of each rotation
+// the first entry that goes there, and from each entry the next one, or -1.
+struct Turns {
+  std::vector<int32_t> to, first, next;
+  bool one_each = true;  // every place has one entry
+
+  Turns(const char* op, const Tensor& indices, const TurnedFilters& g)
+      : to(g.rotations * g.entries), first(to.size(), -1), next(to.size(), -1) {
+    const Tensor places = as_type(indices, kLong).contiguous();
+    const int64_t* place = places.const_data_ptr<int64_t>();
+    for (int64_t k = 0; k < g.rotations; ++k) {
+      for (int64_t l = g.entries - 1; l >= 0; --l) {
+        const int64_t at = place[l * g.rotations + k], own = k * g.entries;
+        check(at >= 1 && at <= g.entries, "detops.", op, ": indices must be in [1, ", g.entries,
+              "], got ", at);
+        to[own + l] = static_cast<int32_t>(at - 1);
+        next[own + l] = first[own + at - 1];
+        first[own + at - 1] = static_cast<int32_t>(l);
+        one_each &= next[own + l] < 0;
+      }
+    }
+  }
+};
+
+template <typename Run>
+void each_filter(const TurnedFilters& g, const Run& run) {
+  const int64_t elements = std::max<int64_t>(1, g.entries * g.rotations);
+  const int64_t grain = std::max<int64_t>(1, kElementsPerThread / elements);
+  parallel_for(0, g.filters(), grain, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) run(i);
+  });
+}
+
+template <typename T>
+void copy_turned(const TurnedFilters& g, const Turns& turns, const T* input, T* output) {
+  each_filter(g, [&](int64_t i) {
+    const T* from = input + i * g.entries;
+    const int32_t* at = turns.first.data();
+    for (int64_t k = 0; k < g.rotations; ++k, at += g.entries) {
+      T* to = output + g.turned(i, k);
+      for (int64_t e = 0; e < g.entries; ++e) to[e] = from[at[e]];
+    }
+  });
+}
+
+// As copy_turned, for places that have no entry or several.
+template <typename A>
+void add_turned(const TurnedFilters& g, const Turns& turns, const A* input, A* output) {
+  each_filter(g, [&](int64_t i) {
+    const A* from = input + i * g.entries;
+    for (int64_t k = 0; k < g.rotations; ++k) {
+      const int32_t *first = turns.first.data() + k * g.entries,
+                    *next = turns.next.data() + k * g.entries;
+      A* to = output + g.turned(i, k);
+      for (int64_t e = 0; e < g.entries; ++e) {
+        A sum = 0;
+        for (int32_t l = first[e]; l >= 0; l = next[l]) sum += from[l];
+        to[e] = sum;
+      }
+    }
+  });
+}
+
+template <typename A>
+void add_back(const TurnedFilters& g, const Turns& turns, const A* grad, A* to_input) {
+  each_filter(g, [&](int64_t i) {
+    A* to = to_input + i * g.entries;
+    const A* from = grad + g.turned(i, 0);
+    const int64_t apart = g.inputs * g.entries;
+    for (int64_t l = 0; l < g.entries; ++l) {
+      const int32_t* at = turns.to.data() + l;
+      A sum = 0;
+      for (int64_t k = 0; k < g.rotations; ++k) sum += from[k * apart + at[k * g.entries]];
+      to[l] = sum;
+    }
+  });
+}
+
+}  // namespace
+
+void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
+  expect_writes(output);
+  const TurnedFilters g(input.size(0), input.size(1), indices);
+  const Turns turns("active_rotated_filter", indices, g);
+  if (turns.one_each) {
+    const Tensor filters = input.contiguous();
+    return with_element_type(input.scalar_type(), [&](auto element) {
+      using T = decltype(element);
+      copy_turned(g, turns, static_cast<const T*>(filters.const_data_ptr()),
+                  static_cast<T*>(output.mutable_data_ptr()));
+    });
+  }
+  const Tensor filters = wide(input), sums = as_type(output, compute_type(input.scalar_type()));
+  DETOPS_WIDE_SWITCH(filters.scalar_type(), [&] {
+    add_turned(g, turns, filters.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
+  });
+  output = as_type(sums, output.scalar_type());
+}
+
+void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
+                                    int64_t inputs, Tensor& to_input) {
+  expect_writes(to_input);
+  const TurnedFilters g(outputs, inputs, indices);
+  const Turns turns("active_rotated_filter_backward", indices, g);
+  const Tensor outer = wide(grad), sums = as_type(to_input, compute_type(grad.scalar_type()));
+  DETOPS_WIDE_SWITCH(outer.scalar_type(), [&] {
+    add_back(g, turns, outer.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
+  });
+  to_input = as_type(sums, to_input.scalar_type());
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. For few channels: samples are found for a
+// block of pixels, a vector of samples at a time, and taken from one channel after the other. Maps
+// have at least two rows and two columns.
+
+#include "../roi/bin_pool.inl"
+
+template <typename A>
+using Int32Lanes [[gnu::vector_size(4 * kLanes<A>)]] = int32_t;
+
+// The samples of a block of pixels: sample p of pixel i is at p * kPixels + i.
+template <typename A>
+struct PixelSamples {
+  int32_t position[math::kMostBoxPoints * kPixels];  // the first of four neighbours
+  A weight[4][math::kMostBoxPoints * kPixels];
+};
+
+// One axis of a vector of samples: as math::bilinear_taps, but the last pixel is the second
+// neighbour of the one before.
+template <typename A>
+DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
+  at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
+  at = at == at ? at : Vector<A>{};
+  const Int32Lanes<A> whole = __builtin_convertvector(at, Int32Lanes<A>);
+  const Vector<A> low = vector_min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
+  fraction = at - low;
+  return __builtin_convertvector(low, Int32Lanes<A>);
+}
+
+template <typename From, typename To, typename A>
+void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count,
+                  PixelSamples<A>& samples) {
+  A ys[math::kMostBoxPoints * kPixels], xs[math::kMostBoxPoints * kPixels];
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t p = i;
+    math::visit_box_points(t.boxes + (first + i) * 5, t.scale, t.points, [&](A y, A x) {
+      ys[p] = y;
+      xs[p] = x;
+      p += kPixels;
+    });
+  }
+  const Vector<A> one = splat(A(1)), least = -one;
+  const Vector<A> highest = splat(A(t.height)), widest = splat(A(t.width));
+  for (int64_t p = 0; p < t.points * kPixels; p += kPixels) {
+    for (int64_t k = p; k < p + count; k += kLanes<A>) {
+      const int64_t n = p + count - k;
+      const Vector<A> y = load_first(ys + k, n), x = load_first(xs + k, n);
+      const auto inside = (y >= least) & (y <= highest) & (x >= least) & (x <= widest);
+      Vector<A> lower, right;
+      const Int32Lanes<A> row = low_neighbours<A>(y, t.height, lower);
+      const Int32Lanes<A> col = low_neighbours<A>(x, t.width, right);
+      const Int32Lanes<A> position = row * static_cast<int32_t>(t.width) + col;
+      __builtin_memcpy(samples.position + k, &position, sizeof position);
+      const Vector<A> upper = inside ? one - lower : Vector<A>{}, left = one - right;
+      lower = inside ? lower : Vector<A>{};
+      store(samples.weight[0] + k, upper * left);
+      store(samples.weight[1] + k, upper * right);
+      store(samples.weight[2] + k, lower * left);
+      store(samples.weight[3] + k, lower * right);
+    }
+  }
+}
+
+// Calls visit(position, weight) for what a pixel's samples read, and for nothing else: what is not
+// finite must not meet a weight of zero.
+template <typename From, typename To, typename Visit>
+void visit_exactly(const RefinedPlanes<From, To>& t, int64_t pixel, const Visit& visit) {
+  using A = typename RefinedPlanes<From, To>::A;
+  math::visit_box_points(t.boxes + pixel * 5, t.scale, t.points, [&](A y, A x) {
+    math::Taps<A> rows, cols;
+    if (!math::bilinear_taps(y, t.height, rows) || !math::bilinear_taps(x, t.width, cols)) return;
+    math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+      visit(row * t.width + col, weight);
+    });
+  });
+}
+
+// Calls run(samples, first, channel, pixels) for blocks of pixels [begin, end).
+template <typename From, typename To, typename Run>
+DETOPS_INLINE void each_block(const RefinedPlanes<From, To>& t, int64_t begin, int64_t end,
+                              const Run& run) {
+  PixelSamples<typename RefinedPlanes<From, To>::A> samples;
+  for (; begin < end; begin += kPixels) {
+    const int64_t count = end - begin < kPixels ? end - begin : kPixels;
+    find_samples(t, begin, count, samples);
+    for (int64_t c = 0; c < t.channels; ++c) run(samples, begin, c, count);
+  }
+}
+
+template <typename T>
+void add_samples(const RefinedPlanes<T, T>& planes, int64_t begin, int64_t end) {
+  using A = accumulate_t<T>;
+  const RefinedPlanes<T, T> t = planes;  // see spread_planes in ps_roi_align.inl
+  const int64_t apart = t.pixel_stride, down = t.width * apart;
+  each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
+    const T* map = t.from + c * t.channel_stride;
+    for (int64_t i = 0; i < count; ++i) {
+      const A own = math::to_float(map[(first + i) * apart]);
+      A sum = own;
+      for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
+        const T* p = map + s.position[k] * apart;
+        sum += (s.weight[0][k] * A(math::to_float(p[0])) +
+                s.weight[1][k] * A(math::to_float(p[apart]))) +
+               (s.weight[2][k] * A(math::to_float(p[down])) +
+                s.weight[3][k] * A(math::to_float(p[down + apart])));
+      }
+      if (!(sum - sum == 0)) {
+        sum = own;
+        visit_exactly(t, first + i, [&](int64_t at, A weight) {
+          sum += weight * A(math::to_float(map[at * apart]));
+        });
+      }
+      math::from_float(sum, t.to[c * t.channel_stride + (first + i) * apart]);
+    }
+  });
+}
+
+template <typename T>
+void spread_samples(const RefinedPlanes<T, accumulate_t<T>>& planes, int64_t begin, int64_t end) {
+  using A = accumulate_t<T>;
+  const RefinedPlanes<T, A> t = planes;  // see spread_planes in ps_roi_align.inl
+  const int64_t apart = t.pixel_stride, down = t.width * apart;
+  for (int64_t c = 0; c < t.channels; ++c) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = c * t.channel_stride + i * apart;
+      t.to[at] = A(math::to_float(t.from[at]));
+    }
+  }
+  each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
+    A* map = t.to + c * t.channel_stride;
+    for (int64_t i = 0; i < count; ++i) {
+      const A grad = math::to_float(t.from[c * t.channel_stride + (first + i) * apart]);
+      if (!(grad - grad == 0)) {
+        visit_exactly(t, first + i,
+                      [&](int64_t at, A weight) { map[at * apart] += weight * grad; });
+        continue;
+      }
+      for (int64_t k = i; k < t.points * kPixels; k += kPixels) {
+        A* to = map + s.position[k] * apart;
+        to[0] += s.weight[0][k] * grad;
+        to[apart] += s.weight[1][k] * grad;
+        to[down] += s.weight[2][k] * grad;
+        to[down + apart] += s.weight[3][k] * grad;
+      }
+    }
+  });
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+#include "../../maps/active_rotated_filter.h"
+
+#include "../common/launch.cuh"
+
+namespace detops::cuda {
+namespace {
+
+// The place of entry l in a rotation, counted from 0; -1 for an index that is out of range.
+__device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int64_t rotation,
+                            int64_t l) {
+  const int64_t at = indices[l * g.rotations + rotation];
+  return at >= 1 && at <= g.entries ? at - 1 : -1;
+}
+
+// For each place of each rotation the first entry that goes there, and from each entry the next
+// one, or -1.
+template <typename>
+__global__ void sources_kernel(TurnedFilters g, const int64_t* indices, int* first, int* next) {
+  DETOPS_FOR_EACH(i, g.rotations * g.entries) {
+    const int64_t rotation = i / g.entries, own = i % g.entries;
+    const int64_t place = place_of(g, indices, rotation, own);
+    int first_here = -1, next_there = -1;
+    for (int64_t l = g.entries - 1; l >= 0; --l) {
+      const int64_t at = place_of(g, indices, rotation, l);
+      if (at == own) first_here = static_cast<int>(l);
+      if (at == place && l > own) next_there = static_cast<int>(l);
+    }
+    first[i] = first_here;
+    next[i] = next_there;
+  }
+}
+
+// A thread per element of the output.
+template <typename T, typename A>
+__global__ void active_rotated_filter_kernel(TurnedFilters g, const int* first, const int* next,
+                                             const T* input, T* output) {
+  DETOPS_FOR_EACH(i, g.filters() * g.rotations * g.entries) {
+    const int64_t row = i / g.entries, at = i % g.entries;
+    const int64_t rotation = row / g.inputs % g.rotations;
+    const int64_t filter = row / g.inputs / g.rotations * g.inputs + row % g.inputs;
+    const T* from = input + filter * g.entries;
+    A sum = 0;
+    for (int l = first[rotation * g.entries + at]; l >= 0; l = next[rotation * g.entries + l]) {
+      sum += static_cast<A>(from[l]);
+    }
+    output[i] = static_cast<T>(sum);
+  }
+}
+
+// A thread per element of the input, which adds its rotations in order.
+template <typename T, typename A>
+__global__ void active_rotated_filter_backward_kernel(TurnedFilters g, const int64_t* indices,
+                                                      const T* grad, T* to_input) {
+  DETOPS_FOR_EACH(i, g.filters() * g.entries) {
+    A sum = 0;
+    for (int64_t rotation = 0; rotation < g.rotations; ++rotation) {
+      const int64_t at = place_of(g, indices, rotation, i % g.entries);
+      if (at >= 0) sum += static_cast<A>(grad[g.turned(i / g.entries, rotation) + at]);
+    }
+    to_input[i] = static_cast<T>(sum);
+  }
+}
+
+}  // namespace
+
+void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
+  constexpr const char* kOp = "active_rotated_filter";
+  const TurnedFilters g(input.size(0), input.size(1), indices);
+  const Tensor filters = input.contiguous(), places = as_type(indices, kLong).contiguous();
+  const Tensor sources = empty({2, g.rotations, g.entries}, indices.options().dtype(kInt));
+  int* first = sources.mutable_data_ptr<int>();
+  int* next = first + g.rotations * g.entries;
+  launch(kOp, sources_kernel<void>, blocks_for(g.rotations * g.entries), g,
+         places.const_data_ptr<int64_t>(), first, next);
+  DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
+    launch(kOp, active_rotated_filter_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(output.numel()), g, first, next, filters.const_data_ptr<scalar_t>(),
+           output.mutable_data_ptr<scalar_t>());
+  });
+}
+
+void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
+                                    int64_t inputs, Tensor& to_input) {
+  const TurnedFilters g(outputs, inputs, indices);
+  const Tensor outer = grad.contiguous(), places = as_type(indices, kLong).contiguous();
+  DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
+    launch("active_rotated_filter_backward",
+           active_rotated_filter_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(to_input.numel()), g, places.const_data_ptr<int64_t>(),
+           outer.const_data_ptr<scalar_t>(), to_input.mutable_data_ptr<scalar_t>());
+  });
+}
+
+}  // namespace detops::cuda

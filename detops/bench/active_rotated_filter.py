@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of active_rotated_filter against index_select, as one writes it in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .case import Case
+
+# Planes of output and input, and rows of a filter; of 8 orientations in 8 rotations each.
+SIZES = ((256, 32, 3), (32, 32, 3), (64, 64, 1), (2, 3, 3))
+ORIENTATIONS = ROTATIONS = 8
+
+
+def plain_active_rotated_filter(input: Tensor, source: Tensor) -> Tensor:
+    """The weights of each place, one filter after the other: ``source`` [rotations, places]."""
+    outputs, inputs = input.shape[:2]
+    turned = input.flatten(2).index_select(2, source.flatten())
+    turned = turned.view(outputs, inputs, len(source), -1).transpose(1, 2)
+    return turned.reshape(outputs * len(source), -1, *input.shape[3:])
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    generator = torch.Generator().manual_seed(0)
+    for outputs, inputs, rows in SIZES:
+        x = torch.randn(outputs, inputs, ORIENTATIONS, rows, rows, generator=generator).to(device)
+        entries = ORIENTATIONS * rows * rows
+        places = torch.stack(
+            [torch.randperm(entries, generator=generator) for _ in range(ROTATIONS)], 1
+        ).to(device)
+        source = places.argsort(0).t().contiguous()
+        indices = (places + 1).to(torch.uint8).view(ORIENTATIONS, rows, rows, ROTATIONS)
+        leaf = x.clone().requires_grad_()
+        output = ops.active_rotated_filter(leaf, indices)
+        their_output = plain_active_rotated_filter(leaf, source)
+        grad = torch.randn(output.shape, generator=generator).to(device)
+        name = f"{outputs} x {inputs} filters, {ORIENTATIONS} x {rows} x {rows}"
+        yield Case(
+            "active_rotated_filter forward",
+            name,
+            lambda: ops.active_rotated_filter(x, indices),  # noqa: B023
+            pytorch=lambda: plain_active_rotated_filter(x, source),  # noqa: B023
+            bytes=4 * (x.numel() + grad.numel()),
+            quick=outputs == 32,
+        )
+        yield Case(
+            "active_rotated_filter backward",
+            name,
+            lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            bytes=4 * (x.numel() + grad.numel()),
+            flops=grad.numel(),
+        )

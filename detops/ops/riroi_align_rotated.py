@@ -1,0 +1,103 @@
+"""Rotation-invariant RoIAlign."""
+
+import torch
+import torch.fx
+from torch import Tensor
+
+from ..registration import derivative
+from ._linear_pooling import LinearPoolingFunction, linear_pooling
+from ._shared import PoolingModule, as_pair, as_rois
+
+_OPS = (
+    torch.ops.detops.riroi_align_rotated_forward.default,
+    torch.ops.detops.riroi_align_rotated_backward.default,
+)
+
+
+derivative("riroi_align_rotated", linear_pooling(_OPS))
+
+
+@torch.fx.wrap
+def riroi_align_rotated(
+    input: Tensor,
+    boxes: Tensor | list[Tensor],
+    output_size: int | tuple[int, int],
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    num_orientations: int = 8,
+    clockwise: bool = False,
+) -> Tensor:
+    """Pools rotated boxes from oriented features, whose orientations it aligns with the box, too.
+
+    RiRoI Align of "ReDet: A Rotation-equivariant Detector for Aerial Object Detection" (Han et al.,
+    2021), section 3.3. Channels come in groups of ``num_orientations``, one for each orientation.
+    The box is pooled as by :func:`roi_align_rotated`; then, with ``a + b`` its angle in units of
+    ``360 / num_orientations`` degrees, ``a`` whole and ``0 <= b < 1``, orientation ``o`` of the
+    result is ``1 - b`` times the pooled orientation ``o - a`` and ``b`` times ``o - a + 1``,
+    cyclically. As in ReDet no half pixel comes off the centre of a box, and a side is at least a
+    pixel of ``input``. Boxes that are NaN or infinite give zeros. Coordinates and sums are never
+    below float32, whatever the dtype of ``input``; boxes may have another dtype. Linear in
+    ``input`` and differentiable there any number of times; no gradient reaches the boxes.
+
+    Args:
+        input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout. C is
+            a multiple of ``num_orientations``.
+        boxes: ``[K, 6]`` as (batch index, cx, cy, w, h, angle), or a list of N tensors ``[L, 5]``.
+            Centre and size in pixels, the angle in degrees.
+        output_size: bins, ``(height, width)`` or one number for both.
+        spatial_scale: pixels of ``input`` per pixel of the boxes.
+        sampling_ratio: samples per bin and axis, at most 64; not positive: about one per pixel.
+        num_orientations: channels of a group.
+        clockwise: the box is turned clockwise by its angle, as seen in the image, and not
+            counter-clockwise; its orientations are the same either way.
+
+    Returns:
+        ``[K, C, height, width]`` in the dtype of ``input``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; an output size below 1; a number of channels
+            that ``num_orientations`` does not divide; on the CPU, a batch index out of range (on
+            CUDA such a box gives zeros).
+
+    Example:
+        >>> oriented = torch.tensor([10.0, 20, 30, 40]).view(1, 4, 1, 1).expand(1, 4, 8, 8)
+        >>> boxes = torch.tensor([[0.0, 4, 4, 2, 2, 90], [0, 4, 4, 2, 2, 45]])
+        >>> riroi_align_rotated(oriented, boxes, 1, num_orientations=4)[..., 0, 0].tolist()
+        [[40.0, 10.0, 20.0, 30.0], [15.0, 25.0, 35.0, 25.0]]
+    """
+    height, width = as_pair(output_size)
+    pooling = (spatial_scale, height, width, sampling_ratio, num_orientations, clockwise)
+    rois = as_rois(boxes, columns=5)
+    pooled: Tensor = LinearPoolingFunction.run(input, rois, _OPS, pooling)
+    return pooled
+
+
+class RiRoIAlignRotated(PoolingModule):
+    """See :func:`riroi_align_rotated`."""
+
+    def __init__(
+        self,
+        output_size: int | tuple[int, int],
+        spatial_scale: float,
+        sampling_ratio: int = -1,
+        num_orientations: int = 8,
+        clockwise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.spatial_scale = spatial_scale
+        self.sampling_ratio = sampling_ratio
+        self.num_orientations = num_orientations
+        self.clockwise = clockwise
+
+    def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
+        """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""
+        return riroi_align_rotated(
+            input,
+            rois,
+            self.output_size,
+            self.spatial_scale,
+            self.sampling_ratio,
+            self.num_orientations,
+            self.clockwise,
+        )

@@ -1,0 +1,120 @@
+"""The feature refinement of detectors of rotated boxes."""
+
+from typing import Any
+
+import torch.fx
+from torch import Tensor
+
+from .. import _C
+from ..registration import derivative
+from ._shared import Function, fold, in_format, memory_format, unfold
+
+
+class RotatedFeatureAlignFunction(Function):
+    """Linear in ``features``; no gradient reaches the boxes."""
+
+    @staticmethod
+    def forward(features: Tensor, boxes: Tensor, spatial_scale: float, points: int) -> Tensor:
+        """See :func:`rotated_feature_align`."""
+        return _C.rotated_feature_align_forward(features, boxes, spatial_scale, points)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes."""
+        features, boxes, *ctx.how = inputs
+        ctx.save_for_backward(boxes)
+        ctx.layout = memory_format(features)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """The transpose of the forward pass."""
+        grad = in_format(grad, ctx.layout)
+        to_features = RotatedFeatureAlignBackwardFunction.run(grad, *ctx.saved_tensors, *ctx.how)
+        return to_features, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple,
+        features: Tensor,
+        boxes: Tensor,
+        spatial_scale: float,
+        points: int,
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        folded = (
+            fold(x, d, info.batch_size) for x, d in zip((features, boxes), in_dims, strict=False)
+        )
+        refined = RotatedFeatureAlignFunction.run(*folded, spatial_scale, points)
+        return unfold(refined, info.batch_size), 0
+
+
+class RotatedFeatureAlignBackwardFunction(Function):
+    """The transpose of :class:`RotatedFeatureAlignFunction`: its derivative is the forward pass."""
+
+    @staticmethod
+    def forward(grad: Tensor, boxes: Tensor, spatial_scale: float, points: int) -> Tensor:
+        """The gradient of the features."""
+        return _C.rotated_feature_align_backward(grad, boxes, spatial_scale, points)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the boxes."""
+        _, boxes, *ctx.how = inputs
+        ctx.save_for_backward(boxes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Double backward: the forward pass on the gradient."""
+        refined = RotatedFeatureAlignFunction.run(grad, *ctx.saved_tensors, *ctx.how)
+        return refined, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, grad: Tensor, boxes: Tensor, spatial_scale: float, points: int
+    ) -> tuple[Tensor, int]:
+        """One call over the folded images."""
+        folded = (fold(x, d, info.batch_size) for x, d in zip((grad, boxes), in_dims, strict=False))
+        spread = RotatedFeatureAlignBackwardFunction.run(*folded, spatial_scale, points)
+        return unfold(spread, info.batch_size), 0
+
+
+@torch.fx.wrap
+def rotated_feature_align(
+    features: Tensor, boxes: Tensor, spatial_scale: float = 0.125, points: int = 1
+) -> Tensor:
+    """Adds to each pixel the features at the places of the box that was found there.
+
+    The reconstruction of features in the feature refinement module of "R3Det: Refined Single-Stage
+    Detector with Feature Refinement for Rotating Object" (Yang et al., 2021), section 3.3: a
+    bilinear sample at the centre of the box and, with 5 points, one at each corner. A pixel is at
+    its whole coordinates. A sample outside ``[-1, H] x [-1, W]``, one that is NaN among them,
+    counts as 0; between the border and that limit the border's value is taken. Coordinates and
+    sums are never below float32, whatever the dtype of ``features``; boxes may have another dtype.
+    Linear in ``features`` and differentiable there any number of times; no gradient reaches the
+    boxes.
+
+    Args:
+        features: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
+        boxes: ``[N, H, W, 5]`` as (cx, cy, w, h, angle), the box of each pixel. Centre and size in
+            pixels of the image, the angle in degrees, counter-clockwise as seen there.
+        spatial_scale: pixels of ``features`` per pixel of the boxes.
+        points: 1 or 5.
+
+    Returns:
+        ``[N, C, H, W]`` in the dtype of ``features``.
+
+    Raises:
+        RuntimeError: wrong shapes, dtypes or devices; another number of points.
+
+    Example:
+        >>> ramp = torch.arange(4.0).expand(1, 1, 1, 4)
+        >>> boxes = torch.tensor([2.5, 0, 1, 1, 0]).expand(1, 1, 4, 5)
+        >>> rotated_feature_align(ramp, boxes, spatial_scale=1.0)[0, 0].tolist()
+        [[2.5, 3.5, 4.5, 5.5]]
+    """
+    refined: Tensor = RotatedFeatureAlignFunction.run(features, boxes, spatial_scale, points)
+    return refined
+
+
+derivative("rotated_feature_align", rotated_feature_align)

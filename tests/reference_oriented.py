@@ -1,0 +1,59 @@
+"""Slow, obvious versions of the ops of oriented features: one weight or sample at a time."""
+
+import math
+
+import torch
+from reference import _sample
+
+
+def active_rotated_filter(input, indices):
+    """Each weight to its place in each rotation."""
+    outputs, inputs, entries = *input.shape[:2], input[0, 0].numel()
+    rotations = indices.size(3)
+    turned = torch.zeros(outputs, rotations, inputs, entries, dtype=torch.double)
+    weights, places = input.double().flatten(2), indices.reshape(entries, rotations).tolist()
+    for entry, row in enumerate(places):
+        for rotation, place in enumerate(row):
+            turned[:, rotation, :, place - 1] += weights[:, :, entry]
+    return turned.view(outputs * rotations, inputs * input.size(2), *input.shape[3:])
+
+
+def rotated_feature_align(features, boxes, scale, points):
+    """The pixel, the centre of its box and, with 5 points, the corners."""
+    maps = features.detach().double().numpy()
+    output = features.detach().double().clone()
+    for n, i, j in torch.cartesian_prod(*map(torch.arange, boxes.shape[:3])).tolist():
+        cx, cy, w, h, angle = boxes[n, i, j].double().tolist()
+        cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+        # Along the side w, (cos, -sin), and along h, (sin, cos).
+        corners = [(u * w / 2, v * h / 2) for u in (-1, 1) for v in (-1, 1)]
+        for u, v in [(0, 0), *corners][:points]:
+            x, y = (cx + u * cos + v * sin) * scale, (cy - u * sin + v * cos) * scale
+            for c in range(maps.shape[1]):
+                output[n, c, i, j] += _sample(maps[n, c], y, x)
+    return output
+
+
+def riroi_align_rotated(input, rois, output_size, scale, ratio, orientations, clockwise):
+    """Samples of a turned grid, each from two orientations."""
+    ph, pw = output_size
+    maps = input.detach().double().numpy()
+    output = torch.zeros(len(rois), maps.shape[1], ph, pw, dtype=torch.double)
+    for k, (image, cx, cy, w, h, angle) in enumerate(rois.double().tolist()):
+        cx, cy, w, h = cx * scale, cy * scale, max(w * scale, 1), max(h * scale, 1)
+        turn = math.radians(-angle if clockwise else angle)
+        units = angle / 360 * orientations
+        whole = math.floor(units)
+        ny = ratio if ratio > 0 else math.ceil(h / ph)
+        nx = ratio if ratio > 0 else math.ceil(w / pw)
+        for i, j, iy, ix in torch.cartesian_prod(*map(torch.arange, (ph, pw, ny, nx))).tolist():
+            down = -h / 2 + (i + (iy + 0.5) / ny) * h / ph
+            across = -w / 2 + (j + (ix + 0.5) / nx) * w / pw
+            y = cy + down * math.cos(turn) - across * math.sin(turn)
+            x = cx + down * math.sin(turn) + across * math.cos(turn)
+            for c in range(maps.shape[1]):
+                group, o = c - c % orientations, c % orientations
+                for step, share in ((0, 1 - units + whole), (1, units - whole)):
+                    plane = maps[int(image), group + (o - whole + step) % orientations]
+                    output[k, c, i, j] += share * _sample(plane, y, x) / (ny * nx)
+    return output

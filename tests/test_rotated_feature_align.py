@@ -1,0 +1,210 @@
+import math
+
+import pytest
+import reference_oriented as reference
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import detops
+from detops.bench.rotated_feature_align import SCALE, plain_rotated_feature_align
+
+FORMATS = (torch.contiguous_format, torch.channels_last)
+# Few channels are sampled from the map itself, many by tables.
+SIZES = [(1, 1, 1, 1), (2, 3, 9, 11), (1, 40, 7, 5), (1, 2, 1, 13), (2, 33, 13, 2), (1, 17, 12, 14)]
+
+
+def inputs(*size, dtype=torch.float32, device="cpu", layout=FORMATS[0]):
+    """Boxes of a map four times as large, which reach beyond it."""
+    generator = torch.Generator().manual_seed(0)
+    n, _, h, w = size
+    x = torch.randn(size, generator=generator).to(device, dtype)
+    centre = (torch.rand(n, h, w, 2, generator=generator) * 1.4 - 0.2) * torch.tensor([w, h])
+    side = torch.rand(n, h, w, 2, generator=generator) * 6
+    angle = torch.rand(n, h, w, 1, generator=generator) * 800 - 400
+    boxes = torch.cat([4 * centre, 4 * side, angle], 3).to(device)
+    return x.contiguous(memory_format=layout).requires_grad_(), boxes.to(
+        torch.promote_types(dtype, torch.float32)
+    )
+
+
+def with_gradient(x, boxes, points, scale=0.25):
+    refined = detops.rotated_feature_align(x, boxes, scale, points)
+    grad = torch.randn(refined.shape, generator=torch.Generator().manual_seed(1)).to(refined)
+    return [refined.detach(), torch.autograd.grad(refined, x, grad)[0]]
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("points", [1, 5])
+@pytest.mark.parametrize("size", SIZES)
+def test_equals_the_reference(isa, device, size, points, layout):
+    for dtype, tolerance in ((torch.float32, 3e-5), (torch.float64, 1e-11)):
+        x, boxes = inputs(*size, dtype=dtype, device=device, layout=layout)
+        refined = detops.rotated_feature_align(x, boxes, 0.25, points)
+        expected = reference.rotated_feature_align(x.cpu(), boxes.cpu(), 0.25, points)
+        assert refined.dtype == dtype and refined.is_contiguous(memory_format=layout)
+        torch.testing.assert_close(refined.double().cpu(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("points", [1, 5])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_gradient_is_the_transpose(isa, device, size, points, layout):
+    """By the derivative of the reference along unit maps: the op is linear."""
+    x, boxes = inputs(*size, dtype=torch.float64, device=device, layout=layout)
+    _, to_x = with_gradient(x, boxes, points)
+    single, _ = inputs(*size, device=device, layout=layout)
+    _, to_single = with_gradient(single, boxes.float(), points)
+    assert to_x.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(to_single.double(), to_x, rtol=1e-4, atol=1e-4)
+    shape = (1, 1, *size[2:])
+    unit = torch.eye(size[2] * size[3], dtype=torch.float64).view(-1, *size[2:])
+    grad = torch.randn(size, generator=torch.Generator().manual_seed(1)).double()
+    for pixel in {0, len(unit) // 2, len(unit) - 1}:
+        refined = reference.rotated_feature_align(
+            unit[pixel].view(shape), boxes[:1].cpu(), 0.25, points
+        )
+        expected = (refined * grad[:1]).sum((0, 2, 3))
+        torch.testing.assert_close(to_x[0].flatten(1)[:, pixel].cpu(), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_few_channels_equal_some_of_many(isa, layout, dtype, two_threads):
+    few, boxes = inputs(2, 4, 33, 140, dtype=dtype, layout=layout)
+    many = few.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
+    one, two = two_threads(lambda: with_gradient(few, boxes, 5))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    refined = detops.rotated_feature_align(many, boxes, 0.25, 5)
+    grad = torch.randn(few.shape, generator=torch.Generator().manual_seed(1)).to(few)
+    (to_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 6, 1, 1))
+    # Sums come in another order; those of 16 bits may then be rounded to the next number.
+    tolerance = {"rtol": torch.finfo(dtype).eps, "atol": 5e-5 if few.itemsize < 8 else 1e-12}
+    torch.testing.assert_close(refined[:, 8:12], one[0], **tolerance)
+    torch.testing.assert_close(to_many[:, 8:12], one[1], **tolerance)
+
+
+@pytest.mark.parametrize("points", [1, 5])
+@pytest.mark.parametrize("channels", [3, 40])
+def test_the_benchmarks_plain_version_computes_the_same(points, channels):
+    x, boxes = inputs(2, channels, 20, 24)
+    boxes[..., :4] *= 0.25 / SCALE
+    found = detops.rotated_feature_align(x, boxes, points=points)
+    expected = plain_rotated_feature_align(x, boxes, points)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [5, 37])
+def test_half_precision_rounds_once(isa, device, dtype, channels):
+    x, boxes = inputs(2, channels, 9, 11, dtype=dtype, device=device)
+    y = x.detach().float().requires_grad_()
+    ours, single = (detops.rotated_feature_align(t, boxes, 0.25, 5) for t in (x, y))
+    assert torch.equal(ours, single.to(dtype))
+    grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(1)).to(ours)
+    (to_x,) = torch.autograd.grad(ours, x, grad)
+    (to_y,) = torch.autograd.grad(single, y, grad.float())
+    assert to_x.dtype == dtype and torch.equal(to_x, to_y.to(dtype))
+
+
+def test_derivatives(device):
+    x, boxes = inputs(1, 2, 3, 4, dtype=torch.float64, device=device)
+    for points in (1, 5):
+        assert gradcheck(lambda x, p=points: detops.rotated_feature_align(x, boxes, 0.25, p), (x,))
+    assert gradgradcheck(lambda x: detops.rotated_feature_align(x, boxes, 0.25, 5), (x,))
+    boxes.requires_grad_()
+    refined = detops.rotated_feature_align(x, boxes, 0.25, 5)
+    assert torch.autograd.grad(refined.sum(), boxes, allow_unused=True) == (None,)
+
+
+def test_strides(device):
+    x, boxes = inputs(2, 6, 8, 10, device=device)
+    x = x.detach()
+    for part in (x[:, ::2], x.flip(1), x.transpose(2, 3).contiguous().transpose(2, 3)):
+        found = with_gradient(part.detach().requires_grad_(), boxes, 5)
+        expected = with_gradient(part.clone(memory_format=FORMATS[0]).requires_grad_(), boxes, 5)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    apart = torch.stack([boxes, boxes], -1)[..., 0]
+    expected = detops.rotated_feature_align(x, boxes, 0.25, 5)
+    assert torch.equal(detops.rotated_feature_align(x, apart, 0.25, 5), expected)
+
+
+@pytest.mark.parametrize("channels", [2, 100])
+def test_any_number_of_threads_gives_the_same_bits(two_threads, channels):
+    x, boxes = inputs(1, channels, 50, 60)
+    one, two = two_threads(lambda: with_gradient(x, boxes, 5))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("channels", [1, 40])
+def test_what_is_not_finite_meets_no_weight_of_zero(isa, device, layout, value, channels):
+    x = torch.ones(1, channels, 5, 6, device=device)
+    x[..., 2, 3] = value
+    x = x.contiguous(memory_format=layout)
+    rows, cols = torch.meshgrid(torch.arange(5), torch.arange(6), indexing="ij")
+    own = torch.zeros(1, 5, 6, 5, device=device)
+    own[0, ..., 0], own[0, ..., 1] = cols.to(device), rows.to(device)
+    found = detops.rotated_feature_align(x, own, 1.0)
+    torch.testing.assert_close(found, 2 * x, equal_nan=True)
+    to_x = torch.ops.detops.rotated_feature_align_backward(x, own, 1.0, 1)
+    torch.testing.assert_close(to_x, 2 * x, equal_nan=True)
+
+
+@pytest.mark.parametrize("channels", [1, 40])
+def test_boxes_that_are_not_finite_or_far_away_add_nothing(isa, device, channels):
+    x, boxes = inputs(1, channels, 6, 7, device=device)
+    for value in (math.nan, math.inf, -math.inf, 1e30, -1e30):
+        for column in (0, 1):
+            there = boxes.clone()
+            there[..., column] = value
+            refined, to_x = with_gradient(x, there, 5)
+            assert torch.equal(refined, x) and to_x.isfinite().all()
+        for column in (2, 3, 4):
+            there = boxes.clone()
+            there[..., column] = value
+            refined, to_x = with_gradient(x, there, 5)
+            if abs(value) != 1e30 or column != 4:  # the centre is left
+                for a, b in zip((refined, to_x), with_gradient(x, boxes, 1), strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+            assert refined.isfinite().all() and to_x.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0)])
+def test_nothing_to_do(device, poison, size):
+    x, boxes = (
+        torch.zeros(size, device=device, requires_grad=True),
+        torch.zeros(size[0], *size[2:], 5, device=device),
+    )
+    refined, to_x = with_gradient(x, boxes, 5)
+    assert refined.shape == to_x.shape == size
+
+
+def test_opcheck_and_vmap():
+    x, boxes = (t.detach() for t in inputs(2, 3, 5, 6))
+    expected = detops.rotated_feature_align(x, boxes, 0.25, 5)
+    for op in ("", "_forward", "_backward"):
+        function = getattr(torch.ops.detops, f"rotated_feature_align{op}").default
+        torch.library.opcheck(function, (x, boxes, 0.25, 5))
+    both = torch.stack([x, 2 * x])
+
+    def refine(x):
+        return detops.rotated_feature_align(x, boxes, 0.25, 5)
+
+    assert torch.equal(torch.vmap(refine)(both), torch.stack([expected, 2 * expected]))
+    gradient = torch.func.grad(lambda x: refine(x).sin().sum())
+    torch.testing.assert_close(torch.vmap(gradient)(both)[1], gradient(2 * x))
+
+
+def test_bad_input():
+    x, boxes = inputs(2, 3, 5, 6)
+    for points in (0, 2, 4, 6, -1):
+        with pytest.raises(
+            RuntimeError, match=f"rotated_feature_align: points must be 1 or 5, got {points}"
+        ):
+            detops.rotated_feature_align(x, boxes, 0.25, points)
+    with pytest.raises(RuntimeError, match=r"boxes must be \[2, 5, 6, 5\], got \[2, 6, 5, 5\]"):
+        detops.rotated_feature_align(x, boxes.transpose(1, 2))
+    with pytest.raises(RuntimeError, match="spatial_scale must be"):
+        detops.rotated_feature_align(x, boxes, 0.0)
