@@ -71,12 +71,12 @@ def test_the_gradient_is_the_transpose(isa, device, size, points, layout):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_few_channels_equal_some_of_many(isa, layout, dtype, two_threads):
     few, boxes = inputs(2, 4, 33, 140, dtype=dtype, layout=layout)
-    many = few.detach().repeat(1, 6, 1, 1).contiguous(memory_format=layout).requires_grad_()
+    many = few.detach().repeat(1, 8, 1, 1).contiguous(memory_format=layout).requires_grad_()
     one, two = two_threads(lambda: with_gradient(few, boxes, 5))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     refined = detops.rotated_feature_align(many, boxes, 0.25, 5)
     grad = torch.randn(few.shape, generator=torch.Generator().manual_seed(1)).to(few)
-    (to_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 6, 1, 1))
+    (to_many,) = torch.autograd.grad(refined, many, grad.repeat(1, 8, 1, 1))
     # Sums come in another order; those of 16 bits may then be rounded to the next number.
     tolerance = {"rtol": torch.finfo(dtype).eps, "atol": 5e-5 if few.itemsize < 8 else 1e-12}
     torch.testing.assert_close(refined[:, 8:12], one[0], **tolerance)

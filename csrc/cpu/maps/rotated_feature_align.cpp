@@ -89,7 +89,7 @@ Planes<T> row_of(const Planes<T>& map, int64_t k) {
 // Whether samples are taken straight from the map: tables of them pay for many channels.
 template <typename A>
 bool from_samples(const Refinement<A>& g) {
-  constexpr int64_t kMost = 16, kExactInFloat = 1 << 24;
+  constexpr int64_t kMost = 24, kExactInFloat = 1 << 24;
   return g.channels <= kMost && std::min(g.height, g.width) >= 2 &&
          std::max(g.height, g.width) < kExactInFloat;
 }
