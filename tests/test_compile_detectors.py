@@ -1,4 +1,4 @@
-"""Every shipped config in inference: compiled without a break, and exported for one size of image."""
+"""Every shipped config in inference: compiled without a break, and exported."""
 
 import io
 

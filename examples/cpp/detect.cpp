@@ -79,24 +79,28 @@ std::vector<std::string> lines(const std::string& text) {
 
 void run(const char* package, const char* photograph, const char* output, float least) {
   const c10::InferenceMode no_gradients;
-  // Here the program differs from one for any other model in nothing: the ops are in libdetops.so,
-  // with which it is linked.
+  // The detector calls its ops by name: they are in libdetops.so, which the program is linked with.
   torch::inductor::AOTIModelPackageLoader detector(package);
   Picture picture(photograph);
   const std::vector<at::Tensor> found = detector.run({picture.tensor()});
   const at::Tensor boxes = found.at(0).contiguous(), labels = found.at(1), scores = found.at(2);
   const std::vector<std::string> names = lines(detector.get_metadata()["names"]);
 
+  const bool has_masks = found.size() > 3 && found[3].scalar_type() == at::kBool;
+  std::vector<int64_t> good;
   for (int64_t i = 0; i < boxes.size(0); ++i) {
-    const auto score = scores[i].item<float>();
-    if (score < least) continue;
-    const float* box = boxes.const_data_ptr<float>() + 4 * i;
-    const auto label = size_t(labels[i].item<int64_t>());
-    const bool has_masks = found.size() > 3 && found[3].scalar_type() == at::kBool;
+    if (scores[i].item<float>() >= least) good.push_back(i);
+  }
+  // Outlines lie over all masks.
+  for (const int64_t i : good) {
     if (has_masks) picture.tint(found[3][i][0]);
+  }
+  for (const int64_t i : good) {
+    const float* box = boxes.const_data_ptr<float>() + 4 * i;
     picture.outline(box);
-    std::printf("%s %.6f %.3f %.3f %.3f %.3f",
-                label <= names.size() ? names[label - 1].c_str() : "?", score, box[0], box[1],
+    const auto label = size_t(labels[i].item<int64_t>());
+    const char* name = label <= names.size() ? names[label - 1].c_str() : "?";
+    std::printf("%s %.6f %.3f %.3f %.3f %.3f", name, scores[i].item<float>(), box[0], box[1],
                 box[2], box[3]);
     if (has_masks) std::printf(" %ld", long(found[3][i].sum().item<int64_t>()));
     std::printf("\n");
