@@ -38,6 +38,8 @@ from .contract_call import (
 )
 
 Check = Callable[[Call], None]
+# A bound on sizes that values decide: without one, products of them overflow in compiled code.
+MOST_ELEMENTS = 2**48
 
 
 def _rule(argument: str, text: str) -> Check:
@@ -246,7 +248,7 @@ class Contract:
 
         def by_values() -> Any:
             if not found:
-                found.append(torch.library.get_ctx().new_dynamic_size())
+                found.append(torch.library.get_ctx().new_dynamic_size(max=MOST_ELEMENTS))
             return found[0]
 
         outputs = [x for line in self.outputs for x in line.make(call, by_values)]

@@ -1,4 +1,4 @@
-"""Every shipped config in inference: compiled without a break, and exported for any image."""
+"""Every shipped config in inference: compiled without a break, and exported."""
 
 import io
 
@@ -58,22 +58,3 @@ def test_compiled_and_exported(name):
         check(compiled, model, images)
     program = torch.export.export(model, (images[:1],))
     assert check(reloaded(program), model, images) == counts
-
-
-@pytest.mark.parametrize(
-    ("name", "resized"),
-    [
-        ("tree_crowns", True),
-        ("mask_rcnn_R_50_FPN_1x", False),
-        ("mask_rcnn_R_50_C4_1x", False),
-        ("torchvision_keypoint_rcnn_R_50_FPN", False),
-        ("retinanet_R_50_FPN_1x", False),
-    ],
-)
-def test_exported_for_images_of_any_size(name, resized):
-    model = detector_of(None, name, () if resized else ("INPUT.MIN_SIZE_TEST", 0))
-    images = images_of((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
-    sides = {1: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
-    program = torch.export.export(model, (images[:1],), dynamic_shapes=([sides],))
-    counts = check(reloaded(program), model, images)
-    assert min(counts[:-1]) > 0 and counts[-1] == 0

@@ -13,6 +13,9 @@ from small_detectors import (  # noqa: F401
 from torch.export import Dim
 
 import detops
+from detops.cli.options import DEFAULT_WEIGHTS, TREE_CROWNS
+from detops.data import load_image
+from detops.engine import Detector
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -187,6 +190,18 @@ def test_detectors(name, tmp_path):
             assert_same_detections(run(image.numpy()), expected)
     run = OnnxRuntime(tmp_path / "detector.onnx")
     assert_same_detections(run(nothing.numpy()), model([nothing])[0])
+
+
+def test_a_trained_detector_on_a_photograph(tmp_path):
+    model = Detector.from_checkpoint(DEFAULT_WEIGHTS, device="cpu").model
+    onnx(model, tmp_path / "trees.onnx")
+    photograph = load_image(TREE_CROWNS / "val.jpg")[:, :400, :370].float() / 255
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        (expected,) = model([photograph])
+    assert (expected["scores"] > 0.5).sum() > 5
+    for runtime in RUNTIMES:
+        found = runtime(tmp_path / "trees.onnx")(photograph.numpy())
+        assert_same_detections(found, expected)
 
 
 class SoftNMS(torch.nn.Module):

@@ -22,6 +22,7 @@ from .options import (
     ClassMap,
     Device,
     Images,
+    NetworkConfig,
     SkipBroken,
     Weights,
 )
@@ -159,10 +160,7 @@ def evaluate_command(
         typer.Option(help="Detections counted in an image; enough for all objects by default."),
     ] = None,
     skip_broken: SkipBroken = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Config of the network, for weights of other packages."),
-    ] = None,
+    config: NetworkConfig = None,
     class_map: ClassMap = None,
     device: Device = None,
 ) -> None:
@@ -184,7 +182,7 @@ def evaluate_command(
     """
     from ..engine.command import rate
 
-    cfg = None if config is None else _load_config(config, [])
+    cfg = _load_config(config)
     rate(
         weights,
         data,
@@ -212,10 +210,7 @@ def detect(
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
     ] = 0.5,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Config of the network, for weights of other packages."),
-    ] = None,
+    config: NetworkConfig = None,
     device: Device = None,
 ) -> None:
     """Detect objects in images, and draw them.
@@ -234,14 +229,14 @@ def detect(
 
         detops detect *.jpg --weights model_final_f10217.pkl \
             --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
+
+        detops detect *.jpg --weights trees.onnx
     """
-    from ..engine import Detector
+    from ..engine.detect import open_detector
     from ..engine.detect_files import detect_files
 
-    def make_detector() -> Detector:
-        if config is None:
-            return Detector.from_checkpoint(weights, device)
-        return Detector.from_weights(weights, _load_config(config, []), device)
+    def make_detector() -> Any:
+        return open_detector(weights, _load_config(config), device)
 
     def complain(problem: str) -> None:
         fail(problem, SOME_FAILED)
@@ -251,6 +246,49 @@ def detect(
     )
     if failed:
         raise SomeFailed(f"{failed} of {len(images)} images failed") from last_error
+
+
+@app.command("export")
+def export_command(
+    output: Annotated[Path, typer.Option(help="File to write, .pt2 or .onnx.")],
+    format: Annotated[
+        str, typer.Option(help="pt2 (a graph), onnx, or aoti (compiled, for C++ too).")
+    ],
+    weights: Weights = DEFAULT_WEIGHTS,
+    config: NetworkConfig = None,
+    image: Annotated[
+        Path,
+        typer.Option(
+            help="Picture to compare on, with objects in it.",
+            show_default="a photograph of trees",
+        ),
+    ] = TREE_CROWNS / "val.jpg",
+    without_resizing: Annotated[
+        bool,
+        typer.Option("--without-resizing", help="Take images at their size, whatever the config."),
+    ] = False,
+) -> None:
+    """Write a detector for other runtimes, and compare it with PyTorch on a picture.
+
+    The file takes images of any size and has the names of the classes and the tiling in it: `detops
+    detect --weights` needs nothing else. If it finds something else than PyTorch does, that is told
+    and the exit status is 1.
+
+    For example:
+
+        detops export --format onnx --output trees.onnx
+
+        detops export --weights runs/trees/weights.pt --format pt2 --output trees.pt2
+
+        detops export --format aoti --output compiled.pt2
+    """
+    from ..engine.detect import open_detector
+    from ..engine.export import export_detector
+
+    detector = open_detector(weights, _load_config(config), "cpu")
+    problem = export_detector(detector, output, format, image, out, not without_resizing)
+    if problem:
+        raise SomeFailed(problem)
 
 
 @app.command("demo")
@@ -338,9 +376,11 @@ def info() -> None:
         out.print(f"{title:<{width}}  {value}")
 
 
-def _load_config(path: Path, overrides: Sequence[str]) -> Any:
+def _load_config(path: Path | None, overrides: Sequence[str] = ()) -> Any:
     from ..config import load_config
 
+    if path is None:
+        return None
     # `configs/...` as in the examples, wherever the package is.
     path = next(filter(Path.is_file, (path, PACKAGE / path)), path)
     if not path.is_file():

@@ -30,6 +30,9 @@ DEFAULT_CONFIG = next(filter(Path.is_dir, CONFIGS), CONFIGS[0]) / "tree_crowns.y
 Weights = Annotated[
     Path, typer.Option(help="Checkpoint to detect with.", show_default="the tree-crown detector")
 ]
+NetworkConfig = Annotated[
+    Path | None, typer.Option(help="Config of the network, for weights of other packages.")
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1 ...; CUDA if there is any by default.")
 ]

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from ..data.image import load_image
 from ..data.tiling import cut_tiles, merge_detections
 from ..device import choose_device
+from ..export.load import SUFFIXES, load
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
 from .weights import load_weights_into
 
 TILES_AT_ONCE = 8
+TILING = ("tile_size", "tile_overlap", "tile_nms")
 
 
 class Detector:
@@ -71,6 +73,29 @@ class Detector:
             CheckpointError: the file is missing, damaged, or does not fit the model of its config.
         """
         return cls.from_loaded(load_checkpoint(path), path, device)
+
+    @classmethod
+    def from_exported(cls, path: str | Path, device: str | torch.device | None = None) -> Detector:
+        """A detector from what `detops export` has written; it runs on the CPU.
+
+        Raises:
+            ValueError: the file is damaged, or has no names of classes; or another device is asked
+                for.
+        """
+        if choose_device("cpu" if device is None else device).type != "cpu":
+            raise ValueError(f"{path}: an exported detector runs on the CPU, got {device}")
+        model = load(path)
+        if "names" not in model.about:
+            raise ValueError(f"{path}: has no names of classes; `detops export` writes them")
+        tiling = {key: float(model.about[key]) for key in TILING if key in model.about}
+        size = int(tiling.pop("tile_size", 0))
+        return cls(model, model.about["names"].split("\n"), size, **tiling, device="cpu")
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What `from_exported` needs beside the model, as texts."""
+        tiling = {key: str(getattr(self, key)) for key in TILING}
+        return {"names": "\n".join(self.names)} | tiling
 
     @classmethod
     def from_loaded(
@@ -163,6 +188,26 @@ class Detector:
 
     def _to_floats(self, pixels: Tensor) -> Tensor:
         return pixels.to(self.device).float().div_(255)
+
+
+def open_detector(
+    path: str | Path, cfg: Any = None, device: str | torch.device | None = None
+) -> Detector:
+    """A detector from any file that has one.
+
+    Args:
+        path: a checkpoint; with ``cfg``, weights of any kind; or a file of `detops export`.
+        cfg: the network's config, for weights of other packages.
+        device: where to run; of what was exported, the CPU.
+
+    Raises:
+        CheckpointError, ValueError: see `Detector`.
+    """
+    if cfg is not None:
+        return Detector.from_weights(path, cfg, device)
+    if Path(path).suffix in SUFFIXES:
+        return Detector.from_exported(path, device)
+    return Detector.from_checkpoint(path, device)
 
 
 def default_names(cfg: Any) -> list[str]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Detectors as files that run elsewhere."""
 
+from .load import load as load
 from .program import program as program
+from .pt2 import aoti as aoti
+from .pt2 import pt2 as pt2
 from .to_onnx import onnx as onnx

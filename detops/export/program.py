@@ -11,6 +11,9 @@ _ASSERTIONS = (
 )
 
 
+FIRST = ("boxes", "labels", "scores")
+
+
 class OneImage(nn.Module):
     """A detector that takes one image, not a list of them, and gives tensors in a fixed order."""
 
@@ -19,9 +22,9 @@ class OneImage(nn.Module):
         self.detector = detector
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """``[3, h, w]`` to the detections of that image."""
+        """``[3, h, w]`` to the detections of that image: boxes, labels, scores, then the rest."""
         (found,) = self.detector([image])
-        return dict(found)
+        return {key: found[key] for key in FIRST} | found
 
 
 def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Detectors for ONNX Runtime and OpenVINO."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def onnx(
     file: str | Path | None = None,
     size: tuple[int, int] | None = None,
     opset_version: int = OPSET,
+    about: Mapping[str, str] | None = None,
 ) -> Any:
     """Writes a detector in standard operators of ONNX.
 
@@ -29,6 +31,7 @@ def onnx(
         file: where to; None: nowhere.
         size: (height, width) of the only images that it will take; None: any.
         opset_version: of ONNX, 20 or later.
+        about: texts by name that are kept in the file, as its ``metadata_props``.
 
     Returns:
         The ``torch.onnx.ONNXProgram``.
@@ -65,6 +68,7 @@ def onnx(
         custom_translation_table=table,
         verbose=False,
     )
+    written.model.metadata_props.update(about or {})
     if file is not None:
         written.save(str(file))
     return written

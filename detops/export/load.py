@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""What was exported, as a detector again."""
+
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Run = Callable[[Tensor], dict[str, Tensor]]
+SUFFIXES = (".pt2", ".onnx")
+
+
+class Exported(nn.Module):
+    """A detector from a file.
+
+    Args:
+        run: one image ``[3, h, w]`` to its detections.
+        about: the texts that were kept in the file.
+    """
+
+    def __init__(self, run: Run, about: dict[str, str]) -> None:
+        super().__init__()
+        # In a tuple: a graph would become a part of this module, and refuses eval() and to().
+        self._run = (run,)
+        self.about = about
+
+    def forward(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """Images ``[3, h, w]``, RGB in 0..1, to a dict of detections each."""
+        return [self._run[0](image) for image in images]
+
+
+def load(file: str | Path) -> Exported:
+    """A detector from a file of :func:`pt2`, :func:`aoti` or :func:`onnx`.
+
+    It is called as the detector was, with a list of images, and gives a list of dicts. An ONNX file
+    runs on the CPU in ONNX Runtime.
+
+    Args:
+        file: its name ends in ``.pt2`` or ``.onnx``.
+
+    Returns:
+        An ``nn.Module`` whose ``about`` has the texts that were kept in the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it has another ending, or is damaged.
+        ModuleNotFoundError: onnxruntime is not installed.
+
+    Example:
+        >>> detops.export.load("detector.pt2")([image])[0]["boxes"]  # doctest: +SKIP
+    """
+    path = Path(file)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"detops.export.load: file must end in .pt2 or .onnx, got {path}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.suffix == ".onnx":
+        return _load_onnx(path)
+    # A keypoint head has an op of its own.
+    from .. import modeling  # noqa: F401
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            compiled = any("/aotinductor/" in name for name in archive.namelist())
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path}: damaged, or not what detops.export has written") from error
+    if compiled:
+        package = torch._inductor.aoti_load_package(str(path))
+        return Exported(package, package.get_metadata())
+    about = {"names": ""}  # all there are come into it, but not if it is empty
+    graph = torch.export.load(str(path), extra_files=about).module()
+    return Exported(graph, {key: text for key, text in about.items() if text})
+
+
+def _load_onnx(path: Path) -> Exported:
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    # Its errors have nothing in common with each other.
+    except Exception as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
+    (image,) = (given.name for given in session.get_inputs())
+    names = [found.name for found in session.get_outputs()]
+
+    def run(pixels: Tensor) -> dict[str, Tensor]:
+        found: list[Any] = session.run(None, {image: np.ascontiguousarray(pixels.cpu())})
+        return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+    return Exported(run, dict(session.get_modelmeta().custom_metadata_map))
