@@ -11,7 +11,8 @@ import warnings
 from pathlib import Path
 
 import torch
-from calls import CALLS, Call
+from call import Call
+from calls import CALLS
 from torch import Tensor
 
 WAITED = "synchronizing CUDA operation"  # PyTorch's words

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from calls import CALLS, Call
+from call import Call
+from calls import CALLS
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import detops

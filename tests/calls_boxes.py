@@ -1,0 +1,161 @@
+"""Calls of what works on boxes, rotated boxes and polygons."""
+
+from functools import partial
+
+import torch
+from call import Call
+
+import detops
+from detops.bench.case import clustered
+
+
+def some_boxes(generator, count=1300, columns=4, labels=0, dtype=torch.float32):
+    boxes, scores = clustered(generator, count)
+    if columns == 5:
+        angles = torch.rand(count, 1, generator=generator) * 360
+        boxes = torch.cat([detops.box_convert(boxes, "xyxy", "cxcywh"), angles], 1)
+    tensors = {"boxes": boxes.to(dtype), "scores": scores.to(dtype)}
+    if labels:
+        tensors["idxs"] = torch.randint(labels, (count,), generator=generator)
+    return tensors
+
+
+def _fuse(boxes, scores, labels, conf_type):
+    """Of a model, and of one that is two pixels beside it and half as sure."""
+    of_models = [boxes, boxes + 2], [scores, scores / 2], [labels, labels]
+    return detops.weighted_box_fusion(*of_models, [1.0, 2.0], conf_type=conf_type)
+
+
+def _labelled(generator):
+    tensors = some_boxes(generator, count=300, labels=2)
+    return {"labels" if name == "idxs" else name: t for name, t in tensors.items()}
+
+
+def _suppressions():
+    for name, columns in (("nms", 4), ("nms_rotated", 5)):
+        function = partial(getattr(detops, name), iou_threshold=0.5)
+        yield Call(name, function, partial(some_boxes, columns=columns), waits=1)
+        function = partial(getattr(detops, f"batched_{name}"), iou_threshold=0.5)
+        make = partial(some_boxes, columns=columns, labels=3)
+        yield Call(f"batched_{name}", function, make, waits=1)
+        limited = partial(function, score_threshold=0.2, max_output=40)
+        yield Call(f"batched_{name}, 40 above 0.2", limited, make, waits=1)
+    yield Call("nms_match", partial(detops.nms_match, iou_threshold=0.5), some_boxes)
+    yield Call("soft_nms, the first 30", partial(detops.soft_nms, max_output=30),
+               partial(some_boxes, count=300), waits=1)  # fmt: skip
+    yield Call("nms, float16", partial(detops.nms, iou_threshold=0.5),
+               partial(some_boxes, dtype=torch.float16), waits=1)  # fmt: skip
+    padded = partial(detops.nms_padded, iou_threshold=0.5)
+    yield Call("nms_padded", padded, some_boxes)
+    yield Call("nms_padded, 100 of 3 classes", partial(padded, max_output=100),
+               partial(some_boxes, labels=3))  # fmt: skip
+    for method in ("linear", "gaussian", "naive"):
+        function = partial(detops.soft_nms, method=method)
+        yield Call(f"soft_nms, {method}", function, partial(some_boxes, count=300), waits=1)
+    for method in ("linear", "gaussian"):
+        function = partial(detops.matrix_nms, method=method)
+        make = partial(some_boxes, count=700, labels=2)
+        yield Call(f"matrix_nms, {method}", function, make, waits=1)
+    for conf_type in ("avg", "absent_model_aware_avg"):
+        fuse = partial(_fuse, conf_type=conf_type)
+        yield Call(f"weighted_box_fusion, {conf_type}", fuse, _labelled, waits=1)
+
+
+def _pairs(generator, first=150, second=70, columns=4, names=("boxes1", "boxes2")):
+    boxes = some_boxes(generator, first, columns)["boxes"]
+    near = boxes[:second] + 3 * torch.randn(second, columns, generator=generator)
+    return dict(zip(names, (boxes, near), strict=True))
+
+
+def _overlaps():
+    wants = ("boxes1", "boxes2")
+    for name in ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou"):
+        yield Call(name, getattr(detops, name), _pairs, wants)
+    matched = partial(_pairs, second=150)
+    yield Call("box_iou, iof", partial(detops.box_iou, mode="iof"), _pairs, wants)
+    for mode in ("iou", "iof"):
+        function = partial(detops.box_iou, mode=mode, aligned=True)
+        yield Call(f"box_iou, {mode}, aligned", function, matched, wants)
+    for name in ("generalized_box_iou", "distance_box_iou", "complete_box_iou"):
+        function = partial(getattr(detops, name), aligned=True)
+        yield Call(f"{name}, aligned", function, matched, wants)
+    for name in ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss"):
+        yield Call(name, getattr(detops, name), matched, wants)
+    yield Call("match_boxes", detops.match_boxes, _pairs)
+
+    def costs(generator, dtype=torch.float32):
+        made = {"cost": torch.randn(5, 40, 30, generator=generator).to(dtype)}
+        return made | {"num_objects": torch.tensor([30, 0, 7, 29, 1])}
+
+    yield Call("linear_assignment", detops.linear_assignment, costs)
+    yield Call("linear_assignment, float16", detops.linear_assignment,
+               partial(costs, dtype=torch.float16))  # fmt: skip
+    turned = partial(_pairs, columns=5)
+    yield Call("box_iou_rotated", detops.box_iou_rotated, turned)
+    yield Call("box_iou_rotated, iof", partial(detops.box_iou_rotated, mode="iof"), turned)
+    aligned = partial(detops.box_iou_rotated, mode="iof", aligned=True)
+    yield Call("box_iou_rotated of pairs", aligned, partial(turned, second=150))
+    for mode in ("iou", "iof"):
+        function = partial(detops.rotated_iou, mode=mode)
+        yield Call(f"rotated_iou, {mode}", function, partial(turned, second=150), wants)
+    anchored = partial(matched, names=("boxes", "anchors"))
+    yield Call("encode_boxes", detops.encode_boxes, anchored, ("boxes", "anchors"))
+
+    def points(generator):
+        return {
+            "points1": torch.rand(3, 45, 2, generator=generator),
+            "points2": torch.rand(3, 70, 2, generator=generator),
+        }
+
+    yield Call("chamfer_distance", lambda **sets: detops.chamfer_distance(**sets)[:2], points,
+               ("points1", "points2"))  # fmt: skip
+
+    def deltas(generator):
+        moves = torch.randn(150, 8, generator=generator)
+        return {"deltas": moves, "anchors": some_boxes(generator, 150)["boxes"]}
+
+    yield Call("decode_boxes", detops.decode_boxes, deltas, ("deltas", "anchors"))
+
+
+def _hulls(generator, count=60):
+    corner = torch.rand(count, 1, 2, generator=generator) * 50
+    unit = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
+    quads = corner + unit * 20 + 6 * torch.rand(count, 4, 2, generator=generator)
+    sets = corner + 10 + 9 * torch.randn(count, 9, 2, generator=generator)
+    return {"pointsets": sets.flatten(1), "polygons": quads.flatten(1)}
+
+
+def _of_polygons():
+    yield Call("convex_iou", detops.convex_iou, _hulls)
+    yield Call("convex_giou", detops.convex_giou, _hulls, ("pointsets",))
+
+    def sets(generator):
+        return {"pointsets": _hulls(generator)["pointsets"]}
+
+    yield Call("min_area_polygons", detops.min_area_polygons, sets)
+
+    def pairs(generator, second=60):
+        quads = _hulls(generator)["polygons"]
+        return {
+            "boxes1": quads,
+            "boxes2": (quads + torch.randn(60, 8, generator=generator))[:second],
+        }
+
+    yield Call("box_iou_quadri", detops.box_iou_quadri, partial(pairs, second=37))
+    aligned = partial(detops.box_iou_quadri, mode="iof", aligned=True)
+    yield Call("box_iou_quadri of pairs", aligned, pairs)
+
+    def scored(generator):
+        quads = _hulls(generator, 700)["polygons"]
+        return {"boxes": quads, "scores": torch.rand(700, generator=generator)}
+
+    yield Call("nms_quadri", partial(detops.nms_quadri, iou_threshold=0.3), scored, waits=1)
+
+    def points(generator):
+        quads = _hulls(generator)["polygons"]
+        return {"points": torch.rand(130, 2, generator=generator) * 70, "polygons": quads}
+
+    yield Call("points_in_polygons", detops.points_in_polygons, points)
+
+
+CALLS = [*_suppressions(), *_overlaps(), *_of_polygons()]
