@@ -24,7 +24,7 @@ class OneImage(nn.Module):
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """``[3, h, w]`` to the detections of that image: boxes, labels, scores, then the rest."""
         (found,) = self.detector([image])
-        return {key: found[key] for key in FIRST} | found
+        return {key: found[key] for key in FIRST if key in found} | found
 
 
 def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
