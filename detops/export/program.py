@@ -5,12 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-_ASSERTIONS = (
-    torch.ops.aten._assert_scalar.default,
-    torch.ops.aten._assert_tensor_metadata.default,
-)
-
-
 FIRST = ("boxes", "labels", "scores")
 
 
@@ -24,7 +18,7 @@ class OneImage(nn.Module):
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """``[3, h, w]`` to the detections of that image: boxes, labels, scores, then the rest."""
         (found,) = self.detector([image])
-        return {key: found[key] for key in FIRST} | found
+        return {key: found[key] for key in FIRST if key in found} | found
 
 
 def program(detector: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
@@ -48,13 +42,3 @@ def program(detector: nn.Module, size: tuple[int, int] | None = None) -> Exporte
     sides = {} if size else {1: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     with torch.no_grad():
         return torch.export.export(OneImage(detector), (image,), dynamic_shapes=(sides,))
-
-
-def without_assertions(program: ExportedProgram) -> ExportedProgram:
-    """The same without what only checks sizes, for runtimes that have no such operation."""
-    graph = program.graph
-    for node in graph.nodes:
-        if node.target in _ASSERTIONS:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    return program

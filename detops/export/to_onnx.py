@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .program import program, without_assertions
+from .program import program
 
 OPSET = 20
 
@@ -52,7 +52,7 @@ def onnx(
     from .translations import translations
 
     table = translations()
-    exported = without_assertions(program(detector, size))
+    exported = program(detector, size)
     for node in exported.graph.nodes:
         op = node.target
         if node.op == "call_function" and str(op).startswith("detops") and op not in table:
