@@ -20,7 +20,8 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
                      Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
-    const Tensor a = rotated_boxes<scalar_t>(lists.first), b = rotated_boxes<scalar_t>(lists.second);
+    const Tensor a = rotated_boxes<scalar_t>(lists.first),
+                 b = rotated_boxes<scalar_t>(lists.second);
     math::with_base(overlap_base(mode), [&](auto base) {
       launch("box_iou_rotated", box_iou_rotated_kernel<decltype(base)::value, scalar_t>,
              blocks_for(output.numel()),
