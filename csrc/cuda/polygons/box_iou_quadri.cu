@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/quad_iou.h"
 #include "../../boxes/box_lists.h"
+#include "../../math/quad_iou.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {
@@ -30,8 +30,8 @@ void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
       launch("box_iou_quadri", box_iou_quadri_kernel<decltype(base)::value, scalar_t>,
-             blocks_for(output.numel()), lists.first.const_data_ptr<scalar_t>(), lists.first.size(0),
-             lists.second.const_data_ptr<scalar_t>(), lists.second.size(0),
+             blocks_for(output.numel()), lists.first.const_data_ptr<scalar_t>(),
+             lists.first.size(0), lists.second.const_data_ptr<scalar_t>(), lists.second.size(0),
              output.mutable_data_ptr<scalar_t>());
     });
   });
