@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   try {
     run(argv[1], argv[2], argv[3], argc > 4 ? std::strtof(argv[4], nullptr) : 0.5f);
   } catch (const c10::Error& error) {
-    return std::fprintf(stderr, "%s\n", error.what_without_backtrace()), 2;
+    return std::fprintf(stderr, "%s: %s\n", argv[1], error.what_without_backtrace()), 2;
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "%s\n", error.what()), 2;
   }
