@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 # Planes of output and input, and rows of a filter; of 8 orientations in 8 rotations each.
 SIZES = ((256, 32, 3), (32, 32, 3), (64, 64, 1), (2, 3, 3))
@@ -51,8 +51,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "active_rotated_filter backward",
             name,
-            lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(output, leaf, grad),
+            pytorch=gradients(their_output, leaf, grad),
             bytes=4 * (x.numel() + grad.numel()),
             flops=grad.numel(),
         )

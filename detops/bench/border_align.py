@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 POOL = 10
 # Channels of a border, height and width; a box for each pixel.
@@ -59,8 +59,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "border_align backward",
             name,
-            lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(output, leaf, grad),
+            pytorch=gradients(their_output, leaf, grad),
             bytes=moved,
             flops=8 * grad.numel(),
         )

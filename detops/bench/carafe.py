@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 # Images, channels, height, width, kernel, groups and scale: levels of a pyramid, a mask head, other
 # kernels, one channel.
@@ -61,8 +61,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "carafe backward",
             name,
-            lambda: torch.autograd.grad(ours, leaves, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(theirs, leaves, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(ours, leaves, grad),
+            pytorch=gradients(theirs, leaves, grad),
             bytes=2 * moved,
             flops=4 * products,
         )

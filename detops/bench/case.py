@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,11 @@ def proposals(generator: torch.Generator, count: int, width: int, height: int) -
     centre = torch.rand(count, 2, generator=generator) * extent
     boxes = torch.cat([centre - side / 2, centre + side / 2], 1)
     return boxes.clamp(min=0).minimum(extent.repeat(2))
+
+
+def gradients(output: Tensor, leaves: Tensor | Sequence[Tensor], grad: Tensor) -> Call:
+    """A backward pass that can be repeated, to all that it gives."""
+    return lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)
 
 
 def plain_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:

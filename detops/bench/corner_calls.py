@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _C, ops
-from .case import Call, Case
+from .case import Call, Case, gradients
 from .corners import Corner
 from .roi_align_rotated import plain_roi_align_rotated
 
@@ -24,10 +24,6 @@ def _rois(corner: Corner, generator: torch.Generator) -> Tensor:
     corners = torch.rand(corner.rois, 2, generator=generator) * (corner.side - side)
     image = torch.arange(corner.rois).view(-1, 1) % corner.images
     return torch.cat([image, corners, corners + side], 1)
-
-
-def _gradient(output: Tensor, leaves: list[Tensor], grad: Tensor) -> Call:
-    return lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)
 
 
 def _through_float32(call: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
@@ -61,10 +57,10 @@ def _multiscale(corner: Corner, x: Tensor, rois: Tensor, grad: Tensor) -> tuple[
     if corner.direction == "backward":
         ours, theirs = (pool(t.MultiScaleRoIAlign, m) for t, m in
                         ((ops, leaves), (torchvision.ops, wide)))  # fmt: skip
-        to_wide = _gradient(theirs, wide, grad.float())
+        to_wide = gradients(theirs, wide, grad.float())
         if x.dtype == torch.float32:
-            return _gradient(ours, leaves, grad), to_wide
-        return _gradient(ours, leaves, grad), lambda: [g.to(x.dtype) for g in to_wide()]
+            return gradients(ours, leaves, grad), to_wide
+        return gradients(ours, leaves, grad), lambda: [g.to(x.dtype) for g in to_wide()]
     return (
         lambda: pool(ops.MultiScaleRoIAlign, maps),
         lambda: pool(torchvision.ops.MultiScaleRoIAlign, [m.float() for m in maps]).to(x.dtype),
@@ -86,7 +82,7 @@ def _rotated(corner: Corner, x: Tensor, rois: Tensor, grad: Tensor) -> tuple[Cal
     pooled = plain_roi_align_rotated(leaf, boxes, size, 1.0, ratio)
     return (
         lambda: _C.roi_align_rotated_backward(grad, boxes, 1.0, size, size, *x.shape, ratio),
-        _gradient(pooled, [leaf], grad),
+        gradients(pooled, [leaf], grad),
     )
 
 

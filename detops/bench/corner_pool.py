@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 SIZES = ((1, 128, 128, 128), (2, 128, 32, 32), (1, 1, 128, 128), (1, 2, 5, 6))
 
@@ -43,12 +43,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 "corner_pool backward",
                 name,
-                lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-                pytorch=lambda: torch.autograd.grad(  # noqa: B023
-                    their_output,  # noqa: B023
-                    leaf,  # noqa: B023
-                    grad,  # noqa: B023
-                    retain_graph=True,
-                )[0],
+                gradients(output, leaf, grad),
+                pytorch=gradients(their_output, leaf, grad),
                 bytes=16 * x.numel(),
             )

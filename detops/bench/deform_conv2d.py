@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Call, Case
+from .case import Case, gradients
 
 # Channels in and out, height, width, groups, with a mask, quick.
 SIZES = (
@@ -20,11 +20,6 @@ SIZES = (
     (256, 50, 84, 1, True, False),
     (256, 50, 84, 32, True, False),
 )
-
-
-def _gradient(output: Tensor, tensors: list[Tensor], grad: Tensor) -> Call:
-    """All gradients; the first is the input's."""
-    return lambda: torch.autograd.grad(output, tensors, grad, retain_graph=True)[0]
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -79,9 +74,9 @@ def cases(device: torch.device) -> Iterator[Case]:
             grad = random(*ours.shape).contiguous(memory_format=form)
             yield Case(
                 "deform_conv2d backward",
-                ours=_gradient(ours, tensors, grad),
-                torchvision=_gradient(theirs, tensors, grad),
-                pytorch=_gradient(plain, [leaves[0], leaves[2], leaves[3]], grad),  # type: ignore[list-item]
+                ours=gradients(ours, tensors, grad),
+                torchvision=gradients(theirs, tensors, grad),
+                pytorch=gradients(plain, [leaves[0], leaves[2], leaves[3]], grad),  # type: ignore[list-item]
                 flops=2 * products,
                 **sizes,
             )

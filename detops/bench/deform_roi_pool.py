@@ -10,27 +10,41 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case, proposals
+from .case import Case, gradients, proposals
 
 SIZE, SAMPLING, GAMMA, STRIDE = 7, 2, 0.1, 16
 # RoIs, channels, height and width.
 SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12))
 
 
-def plain_deform_roi_pool(input: Tensor, boxes: Tensor, offset: Tensor) -> Tensor:
-    """Of one image: all samples at once, then their mean; zeros begin at the border."""
-    _, channels, height, width = input.shape
+def plain_samples(input: Tensor, boxes: Tensor, moves: Tensor | None = None) -> Tensor:
+    """``[1, C, K * rows, columns]`` of one image; zeros begin at the border.
+
+    The moves, ``[K, 2, rows, columns]``, are in sides of the box.
+    """
+    height, width = input.shape[2:]
     corner, side = boxes[:, 1:3] / STRIDE, (boxes[:, 3:] - boxes[:, 1:3]) / STRIDE
     steps = (torch.arange(SIZE * SAMPLING, device=input.device) + 0.5) / (SIZE * SAMPLING)
     y = steps.view(1, -1, 1).expand(len(boxes), -1, SIZE * SAMPLING)
     x = steps.view(1, 1, -1).expand_as(y)
-    moves = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
-    places = torch.stack([x, y], -1) + moves.permute(0, 2, 3, 1)
+    places = torch.stack([x, y], -1)
+    if moves is not None:
+        places = places + moves.permute(0, 2, 3, 1)
     places = corner[:, None, None] + places * side[:, None, None]
     grid = 2 * places / places.new_tensor([width, height]) - 1
-    samples = F.grid_sample(input, grid.view(1, -1, SIZE * SAMPLING, 2), align_corners=False)
-    bins = F.avg_pool2d(samples, SAMPLING).view(channels, len(boxes), SIZE, SIZE)
-    return bins.transpose(0, 1).contiguous()
+    return F.grid_sample(input, grid.view(1, -1, SIZE * SAMPLING, 2), align_corners=False)
+
+
+def by_rois(bins: Tensor, rois: int) -> Tensor:
+    """Bins ``[1, C, K * SIZE, SIZE]`` as poolings give them."""
+    return bins.view(-1, rois, SIZE, SIZE).transpose(0, 1).contiguous()
+
+
+def plain_deform_roi_pool(input: Tensor, boxes: Tensor, offset: Tensor) -> Tensor:
+    """Of one image: all samples at once, then their mean."""
+    moves = (GAMMA * offset).repeat_interleave(SAMPLING, 2).repeat_interleave(SAMPLING, 3)
+    samples = plain_samples(input, boxes, moves)
+    return by_rois(F.avg_pool2d(samples, SAMPLING), len(boxes))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -68,13 +82,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "deform_roi_pool backward",
             name,
-            lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(  # noqa: B023
-                their_output,  # noqa: B023
-                leaves,  # noqa: B023
-                grad,  # noqa: B023
-                retain_graph=True,
-            )[0],
+            gradients(output, leaves, grad),
+            pytorch=gradients(their_output, leaves, grad),
             bytes=2 * moved,
             flops=16 * samples,
         )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 HEADS, CHANNELS, POINTS = 8, 32, 4
 SHAPES = ((100, 134), (50, 67), (25, 34), (13, 17))
@@ -94,13 +94,8 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 "ms_deform_attn backward",
                 case,
-                lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)[0],  # noqa: B023
-                pytorch=lambda: torch.autograd.grad(  # noqa: B023
-                    their_output,  # noqa: B023
-                    leaves,  # noqa: B023
-                    grad,  # noqa: B023
-                    retain_graph=True,
-                )[0],
+                gradients(output, leaves, grad),
+                pytorch=gradients(their_output, leaves, grad),
                 dtype=kind,
                 bytes=2 * moved,
                 flops=2 * 2 * 4 * samples * CHANNELS,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 # Images, channels, height, width and points: Mask2Former's losses, PointRend's head in training and
 # its last steps of inference, an image of its own.
@@ -52,8 +52,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "point_sample backward",
             name,
-            lambda: torch.autograd.grad(ours, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(theirs, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(ours, leaf, grad),
+            pytorch=gradients(theirs, leaf, grad),
             bytes=4 * (x.numel() + samples + points.numel()),
             flops=8 * samples,
         )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 
 def _cross(a: Tensor, b: Tensor) -> Tensor:
@@ -174,8 +174,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "convex_giou backward",
             f"{count:,} pairs",
-            lambda: torch.autograd.grad(found, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(expected, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(found, leaf, grad),
+            pytorch=gradients(expected, leaf, grad),
             bytes=4 * 45 * count,
             flops=1000 * count,
         )

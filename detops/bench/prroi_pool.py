@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case, proposals
+from .case import Case, gradients, proposals
 
 SIZE, STRIDE = 7, 16
 # RoIs, channels, height and width.
@@ -59,12 +59,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "prroi_pool backward",
             name,
-            lambda: torch.autograd.grad(output, leaves, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(  # noqa: B023
-                their_output,  # noqa: B023
-                leaves,  # noqa: B023
-                grad,  # noqa: B023
-                retain_graph=True,
-            )[0],
+            gradients(output, leaves, grad),
+            pytorch=gradients(their_output, leaves, grad),
             bytes=2 * moved,
         )

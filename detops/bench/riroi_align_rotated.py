@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 from .roi_align_rotated import plain_roi_align_rotated
 
 SCALE = 0.25
@@ -71,7 +71,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 "riroi_align_rotated backward",
                 name,
-                lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-                pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+                gradients(output, leaf, grad),
+                pytorch=gradients(their_output, leaf, grad),
                 **common,
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import _C, ops
-from .case import Call, Case, proposals
+from .case import Case, gradients, proposals
 
 CHANNELS = 256
 SCALE = 0.25
@@ -139,10 +139,6 @@ def _single_level(device: torch.device, generator: torch.Generator) -> Iterator[
         )
 
 
-def _gradient(output: Tensor, inputs: list[Tensor], grad: Tensor) -> Call:
-    return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
-
-
 def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Case]:
     import torchvision
 
@@ -182,8 +178,8 @@ def _multiscale(device: torch.device, generator: torch.Generator) -> Iterator[Ca
             yield Case(
                 "multiscale_roi_align backward",
                 name + _atomics(device),
-                _gradient(pooled, inputs, grad.contiguous(memory_format=form)),
-                _gradient(their_pooled, inputs, grad),
+                gradients(pooled, inputs, grad.contiguous(memory_format=form)),
+                gradients(their_pooled, inputs, grad),
                 **common,
             )
 

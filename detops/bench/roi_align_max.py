@@ -10,25 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case, proposals
-
-SIZE, SAMPLING, STRIDE = 7, 2, 16
-# RoIs, channels, height and width.
-SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12))
+from .case import Case, gradients, proposals
+from .deform_roi_pool import SAMPLING, SIZE, SIZES, STRIDE, by_rois, plain_samples
 
 
 def plain_roi_align_max(input: Tensor, boxes: Tensor) -> Tensor:
-    """Of one image: all samples at once, then their maxima; zeros begin at the border."""
-    _, channels, height, width = input.shape
-    corner, side = boxes[:, 1:3] / STRIDE, (boxes[:, 3:] - boxes[:, 1:3]) / STRIDE
-    steps = (torch.arange(SIZE * SAMPLING, device=input.device) + 0.5) / (SIZE * SAMPLING)
-    y = steps.view(1, -1, 1).expand(len(boxes), -1, SIZE * SAMPLING)
-    x = steps.view(1, 1, -1).expand_as(y)
-    places = corner[:, None, None] + torch.stack([x, y], -1) * side[:, None, None]
-    grid = 2 * places / places.new_tensor([width, height]) - 1
-    samples = F.grid_sample(input, grid.view(1, -1, SIZE * SAMPLING, 2), align_corners=False)
-    bins = F.max_pool2d(samples, SAMPLING).view(channels, len(boxes), SIZE, SIZE)
-    return bins.transpose(0, 1).contiguous()
+    """Of one image: all samples at once, then their maxima."""
+    return by_rois(F.max_pool2d(plain_samples(input, boxes), SAMPLING), len(boxes))
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -62,8 +50,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "roi_align_max backward",
             name,
-            lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(output, leaf, grad),
+            pytorch=gradients(their_output, leaf, grad),
             bytes=moved,
             flops=8 * grad.numel(),
         )

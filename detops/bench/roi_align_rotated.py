@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _C, ops
-from .case import Call, Case
+from .case import Call, Case, gradients
 
 CHANNELS = 256
 SCALE = 0.25
@@ -43,10 +43,6 @@ def _rois(generator: torch.Generator, width: int, height: int) -> Tensor:
     side = 40 + torch.rand(COUNT, 2, generator=generator) * 60
     angle = torch.rand(COUNT, 1, generator=generator) * 360
     return torch.cat([torch.zeros(COUNT, 1), centre, side, angle], 1)
-
-
-def _gradient(output: Tensor, inputs: list[Tensor], grad: Tensor) -> Call:
-    return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
 
 
 def _rotated(x: Tensor, rois: Tensor, names: dict[str, Any], plain: bool) -> Iterator[Case]:
@@ -87,7 +83,7 @@ def _deformed(x: Tensor, rois: Tensor, offset: Tensor, names: dict[str, Any]) ->
     )
     yield Case(
         "deform_psroi_pooling backward",
-        ours=_gradient(pooled, leaves, torch.randn_like(pooled)),
+        ours=gradients(pooled, leaves, torch.randn_like(pooled)),
         **names,
     )
 

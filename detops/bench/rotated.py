@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .case import Case, clustered, uniform
+from .case import Case, clustered, gradients, uniform
 
 BYTES_PER_BOX = 5 * 4 + 4
 FLOPS_PER_PAIR = 10  # of those that are far apart, the most
@@ -117,8 +117,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield Case(
             "rotated_iou backward",
             f"{count:,} pairs",
-            lambda: torch.autograd.grad(found, leaf, grad, retain_graph=True)[0],  # noqa: B023
-            pytorch=lambda: torch.autograd.grad(expected, leaf, grad, retain_graph=True)[0],  # noqa: B023
+            gradients(found, leaf, grad),
+            pytorch=gradients(expected, leaf, grad),
             bytes=21 * 4 * count,
             flops=500 * count,
             quick=count == 50,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import ops
-from .case import Case
+from .case import Case, gradients
 
 SCALE = 1 / 8
 # Channels, height and width.
@@ -74,8 +74,8 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield Case(
                 "rotated_feature_align backward",
                 name,
-                lambda: torch.autograd.grad(output, leaf, grad, retain_graph=True)[0],  # noqa: B023
-                pytorch=lambda: torch.autograd.grad(their_output, leaf, grad, retain_graph=True)[0],  # noqa: B023
+                gradients(output, leaf, grad),
+                pytorch=gradients(their_output, leaf, grad),
                 flops=8 * points * x.numel(),
                 **common,
             )
