@@ -1,3 +1,4 @@
+import logging
 import os
 
 import pytest
@@ -46,6 +47,17 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
     config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
     items[:] = filter(is_of_use, items)
+
+
+@pytest.fixture(scope="module")
+def no_traces():
+    """Where pytest listens, PyTorch tells every step of tracing, which takes minutes."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace")]
+    for logger in loggers:
+        logger.disabled = True
+    yield
+    for logger in loggers:
+        logger.disabled = False
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """docs/export.md: its commands and its Python run as they stand, and what they write is right."""
 
-import logging
 import os
 import re
 import shutil
@@ -27,22 +26,12 @@ for module in ("onnxscript", "onnxruntime", "skimage"):
     pytest.importorskip(module)
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("no_traces"),
     pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
     pytest.mark.skipif(CMAKE is None, reason="needs cmake: pip install cmake"),
     pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
     pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="needs no sanitizer"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_traces():
-    """Where pytest listens, PyTorch tells every step of tracing, which takes minutes."""
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace")]
-    for logger in loggers:
-        logger.disabled = True
-    yield
-    for logger in loggers:
-        logger.disabled = False
 
 
 def steps():

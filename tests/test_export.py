@@ -1,6 +1,5 @@
 """Detectors as graphs of PyTorch, saved and loaded; the command that writes and compares them."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -25,18 +24,7 @@ from detops.engine import export as command
 from detops.engine.detect import open_detector
 
 ROOT = Path(detops.__file__).parent.parent
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_traces():
-    """Where pytest listens, PyTorch tells every step of tracing, which takes minutes."""
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace")]
-    for logger in loggers:
-        logger.disabled = True
-    yield
-    for logger in loggers:
-        logger.disabled = False
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_traces")]
 
 
 # In a process that knows nothing but the file.
