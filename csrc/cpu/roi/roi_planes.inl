@@ -169,22 +169,33 @@ DETOPS_INLINE void sum_taps(const PixelTaps<A>& list, const T* map, int64_t plan
   }
 }
 
-// One bin of few planes, pixel by pixel: a list would cost more to make than it is worth.
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void gather_one(const ProductTask<const T, T>& t) {
-  for (int64_t plane = 0; plane < planes_of(t); ++plane) {
-    const T* map = t.map + plane * t.channel_stride;
-    A sum = 0;
-    for (int32_t r = 0; r < t.taps.rows.begin[1]; ++r) {
-      const T* row = map + t.taps.rows.index[r] * t.row_stride();
-      A of_row = 0;
-      for (int32_t k = 0; k < t.taps.cols.begin[1]; ++k) {
-        of_row += t.taps.cols.weight[k] * A(math::to_float(row[t.taps.cols.index[k]]));
+// The same of the only bin of a RoI, for which a list would cost more to make than it is worth.
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void sum_bin(const ProductTask<const T, T>& t, const T* map, T* out) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  A sum[kPlanes] = {};
+  for (int32_t r = 0; r < rows.begin[1]; ++r) {
+    const T* row = map + rows.index[r] * t.row_stride();
+    for (int32_t k = 0; k < cols.begin[1]; ++k) {
+      const T* p = row + cols.index[k];
+      const A weight = rows.weight[r] * cols.weight[k];
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+        sum[j] += weight * A(math::to_float(p[j * t.channel_stride]));
       }
-      sum += t.taps.rows.weight[r] * of_row;
     }
-    math::from_float(sum, t.pooled[plane]);
   }
+  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) math::from_float(sum[j], out[j]);
+}
+
+// Calls run(number, first) for all planes, as many at a time as a kernel takes.
+template <typename Run>
+DETOPS_INLINE void for_some_planes(int64_t planes, Run&& run) {
+  int64_t p = 0;
+  for (; p + 8 <= planes; p += 8) run(std::integral_constant<int, 8>(), p);
+  for (; p + 4 <= planes; p += 4) run(std::integral_constant<int, 4>(), p);
+  if (planes - p == 3) return run(std::integral_constant<int, 3>(), p);
+  if (planes - p == 2) return run(std::integral_constant<int, 2>(), p);
+  if (planes - p == 1) return run(std::integral_constant<int, 1>(), p);
 }
 
 // Whether what is read of all planes is more than a near cache holds.
@@ -226,16 +237,10 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
   for (int64_t begin = 0; begin < t.taps.rows.pooled;) {
     const int64_t end = list.fill(t, begin);
     if (end == begin) return false;
-    const T* map = t.map;
     T* out = t.pooled + begin * t.taps.cols.pooled;
-    int64_t n = planes_of(t);
-    const auto next = [&](int64_t some) {
-      map += some * t.channel_stride, out += some * bins, n -= some;
-    };
-    for (; n >= 8; next(8)) sum_taps<8>(list, map, t.channel_stride, out, bins);
-    for (; n >= 4; next(4)) sum_taps<4>(list, map, t.channel_stride, out, bins);
-    for (; n >= 2; next(2)) sum_taps<2>(list, map, t.channel_stride, out, bins);
-    if (n > 0) sum_taps<1>(list, map, t.channel_stride, out, bins);
+    for_some_planes(planes_of(t), [&](auto number, int64_t p) {
+      sum_taps<number>(list, t.map + p * t.channel_stride, t.channel_stride, out + p * bins, bins);
+    });
     begin = end;
   }
   return true;
@@ -244,8 +249,10 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
 template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
   const bool far = reads_far(task), by_lists = lists_first(task, far);
-  if (by_lists && planes_of(task) < 4 && task.taps.rows.pooled * task.taps.cols.pooled == 1) {
-    return gather_one(task);
+  if (by_lists && task.taps.rows.pooled * task.taps.cols.pooled == 1) {
+    return for_some_planes(planes_of(task), [&](auto number, int64_t p) {
+      sum_bin<number>(task, task.map + p * task.channel_stride, task.pooled + p);
+    });
   }
   if (by_lists && planes_of(task) > 1 && forward_by_lists(task)) return;
   const ProductTask<const T, T> t = task;  // see spread_positions
