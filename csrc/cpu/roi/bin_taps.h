@@ -25,6 +25,7 @@ struct BinTaps {
   Reads read;
 
   Reads reads() const { return read; }
+  int64_t pixels() const { return begin[bins]; }
   int64_t scratch(int64_t) const { return 0; }
   int64_t lane_scratch() const { return 0; }
 

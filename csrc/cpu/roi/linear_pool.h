@@ -81,6 +81,11 @@ class Batch {
     for (int64_t i = 0; i < size; ++i) result = std::max(result, of(taps(i)));
     return result;
   }
+  int64_t pixels() const {
+    int64_t result = 0;
+    for (int64_t i = 0; i < size; ++i) result += taps(i).pixels();
+    return result;
+  }
   int64_t lane_scratch() const {
     return most([](const auto& taps) { return taps.lane_scratch(); });
   }
@@ -154,9 +159,12 @@ template <typename T, typename Table, typename PooledOf>
 void pool_in_place(const Batch<Table>& batch, const uint32_t* order, const Share& share,
                    const Planes<const T>& map, RoIPath path, const PooledOf& pooled_of) {
   const int64_t together = map.channels_last ? share.channels : 1;
+  // A pixel that is read brings a line of a cache with it.
+  const int64_t read =
+      std::min(batch.footprint.positions(), 64 / int64_t(sizeof(T)) * batch.pixels());
   const PlaneTasks tasks(share.channels / together,
-                         map.height * map.width * together * int64_t(sizeof(T)), batch.size,
-                         batch.footprint);
+                         map.height * map.width * together * int64_t(sizeof(T)), batch.size, read,
+                         batch.footprint.area());
   const int64_t grain = tasks_per_thread(tasks.size(), batch.size * share.channels * share.bins());
   const int64_t scratch_size = batch.most([&](const auto& t) { return t.scratch(together); });
   const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)

@@ -232,16 +232,15 @@ struct PlaneTask {
   int64_t plane, planes, begin, end;
 };
 
-// As many planes at a time as a near cache holds, where RoIs read the same of them twice over.
-// Where that makes fewer tasks than threads, threads share the RoIs.
+// As many planes at a time as a near cache holds, where RoIs read the same of them twice over:
+// `read` positions, RoI by RoI, of `area`. Where that makes fewer tasks than threads, threads share
+// the RoIs.
 class PlaneTasks {
  public:
-  PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, const Footprint& footprint)
+  PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, int64_t read, int64_t area)
       : planes_(planes),
         rois_(rois),
-        block_(footprint.positions() < 2 * footprint.area()
-                   ? planes
-                   : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
+        block_(read < 2 * area ? planes : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
         parts_((get_num_threads() + blocks() - 1) / blocks()) {}
 
   int64_t size() const { return blocks() * parts_; }

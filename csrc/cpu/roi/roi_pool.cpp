@@ -126,7 +126,8 @@ void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
   T* pooled = static_cast<T*>(output.mutable_data_ptr());
   int32_t* index = argmax.mutable_data_ptr<int32_t>();
   const int64_t count = run.end - run.begin, pixels = map.height * map.width;
-  const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint);
+  const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint.positions(),
+                         footprint.area());
   parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), count * channels * ph * pw),
                [&](int64_t task, int64_t last) {
                  for (; task < last; ++task) {
