@@ -83,6 +83,7 @@ def time_pair(
         call()
         counts.append(max(1, int(BLOCK_SECONDS / max(1e-7, thread_time() - began))))
     times: tuple[list[float], list[float]] = ([], [])
+    keep_freed_memory(True)
     began = thread_time()
     while len(times[0]) < rounds or thread_time() - began < LEAST_SECONDS:
         for call, count, kept in zip((ours, theirs), counts, times, strict=True):
@@ -92,6 +93,7 @@ def time_pair(
             kept.append((thread_time() - start) / count)
         if len(times[0]) >= MOST_ROUNDS:
             break
+    keep_freed_memory(False)
     ratios = [b / a for a, b in zip(*times, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return statistics.median(times[0]), statistics.median(times[1]), (low, high)
@@ -127,6 +129,18 @@ def peak_of(call: Call) -> int | None:
         os._exit(0)
 
 
+def keep_freed_memory(keep: bool) -> None:
+    """Whether what is freed stays with the process, where the allocator is glibc's.
+
+    A fresh page costs what the system asks for it, which on a virtual machine can be far more than
+    the op and differs from call to call. Times are taken without; :func:`peak_of` counts the pages.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # M_MMAP_MAX and M_TRIM_THRESHOLD by number, else with its own values
+        mallopt(-4, 0 if keep else 1 << 16)
+        mallopt(-1, 2**31 - 1 if keep else 1 << 17)
+
+
 def _status(field: str) -> int:
     found = re.search(rf"^{field}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 1024 * int(found.group(1)) if found else 0
@@ -139,8 +153,8 @@ def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:
     theirs()
     if thread_time() - began > 1.5 * LIMIT_SECONDS:  # a first call is slower than others
         return None
-    times = time_pair(ours, theirs, rounds)
     peaks = (peak_of(ours), peak_of(theirs))
+    times = time_pair(ours, theirs, rounds)
     return Row(f"{corner.op} {corner.direction}", corner.name(), corner.layout, corner.dtype,
                *times, *peaks)  # fmt: skip
 
@@ -157,7 +171,7 @@ def markdown(machine: Machine, rows: list[Row], left_out: list[str]) -> str:
     below = [row for row in rows if row.below]
     lines = [
         f"{machine.name}; {versions}. One thread; milliseconds of processor time, "
-        "medians of calls in turn. Ratio: "
+        "medians of calls in turn, in memory that the process keeps. Ratio: "
         "torchvision's time over ours, with the quartiles of single rounds. Peak: MiB by which "
         "the process grows during a call, its result included, and ours over torchvision's, where "
         "one of them is above 1 MiB. `roi_align_rotated` is compared with `grid_sample` and a "

@@ -310,7 +310,7 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
                 const Run& run, const Share& share, const Planes<T>& map, int64_t result_bytes,
                 const PooledOf& pooled_of) {
   // Taps, of 8 bytes each and with copies, are to take little beside the result.
-  const int64_t taps = std::clamp(result_bytes / 32, Table::kLeastTaps, Table::kMostTaps);
+  const int64_t taps = std::clamp(result_bytes / 64, Table::kLeastTaps, Table::kMostTaps);
   // Some channels of all are no run of neighbours, and are not copied.
   const bool copied =
       map.channels_last && share.channels < map.channels && !std::is_same_v<T, accumulate_t<T>>;

@@ -171,11 +171,12 @@ void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, 
 }
 
 // Planes that one bin adds to: rows that no RoI reaches become zero, and where numbers are too
-// short to be summed in place, as many planes at a time as stay near are summed elsewhere.
+// short to be summed in place, as many planes at a time as stay near are summed elsewhere. `fresh`:
+// nothing is on the map yet, not even zeros.
 template <typename T>
 void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling, int64_t bin,
              PixelRange reach, const uint32_t* order, int64_t count, const Planes<T>& maps,
-             const Task& task, const T* pooled, GradientBand<T>& band) {
+             const Task& task, const T* pooled, bool fresh, GradientBand<T>& band) {
   using A = accumulate_t<T>;
   const int64_t bins = pooling.bins(), width = maps.width, pixels = maps.height * width;
   const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
@@ -184,10 +185,12 @@ void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling,
   const int64_t step = std::clamp<int64_t>(most, 1, task.groups), end = task.group + task.groups;
   for (int64_t group = task.group; group < end; group += step) {
     const int64_t n = std::min(step, end - group);
-    clear_positions(map, group, n, 0, reach.begin * width);
-    clear_positions(map, group, n, reach.end * width, pixels);
+    if (fresh) {
+      clear_positions(map, group, n, 0, reach.begin * width);
+      clear_positions(map, group, n, reach.end * width, pixels);
+    }
     if (reach.begin == reach.end) continue;
-    A* sums = band.open(map, group, n, reach.begin, reach.end, true);
+    A* sums = band.open(map, group, n, reach.begin, reach.end, fresh);
     DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
         {taps.rows(bin / pooling.pooled_width), taps.cols(bin % pooling.pooled_width), order, count,
          sums, n, band.plane_stride(), width, pooled + group * bins + bin, maps.channels, bins,
@@ -217,15 +220,22 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
     for (int64_t ph = 0; ph < pooling.pooled_height; ++ph) {
       reaches.push_back(taps.reach(ph, map.height));
     }
-    const int64_t work = groups * bins * (count + map.height * map.width);
+    const int64_t pixels = map.height * map.width, work = groups * bins * (count + pixels);
     const int64_t grain = tasks_per_thread(tasks.size(), work);
+    // Zeros are written fastest in one go; the planes of many sums are better near when those come.
+    const bool fresh = !std::is_same_v<T, A> || 8 * taps.positions() > double(bins * pixels);
+    if (!fresh) {
+      parallel_for(
+          0, map.channels, tasks_per_thread(map.channels, work),
+          [&](int64_t c, int64_t end) { std::fill(map.at(c, 0, 0), map.at(end, 0, 0), T{}); });
+    }
     parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
       GradientBand<T> band;
       for (; i < end; ++i) {
         const Task task = tasks[i];
         for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
           add_bin(taps, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
-                  pooled, band);
+                  pooled, fresh, band);
         }
       }
     });
