@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/chamfer_distance.h"
-
 #include <limits>
 
-#include "../../ops.h"
+#include "../../boxes/point_sets.h"
 #include "../common/buffer.h"
 
 #define DETOPS_KERNELS "../boxes/chamfer_distance.inl"
@@ -74,13 +72,11 @@ void gradient_of_other(const T* grad, const math::Point<T>* own, int64_t n,
 
 void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
                               Tensor& dist2, Tensor& idx1, Tensor& idx2) {
-  const ScalarType type = dist1.scalar_type();
-  const Tensor first = as_type(points1, type).contiguous();
-  const Tensor second = as_type(points2, type).contiguous();
-  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
-  DETOPS_WIDE_SWITCH(type, [&] {
-    const auto a = in_columns(first.const_data_ptr<scalar_t>(), sets, n);
-    const auto b = in_columns(second.const_data_ptr<scalar_t>(), sets, m);
+  const PointSets points(points1, points2, dist1.scalar_type());
+  const int64_t sets = points.sets, n = points.n, m = points.m;
+  DETOPS_WIDE_SWITCH(dist1.scalar_type(), [&] {
+    const auto a = in_columns(points.first.const_data_ptr<scalar_t>(), sets, n);
+    const auto b = in_columns(points.second.const_data_ptr<scalar_t>(), sets, m);
     nearest(a, n, b, m, sets, dist1.mutable_data_ptr<scalar_t>(), idx1.mutable_data_ptr<int64_t>());
     nearest(b, m, a, n, sets, dist2.mutable_data_ptr<scalar_t>(), idx2.mutable_data_ptr<int64_t>());
   });
@@ -89,23 +85,18 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
-  const ScalarType type = compute_type(points1, points2);
-  const Tensor first = as_type(points1, type).contiguous();
-  const Tensor second = as_type(points2, type).contiguous();
-  const Tensor outer1 = as_type(grad1, type).contiguous();
-  const Tensor outer2 = as_type(grad2, type).contiguous();
-  const Tensor index1 = idx1.contiguous(), index2 = idx2.contiguous();
-  const Tensor to_first = as_type(to_points1, type), to_second = as_type(to_points2, type);
-  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
-  DETOPS_WIDE_SWITCH(type, [&] {
+  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
+  const int64_t sets = g.sets, n = g.n, m = g.m;
+  DETOPS_WIDE_SWITCH(g.type(), [&] {
     const int64_t grain = std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, n + m));
-    const scalar_t* g1 = outer1.const_data_ptr<scalar_t>();
-    const scalar_t* g2 = outer2.const_data_ptr<scalar_t>();
-    const auto *p1 = rows<math::Point, scalar_t>(first), *p2 = rows<math::Point, scalar_t>(second);
-    const int64_t* i1 = index1.const_data_ptr<int64_t>();
-    const int64_t* i2 = index2.const_data_ptr<int64_t>();
-    auto* t1 = mutable_rows<math::Point, scalar_t>(to_first);
-    auto* t2 = mutable_rows<math::Point, scalar_t>(to_second);
+    const scalar_t* g1 = g.grad_first.const_data_ptr<scalar_t>();
+    const scalar_t* g2 = g.grad_second.const_data_ptr<scalar_t>();
+    const auto* p1 = rows<math::Point, scalar_t>(g.first);
+    const auto* p2 = rows<math::Point, scalar_t>(g.second);
+    const int64_t* i1 = g.index_first.const_data_ptr<int64_t>();
+    const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
+    auto* t1 = mutable_rows<math::Point, scalar_t>(g.to_first);
+    auto* t2 = mutable_rows<math::Point, scalar_t>(g.to_second);
     parallel_for(0, sets, grain, [&](int64_t b, int64_t end) {
       for (; b < end; ++b) {
         const int64_t p = b * n, q = b * m;
@@ -116,8 +107,7 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
       }
     });
   });
-  to_points1 = as_type(to_first, to_points1.scalar_type());
-  to_points2 = as_type(to_second, to_points2.scalar_type());
+  g.store(to_points1, to_points2);
 }
 
 }  // namespace detops::cpu

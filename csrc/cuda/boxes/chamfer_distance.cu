@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/chamfer_distance.h"
-#include "../../ops.h"
+#include "../../boxes/point_sets.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {
@@ -51,13 +50,11 @@ __global__ void chamfer_backward_kernel(const T* grad_own, const T* grad_other,
 
 void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
                               Tensor& dist2, Tensor& idx1, Tensor& idx2) {
-  const ScalarType type = dist1.scalar_type();
-  const Tensor first = as_type(points1, type).contiguous();
-  const Tensor second = as_type(points2, type).contiguous();
-  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
-  DETOPS_WIDE_SWITCH(type, [&] {
+  const PointSets points(points1, points2, dist1.scalar_type());
+  const int64_t sets = points.sets, n = points.n, m = points.m;
+  DETOPS_WIDE_SWITCH(dist1.scalar_type(), [&] {
     using T = scalar_t;
-    const auto *a = rows<math::Point, T>(first), *b = rows<math::Point, T>(second);
+    const auto *a = rows<math::Point, T>(points.first), *b = rows<math::Point, T>(points.second);
     if (n > 0) {
       launch("chamfer_distance", nearest_kernel<T>, blocks_for(sets * n), a, n, b, m, sets,
              dist1.mutable_data_ptr<T>(), idx1.mutable_data_ptr<int64_t>());
@@ -72,31 +69,24 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
-  const ScalarType type = compute_type(points1, points2);
-  const Tensor first = as_type(points1, type).contiguous();
-  const Tensor second = as_type(points2, type).contiguous();
-  const Tensor outer1 = as_type(grad1, type).contiguous();
-  const Tensor outer2 = as_type(grad2, type).contiguous();
-  const Tensor index1 = idx1.contiguous(), index2 = idx2.contiguous();
-  const Tensor to_first = as_type(to_points1, type), to_second = as_type(to_points2, type);
-  const int64_t sets = first.size(0), n = first.size(1), m = second.size(1);
-  DETOPS_WIDE_SWITCH(type, [&] {
+  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
+  const int64_t sets = g.sets, n = g.n, m = g.m;
+  DETOPS_WIDE_SWITCH(g.type(), [&] {
     using T = scalar_t;
-    const auto *a = rows<math::Point, T>(first), *b = rows<math::Point, T>(second);
-    const T *g1 = outer1.const_data_ptr<T>(), *g2 = outer2.const_data_ptr<T>();
-    const int64_t* i1 = index1.const_data_ptr<int64_t>();
-    const int64_t* i2 = index2.const_data_ptr<int64_t>();
+    const auto *a = rows<math::Point, T>(g.first), *b = rows<math::Point, T>(g.second);
+    const T *g1 = g.grad_first.const_data_ptr<T>(), *g2 = g.grad_second.const_data_ptr<T>();
+    const int64_t* i1 = g.index_first.const_data_ptr<int64_t>();
+    const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
     if (n > 0) {
       launch("chamfer_distance_backward", chamfer_backward_kernel<T>, blocks_for(sets * n), g1, g2,
-             a, n, b, m, sets, i1, i2, mutable_rows<math::Point, T>(to_first));
+             a, n, b, m, sets, i1, i2, mutable_rows<math::Point, T>(g.to_first));
     }
     if (m > 0) {
       launch("chamfer_distance_backward", chamfer_backward_kernel<T>, blocks_for(sets * m), g2, g1,
-             b, m, a, n, sets, i2, i1, mutable_rows<math::Point, T>(to_second));
+             b, m, a, n, sets, i2, i1, mutable_rows<math::Point, T>(g.to_second));
     }
   });
-  to_points1 = as_type(to_first, to_points1.scalar_type());
-  to_points2 = as_type(to_second, to_points2.scalar_type());
+  g.store(to_points1, to_points2);
 }
 
 }  // namespace detops::cuda
