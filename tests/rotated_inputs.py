@@ -1,0 +1,29 @@
+"""Maps and rotated RoIs for the tests of roi_align_rotated."""
+
+import torch
+
+import detops
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
+    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    return x.to(device).contiguous(memory_format=layout).requires_grad_()
+
+
+def rois_for(images, count, size=40.0, dtype=torch.float32):
+    """Reaching beyond a map of `size` on all sides, at any angle."""
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(images, (count, 1), generator=generator).to(dtype)
+    centre = (torch.rand(count, 2, generator=generator, dtype=dtype) * 1.4 - 0.2) * size
+    side = 1 + torch.rand(count, 2, generator=generator, dtype=dtype) * size * 0.6
+    angle = torch.rand(count, 1, generator=generator, dtype=dtype) * 800 - 400
+    return torch.cat([index, centre, side, angle], dim=1)
+
+
+def with_gradient(x, *args):
+    pooled = detops.roi_align_rotated(x, *args)
+    generator = torch.Generator().manual_seed(3)
+    grad = torch.randn(pooled.shape, generator=generator, dtype=torch.float64).to(pooled)
+    return pooled, torch.autograd.grad(pooled, x, grad)[0], grad
