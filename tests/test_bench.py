@@ -142,6 +142,7 @@ def test_corners_meet_every_feasible_pair(op):
     assert len(missing) == len(set(missing)) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", corners.OPS)
 def test_a_value_that_no_row_has_is_one_line(op):
     missing = corners.covering(op)[1]

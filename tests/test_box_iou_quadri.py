@@ -97,6 +97,7 @@ def test_without_a_value(device):
         assert torch.equal(pairs, found.diagonal())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["convex", "concave", "any"])
 def test_nms(kind, dtype, device, isa):

@@ -118,6 +118,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_nms", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_any_number_of_boxes_compiles_once(name, after_nms):

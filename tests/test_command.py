@@ -40,6 +40,7 @@ def python(*options, folder=ROOT, **environment):
 COMMANDS = ("train", "eval", "detect", "demo", "bench", "compat", "info")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "text", "status"),
     [

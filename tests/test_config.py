@@ -139,6 +139,7 @@ def test_every_number_has_a_range_and_the_defaults_are_in_them():
     assert len(RANGE_OF) == sum(map(len, RANGES.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", RANGE_OF)
 def test_numbers_beyond_a_range_are_refused(key):
     default = OmegaConf.select(load_config(), key)

@@ -90,6 +90,7 @@ def changes(value):
                 yield [number, *value[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_the_same_words_for_bad_input(op):
     refused = 0
@@ -113,6 +114,7 @@ def test_the_same_words_for_bad_input(op):
 DECIDED = {"carafe_backward": {9}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [op for op in OPS if op not in BY_VALUES])
 def test_sizes_stay_symbols(op):
     """Each size that the contract has a name for may be any other, too."""

@@ -99,6 +99,7 @@ class Resized(torch.nn.Module):
         return CONVENTION.resize(image, lambda x: x * 255, 48, 80)
 
 
+@pytest.mark.slow
 def test_images_are_resized_in_a_graph():
     """Which knows no Pillow: half of a byte is rounded up or down, in either of two passes."""
     images = [torch.rand(3, *size) for size in ((60, 90), (90, 60), (33, 200), (64, 96))]

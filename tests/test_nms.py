@@ -146,6 +146,7 @@ def test_low_thresholds_equal_the_reference(kind):
         assert torch.equal(detops.nms(boxes.float(), scores, threshold), expected), threshold
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*CROWDS, "far apart in size"])
 def test_low_thresholds_with_classes_and_threads(two_threads, kind):
     rng = np.random.default_rng(10)
@@ -191,6 +192,7 @@ def test_chains_of_suppression(device, count):
     assert torch.equal(shuffled[keep.cpu()], torch.arange(0, count, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SPARSE, "broken", "one spot"])
 def test_several_threads_equal_one(isa, two_threads, kind):
     """Enough boxes that threads share one class, each in a strip of the picture."""

@@ -29,6 +29,7 @@ def python(code, path=PACKAGE.parent, **environment):
     return result.returncode, result.stdout.strip(), result.stderr
 
 
+@pytest.mark.slow
 def test_the_extension_can_be_imported_first():
     code, out, err = python(
         "import detops._C as C; import torch; print(C.nms is torch.ops.detops.nms)"

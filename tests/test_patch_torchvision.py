@@ -189,6 +189,7 @@ FLOATING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", FLOATING)
 def test_overlaps_and_losses(name, dtype):

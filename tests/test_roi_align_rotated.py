@@ -74,6 +74,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sampling_ratio", [2, -1])

@@ -78,6 +78,7 @@ def test_negative_and_empty_boxes(device, size):
     torch.testing.assert_close(ours, expected.flip(mirrored), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.0, 1e-3, 30.0, 90.0, -135.0, 179.9])
 @pytest.mark.parametrize("side", [100.0, 700.0])
 def test_large_adaptive_boxes_skip_only_what_is_outside(device, angle, side):
