@@ -1,5 +1,6 @@
 import logging
 import os
+import re
 
 import pytest
 import torch
@@ -44,6 +45,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         # A kernel that is wrong on one instruction set alone is rare enough for the whole suite.
         if hasattr(item, "callspec") and item.callspec.params.get("isa", own) != own:
+            item.add_marker(pytest.mark.slow)
+        # PyTorch's own checkers, its compiler and its exporter take seconds.
+        if re.search("opcheck|compile|export", item.originalname):
             item.add_marker(pytest.mark.slow)
     config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
     items[:] = filter(is_of_use, items)

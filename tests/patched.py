@@ -2,6 +2,12 @@
 
 import torch
 
+from detops.compat.torchvision.functions import FUNCTIONS
+
+REPLACED = tuple(FUNCTIONS)
+BOXES = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9], [20, 20, 30, 40]])
+SCORES = torch.tensor([0.5, 0.9, 0.1])
+
 
 def our_ops(function):
     """The result, and which of our ops ran."""

@@ -1,6 +1,14 @@
-"""A map and RoIs beyond its edges, for the tests of the RoI poolings."""
+"""Maps, and RoIs beyond their edges, for the tests of the RoI poolings."""
 
 import torch
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
+    """Random, of a size; wants a gradient."""
+    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    return x.to(device).contiguous(memory_format=layout).requires_grad_()
 
 
 def map_and_rois(channels, count, dtype, device, layout):

@@ -4,13 +4,6 @@ import torch
 
 import detops
 
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
-
-
-def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
-    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    return x.to(device).contiguous(memory_format=layout).requires_grad_()
-
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):
     """Reaching beyond a map of `size` on all sides, at any angle."""

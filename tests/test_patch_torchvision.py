@@ -8,16 +8,13 @@ import pytest
 import reference
 import torch
 import torchvision
-from patched import our_ops, random_boxes
+from patched import BOXES, REPLACED, SCORES, our_ops, random_boxes
 from torch import nn
 from torchvision.models.detection import roi_heads
 from torchvision.ops import box_iou, nms, roi_align
 from torchvision.ops import boxes as box_ops
 
 import detops
-from detops.compat.torchvision.functions import FUNCTIONS
-
-REPLACED = tuple(FUNCTIONS)
 
 
 class Holder(nn.Module):
@@ -35,8 +32,6 @@ def scripted_nms(boxes: torch.Tensor, scores: torch.Tensor):
     return torch.ops.torchvision.nms(boxes, scores, 0.5)
 
 
-BOXES = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9], [20, 20, 30, 40]])
-SCORES = torch.tensor([0.5, 0.9, 0.1])
 MAP = torch.arange(64.0).view(1, 1, 8, 8)
 MAPS = {"a": torch.rand(1, 1, 16, 16), "b": torch.rand(1, 1, 8, 8)}
 HOLDER = Holder()

@@ -6,16 +6,12 @@ import warnings
 
 import pytest
 import torch
-from patched import our_ops
+from patched import BOXES, REPLACED, SCORES, our_ops
 from torchvision.ops import box_iou, nms
 
 import detops
 from detops.compat.torchvision.functions import FUNCTIONS
 from detops.compat.torchvision.kernels import KERNELS
-
-REPLACED = tuple(FUNCTIONS)
-BOXES = torch.tensor([[0.0, 0, 9, 9], [1, 1, 9, 9], [20, 20, 30, 40]])
-SCORES = torch.tensor([0.5, 0.9, 0.1])
 
 
 def state():

@@ -5,18 +5,12 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pool_inputs import LAYOUTS, feature_map
 from torch.autograd import gradcheck, gradgradcheck
 from torchvision.ops import roi_align as torchvision_roi_align
 
 import detops
 from detops._C import roi_align_backward, roi_align_forward
-
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
-
-
-def feature_map(*shape, layout=torch.contiguous_format, dtype=torch.float32, device="cpu"):
-    x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    return x.to(device).contiguous(memory_format=layout).requires_grad_()
 
 
 def rois_for(images, count, size=40.0, dtype=torch.float32):

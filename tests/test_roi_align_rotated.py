@@ -3,7 +3,8 @@ import math
 import pytest
 import reference_sparse_pool as reference
 import torch
-from rotated_inputs import LAYOUTS, feature_map, rois_for, with_gradient
+from pool_inputs import LAYOUTS, feature_map
+from rotated_inputs import rois_for, with_gradient
 from torch.autograd import gradcheck, gradgradcheck
 
 import detops

@@ -8,7 +8,8 @@ import reference_sparse_pool as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rotated_inputs import LAYOUTS, feature_map, rois_for, with_gradient
+from pool_inputs import LAYOUTS, feature_map
+from rotated_inputs import rois_for, with_gradient
 
 import detops
 from detops._C import roi_align_rotated_backward
