@@ -10,6 +10,7 @@
 #              ARCHS if there is a toolkit (CUDA=0 without), and the demonstration's files
 # make symbols what the libraries in that wheel ask of PyTorch and the system
 # make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
+# make source-check  detops from source, as pip installs it, per line of SOURCE_CHECKS
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run it in an emulator
@@ -27,6 +28,7 @@ IF_HEADERS = import os, sys, sysconfig as s; \
 PYTHONS ?= $(shell for v in 10 11 12 13 14; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
 # Python, torch, torchvision: the oldest, that of GPU machines, the newest.
 WHEEL_CHECKS ?= 3.10/2.10.0/0.25.0 3.11/2.11.0/0.26.0 3.13/2.15.0/0.29.2
+SOURCE_CHECKS ?= 3.11/2.11.0/0.26.0 3.11/2.15.0/0.29.2
 CSRC := $(shell find csrc -type f)
 TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
 	print(*('-isystem' + p for p in c.include_paths()))")
@@ -39,7 +41,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check cuda-build gpu-check sanitize emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -99,6 +101,9 @@ symbols: $(VENV)/.dependencies
 
 wheel-check:
 	for check in $(WHEEL_CHECKS); do release/check_wheel.sh $$(echo $$check | tr / ' ') || exit 1; done
+
+source-check:
+	for check in $(SOURCE_CHECKS); do release/check_source.sh $$(echo $$check | tr / ' ') || exit 1; done
 
 cuda-build: $(VENV)/.dependencies
 	FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="$(ARCHS)" MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet \

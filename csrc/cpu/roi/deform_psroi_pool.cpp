@@ -35,8 +35,11 @@ struct DeformSampling {
     return row * pooling.pooled_width + pw;
   }
 
-  double taps(int64_t) const {
-    return 4.0 * double(pooling.samples * pooling.samples) * double(pooling.pooled_height) *
+  // The samples of a bin read as many positions of an axis as it is long, and two.
+  double taps(int64_t k) const {
+    const math::DeformedBin<A> b = bin(k, 0, 0);
+    const auto read = [&](A size) { return std::min(2.0 * double(b.samples), double(size) + 2); };
+    return read(b.rows.bin) * read(b.cols.bin) * double(pooling.pooled_height) *
            double(pooling.pooled_width);
   }
 
