@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_source.sh PYTHON TORCH TORCHVISION, as in 3.11 2.15.0 0.29.2: detops installed from source,
 # from a bare clone and from the sdist, with and without build isolation, each time into a fresh
-# environment with these versions. A call and the C++ example's paths show that it works.
+# environment with these versions. Two calls show that it works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python$1
@@ -12,13 +12,12 @@ pip() { "$folder/environment/bin/pip" --quiet --disable-pip-version-check "$@"; 
 
 "$python" -m venv "$folder/environment"
 # shellcheck disable=SC2086
-pip install ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3"
+pip install ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" \
+  "setuptools>=77" wheel ninja "pybind11>=3" build
 git clone --quiet . "$folder/clone"
-# The backend alone makes the sdist, as pip's isolated build does, from a clone that stays as it is.
-git clone --quiet . "$folder/packed"
-pip install "setuptools>=77" wheel ninja "pybind11>=3" build
+git clone --quiet . "$folder/packed"  # leaves the other as it is
 (cd "$folder/packed" && "$folder/environment/bin/python" -m build --no-isolation --sdist \
-  --outdir "$folder" >/dev/null)
+  --outdir "$folder" >/dev/null 2>&1)
 sdist=$(ls "$folder"/detops-*.tar.gz)
 for source in "$folder/clone" "$sdist"; do
   for isolation in --no-build-isolation ""; do
