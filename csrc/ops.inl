@@ -224,6 +224,8 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output);
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input);
+void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keypoints,
+                           Tensor& scores);
 void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, Tensor& output);

@@ -109,6 +109,7 @@ namespace {
   op(active_rotated_filter, active_rotated_filter_forward) \
   op(active_rotated_filter_forward, active_rotated_filter_forward) \
   op(active_rotated_filter_backward, active_rotated_filter_backward) \
+  op(heatmaps_to_keypoints, heatmaps_to_keypoints) \
   op(convex_iou, convex_iou) \
   op(convex_giou, convex_giou_forward) \
   op(convex_giou_forward, convex_giou_forward) \

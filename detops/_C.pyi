@@ -800,6 +800,10 @@ def corner_pool_backward(
     output: Tensor,
     mode: str,
 ) -> Tensor: ...
+def heatmaps_to_keypoints(
+    maps: Tensor,
+    boxes: Tensor,
+) -> tuple[Tensor, Tensor]: ...
 def rotated_feature_align(
     features: Tensor,
     boxes: Tensor,

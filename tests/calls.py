@@ -63,6 +63,13 @@ def _on_masks():
         )
         return {"masks": masks, "scores": torch.rand(21, generator=generator)}
 
+    def heat(generator):
+        return {
+            "maps": torch.randn(7, 3, 9, 8, generator=generator),
+            "boxes": calls_boxes.some_boxes(generator, 7)["boxes"],
+        }
+
+    yield Call("heatmaps_to_keypoints", detops.heatmaps_to_keypoints, heat)
     yield Call("mask_iou", detops.mask_iou, two_sets)
     yield Call("mask_nms", partial(detops.mask_nms, iou_threshold=0.5), scored, waits=1)
 

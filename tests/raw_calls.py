@@ -222,6 +222,7 @@ def arguments() -> dict[str, Arguments]:
         "active_rotated_filter_forward": dict(input=random(2, 3, 2, 2, 1), indices=places),
         "active_rotated_filter_backward": dict(grad=random(6, 6, 2, 1), indices=places)
         | dict(outputs=2, inputs=3),
+        "heatmaps_to_keypoints": dict(maps=random(5, 3, 4, 6), boxes=boxes),
         "masks_to_boxes": dict(masks=random(3, 4, 5) > 0.7),
         "mask_iou": dict(masks1=random(3, 4, 5) > 0.5, masks2=random(2, 4, 5) > 0.5, mode="iof"),
         "mask_nms": dict(masks=random(5, 4, 5) > 0.2, scores=scores, iou_threshold=0.5),

@@ -35,6 +35,7 @@ COUNTED = {
     "softmax_focal_loss": {"inputs": 0, "targets": 0},
     "chamfer_distance": {"points1": 1, "points2": 1},
     "masks_to_boxes": {"masks": 0},
+    "heatmaps_to_keypoints": {"maps": 0, "boxes": 0},
     "mask_iou": {"masks1": 0, "masks2": 0},
     "mask_nms": {"masks": 0, "scores": 0},
     "weighted_box_fusion": {"boxes": 0, "scores": 0, "labels": 0},

@@ -12,7 +12,6 @@ from detops.modeling.roi_heads.keypoint import (
     KeypointRCNNFeatureExtractor,
     KeypointRCNNPredictor,
 )
-from detops.modeling.roi_heads.keypoint.inference import heatmaps_to_keypoints
 from detops.modeling.roi_heads.keypoint.loss import keypoint_cells, keypoint_loss
 
 pytestmark = pytest.mark.slow
@@ -106,52 +105,6 @@ def test_loss_is_torchvisions():
     theirs = torchvision_heads.keypointrcnn_loss(logits, [BOXES], [points], [matched])
     ours = keypoint_loss(logits, keypoint_cells(points[matched], BOXES, 7))
     torch.testing.assert_close(ours, theirs)
-
-
-def test_keypoints_are_torchvisions():
-    sides = torch.tensor([[0.3, 5], [5, 9], [14, 14], [60.5, 31], [90, 200]])
-    corner = torch.rand(5, 2, dtype=torch.float64) * 100
-    # In float64, in which no two pixels are equal but for rounding.
-    boxes, maps = torch.cat([corner, corner + sides], 1), torch.randn(5, 6, 14, 14).double()
-    theirs, scores = torchvision_heads.heatmaps_to_keypoints(maps, boxes)
-    ours, our_scores = heatmaps_to_keypoints(maps, boxes)
-    torch.testing.assert_close(ours.float(), theirs)
-    torch.testing.assert_close(our_scores.float(), scores)
-
-
-def cubic(t):
-    t = abs(t)
-    if t <= 1:
-        return 1.25 * t**3 - 2.25 * t**2 + 1
-    return -0.75 * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
-
-
-def test_keypoints_equal_a_slow_loop():
-    """Every pixel, every cell; the first box is larger than a map is enlarged to."""
-    size = 3
-    maps = torch.randn(3, 2, size, size, dtype=torch.float64)
-    boxes = torch.tensor([[3.0, 4, 503, 15.5], [0.5, 0.5, 2, 7], [1, 1, 1.2, 9]]).double()
-    points, scores = heatmaps_to_keypoints(maps, boxes)
-    for k, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
-        sides = max(1, x2 - x1), max(1, y2 - y1)
-        wide, high = (min(math.ceil(s), 16 * size) for s in sides)
-        for n in range(2):
-            best = (-math.inf, 0, 0)
-            for i in range(high):
-                for j in range(wide):
-                    y, x = (i + 0.5) * size / high - 0.5, (j + 0.5) * size / wide - 0.5
-                    value = 0.0
-                    for row in range(-2, size + 2):
-                        for column in range(-2, size + 2):
-                            inside = min(max(row, 0), size - 1), min(max(column, 0), size - 1)
-                            weight = cubic(y - row) * cubic(x - column)
-                            value += weight * float(maps[k, n][inside])
-                    best = max(best, (value, i, j))
-            x, y = x1 + (best[2] + 0.5) / wide * sides[0], y1 + (best[1] + 0.5) / high * sides[1]
-            expected = torch.tensor([x, y, 1.0, best[0]])
-            torch.testing.assert_close(
-                torch.cat([points[k, n], scores[k, n, None]]).float(), expected
-            )
 
 
 def head():

@@ -22,7 +22,7 @@ WITHOUT_DERIVATIVE = {
     *("matrix_nms", "match_boxes", "box_iou_rotated", "masks_to_boxes", "masks_to_rle"),
     *("paste_masks_in_image", "remove_small_boxes", "linear_assignment"),
     *("mask_iou", "mask_nms", "weighted_box_fusion", "convex_iou", "min_area_polygons"),
-    *("points_in_polygons", "box_iou_quadri", "nms_quadri"),
+    *("points_in_polygons", "box_iou_quadri", "nms_quadri", "heatmaps_to_keypoints"),
 }
 BY_VALUES = {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms"}
 BY_VALUES |= {"nms_quadri", "masks_to_rle", "remove_small_boxes", "mask_nms"}

@@ -26,6 +26,7 @@ from . import (
     deform_roi_pool,
     demo_ops,
     focal_loss,
+    heatmaps_to_keypoints,
     linear_assignment,
     mask_iou,
     masked_conv2d,
@@ -77,6 +78,7 @@ MODULES = (
     chamfer_distance,
     masks,
     mask_iou,
+    heatmaps_to_keypoints,
     demo_ops,
 )
 LEAST_SECONDS = 0.4  # of measurement per time, several calls or one long one

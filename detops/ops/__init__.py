@@ -28,6 +28,7 @@ from .deform_psroi_pooling import DeformPSRoIPooling, deform_psroi_pooling
 from .deform_roi_pool import DeformRoIPool, deform_roi_pool
 from .focal_loss import sigmoid_focal_loss
 from .gdh import gdh, register_tensor_methods
+from .heatmaps_to_keypoints import heatmaps_to_keypoints
 from .linear_assignment import linear_assignment
 from .lltm import LLTM, LLTMSequence, lltm, lltm_cell
 from .mask_iou import mask_iou, mask_nms
@@ -109,6 +110,7 @@ __all__ = [
     "gdh",
     "generalized_box_iou",
     "generalized_box_iou_loss",
+    "heatmaps_to_keypoints",
     "linear_assignment",
     "lltm",
     "lltm_cell",

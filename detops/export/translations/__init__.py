@@ -20,6 +20,7 @@ _BY_OP: dict[str, Callable[..., Any]] = {
     "encode_boxes_forward": boxes.encode_boxes,
     "decode_boxes_forward": boxes.decode_boxes,
     "paste_masks_in_image": masks.paste_masks_in_image,
+    "heatmaps_to_keypoints": keypoints.heatmaps_to_keypoints,
 }
 
 
@@ -37,7 +38,7 @@ def _with_defaults(op: Any, translate: Callable[..., Any]) -> Callable[..., Any]
 def translations() -> dict[Any, Callable[..., Any]]:
     """For ``custom_translation_table`` of ``torch.onnx.export``."""
     overloads = {getattr(torch.ops.detops, name).default: f for name, f in _BY_OP.items()}
-    heatmaps = torch.ops.detops_modeling.heatmaps_to_keypoints.default
-    table: dict[Any, Callable[..., Any]] = {heatmaps: keypoints.heatmaps_to_keypoints}
-    table |= {op: _with_defaults(op, f) for op, f in overloads.items()}
+    table: dict[Any, Callable[..., Any]] = {
+        op: _with_defaults(op, f) for op, f in overloads.items()
+    }
     return table | {operator.le: symbols.at_most}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The best pixel of heat maps; see detops/modeling/roi_heads/keypoint/inference.py."""
+"""The best pixel of heat maps; see csrc/math/heatmaps_to_keypoints.h."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from onnxscript import FLOAT as Float
 from onnxscript import opset18 as op
 from onnxscript import script
 
-from ...modeling.roi_heads.keypoint.inference import FINEST
 from .values import FLOAT, INT64, columns, constant, float32, shape
 from .values import size as size_of
 
 Some = Float[...]
+FINEST = 16  # pixels in a cell that are told apart
 
 
 # mypy: disable-error-code="name-defined,no-untyped-def,valid-type"

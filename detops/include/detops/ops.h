@@ -659,6 +659,11 @@ inline Tensor corner_pool_backward(const Tensor& grad, const Tensor& input, cons
   return detail::call<Tensor>("detops::corner_pool_backward", grad, input, output, mode);
 }
 
+// Gives keypoints, scores.
+inline std::tuple<Tensor, Tensor> heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::heatmaps_to_keypoints", maps, boxes);
+}
+
 inline Tensor rotated_feature_align(const Tensor& features, const Tensor& boxes,
                                     double spatial_scale = 0.125, int64_t points = 1) {
   return detail::call<Tensor>("detops::rotated_feature_align", features, boxes, spatial_scale,

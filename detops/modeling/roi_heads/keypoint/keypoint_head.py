@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ....ops import heatmaps_to_keypoints
 from ...convention import Convention
-from .inference import heatmaps_to_keypoints
 from .loss import NOWHERE, keypoint_cells, keypoint_loss
 
 Regions = list[dict[str, Tensor]]

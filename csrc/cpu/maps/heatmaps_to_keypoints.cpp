@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "../../math/heatmaps_to_keypoints.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../../ops.h"
+#include "../common/buffer.h"
+
+#define DETOPS_KERNELS "../maps/heatmaps_to_keypoints.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+// Searches maps of one size; memory is kept from one to the next.
+template <typename T>
+class PeakSearch {
+ public:
+  PeakSearch(int64_t height, int64_t width) : height_(height), width_(width) {}
+
+  // The largest pixel of a map that is enlarged to a box; its place is (x, y).
+  T operator()(const T* map, const T* box, T* place) {
+    const math::HeatmapAxis<T> across(box[0], box[2], width_), down(box[1], box[3], height_);
+    const int64_t count = across.pixels;
+    set_columns(across);
+    T* rows = rows_.reserve(height_ * count);
+    for (int64_t y = 0; y < height_; ++y) {
+      DETOPS_IN_USE(enlarge_columns<T>)
+      (map + y * width_, cells_.data(), weights_.data(), count, rows + y * count);
+    }
+    T* pixels = pixels_.reserve(count);
+    math::Peak<T> peak{-std::numeric_limits<T>::infinity(), 0};
+    for (int64_t y = 0; y < down.pixels && peak.value == peak.value; ++y) {
+      const math::CubicTaps<T> taps(down, y);
+      const T* four[4];
+      for (int i = 0; i < 4; ++i) four[i] = rows + taps.cell[i] * count;
+      const T largest = DETOPS_IN_USE(enlarge_rows<T>)(four, taps.weight, count, pixels);
+      if (!peak.below({largest, 0})) continue;
+      const T* at = std::find_if(pixels, pixels + count, [&](T v) {
+        return v == largest || (v != v && largest != largest);
+      });
+      peak = {largest, y * count + (at - pixels)};
+    }
+    place[0] = across.at(peak.pixel % count);
+    place[1] = down.at(peak.pixel / count);
+    return peak.value;
+  }
+
+ private:
+  void set_columns(const math::HeatmapAxis<T>& axis) {
+    int32_t* cells = cells_.reserve(4 * axis.pixels);
+    T* weights = weights_.reserve(4 * axis.pixels);
+    for (int64_t x = 0; x < axis.pixels; ++x) {
+      const math::CubicTaps<T> taps(axis, x);
+      for (int i = 0; i < 4; ++i) {
+        cells[i * axis.pixels + x] = static_cast<int32_t>(taps.cell[i]);
+        weights[i * axis.pixels + x] = taps.weight[i];
+      }
+    }
+  }
+
+  int64_t height_, width_;
+  Buffer<int32_t> cells_;
+  Buffer<T> weights_, rows_, pixels_;
+};
+
+}  // namespace
+
+void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keypoints,
+                           Tensor& scores) {
+  const ScalarType type = compute_type(maps, boxes);
+  const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
+  const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
+  const int64_t each = maps.size(1), height = maps.size(2), width = maps.size(3);
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const auto* map = cells.const_data_ptr<scalar_t>();
+    const auto* corners = box.const_data_ptr<scalar_t>();
+    auto* place = places.mutable_data_ptr<scalar_t>();
+    auto* value = values.mutable_data_ptr<scalar_t>();
+    parallel_for(0, maps.size(0) * each, 1, [&](int64_t i, int64_t end) {
+      PeakSearch<scalar_t> search(height, width);
+      for (; i < end; ++i) {
+        value[i] = search(map + i * height * width, corners + 4 * (i / each), place + 3 * i);
+        place[3 * i + 2] = 1;
+      }
+    });
+  });
+  if (!places.is_same(keypoints)) keypoints.copy_(places);
+  if (!values.is_same(scores)) scores.copy_(values);
+}
+
+}  // namespace detops::cpu

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Benchmarks of heatmaps_to_keypoints against torchvision, and the same without its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from .case import Case, proposals
+
+# Detections, keypoints and cells a side: an image with many people, with one, a small head.
+SIZES = ((100, 17, 56), (1, 17, 56), (20, 5, 14))
+
+
+def plain_heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """A box after another, all its maps at once."""
+    points, scores = [], []
+    for cells, box in zip(maps, boxes, strict=True):
+        side = (box[2:] - box[:2]).clamp(min=1)
+        wide, high = side.ceil().int().tolist()
+        enlarged = F.interpolate(cells[None], (high, wide), mode="bicubic", align_corners=False)[0]
+        best, at = enlarged.flatten(1).max(1)
+        place = torch.stack([at % wide, at // wide], 1) + 0.5
+        xy = box[:2] + place * side / torch.tensor([wide, high], device=box.device)
+        points.append(torch.cat([xy, torch.ones_like(xy[:, :1])], 1))
+        scores.append(best)
+    return torch.stack(points), torch.stack(scores)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """All of them, one at a time."""
+    try:
+        from torchvision.models.detection.roi_heads import heatmaps_to_keypoints as torchvisions
+    except ImportError:
+        torchvisions = None
+    generator = torch.Generator().manual_seed(0)
+    for count, keypoints, side in SIZES:
+        maps = torch.randn(count, keypoints, side, side, generator=generator).to(device)
+        boxes = proposals(generator, count, 1333, 800).to(device)
+        pixels = int((boxes[:, 2:] - boxes[:, :2]).clamp(min=1).prod(1).sum()) * keypoints
+        yield Case(
+            "heatmaps_to_keypoints",
+            f"{count} x {keypoints} x {side} x {side}",
+            lambda: ops.heatmaps_to_keypoints(maps, boxes),  # noqa: B023
+            torchvision=torchvisions and (lambda: torchvisions(maps, boxes)),  # noqa: B023
+            pytorch=lambda: plain_heatmaps_to_keypoints(maps, boxes),  # noqa: B023
+            bytes=4 * maps.numel(),
+            flops=8 * pixels,
+            quick=count == 1,
+        )

@@ -1,0 +1,203 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.models.detection import roi_heads as torchvision_heads
+
+import detops
+from detops.bench.heatmaps_to_keypoints import plain_heatmaps_to_keypoints
+
+INF, NAN = math.inf, math.nan
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Within a pixel, as wide as a vector and a pixel more or less, and more than 16 pixels a cell. They
+# are exact, like the corners: rounding would decide how many pixels there are.
+SIDES = torch.tensor(
+    [[0.25, 5], [8, 9], [7.125, 16], [14, 14], [17, 1], [60.5, 31], [90, 200], [290, 3]]
+)
+
+
+def example(dtype=torch.float32, cells=(14, 18), keypoints=3):
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(len(SIDES), keypoints, *cells, generator=generator, dtype=torch.float64)
+    corner = torch.randint(0, 800, (len(SIDES), 2), generator=generator).double() / 8
+    return maps.to(dtype), torch.cat([corner, corner + SIDES], 1)
+
+
+def cubic(t):
+    t = abs(t)
+    if t <= 1:
+        return 1.25 * t**3 - 2.25 * t**2 + 1
+    return -0.75 * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
+
+
+def enlarged(cells, wide, high):
+    """Every pixel out of every cell, a cell beyond the border being that at it."""
+    matrices = []
+    for pixels, size in ((high, cells.size(0)), (wide, cells.size(1))):
+        matrix = torch.zeros(pixels, size, dtype=torch.float64)
+        for i in range(pixels):
+            for cell in range(-2, size + 2):
+                weight = cubic((i + 0.5) * size / pixels - 0.5 - cell)
+                matrix[i, min(max(cell, 0), size - 1)] += weight
+        matrices.append(matrix)
+    return matrices[0] @ cells.double() @ matrices[1].T
+
+
+def reference(maps, boxes):
+    """The place and the value of each largest pixel, and all pixels."""
+    points, scores, pixels = [], [], []
+    for cells, (x1, y1, x2, y2) in zip(maps, boxes.tolist(), strict=True):
+        wide_side, high_side = max(1, x2 - x1), max(1, y2 - y1)
+        wide = min(math.ceil(wide_side), 16 * maps.size(3))
+        high = min(math.ceil(high_side), 16 * maps.size(2))
+        for of_keypoint in cells:
+            value = enlarged(of_keypoint, wide, high)
+            at = int(value.argmax())
+            x, y = (at % wide + 0.5) * wide_side / wide, (at // wide + 0.5) * high_side / high
+            points.append([x1 + x, y1 + y, 1.0])
+            scores.append(float(value.max()))
+            pixels.append(value)
+    each = maps.shape[:2]
+    return torch.tensor(points).view(*each, 3), torch.tensor(scores).view(each), pixels
+
+
+def test_equals_the_reference(isa, device):
+    """In float64, in which no two pixels are equal but for rounding."""
+    maps, boxes = example(torch.float64)
+    boxes[4, 2:] = boxes[4, :2] - 3  # inverted
+    points, scores = detops.heatmaps_to_keypoints(maps.to(device), boxes.to(device))
+    assert points.dtype == scores.dtype == torch.float64
+    expected, best, _ = reference(maps, boxes)
+    torch.testing.assert_close(points.cpu().float(), expected)
+    torch.testing.assert_close(scores.cpu().float(), best)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cells", [(1, 1), (3, 2), (14, 18), (56, 56)])
+def test_every_dtype(isa, device, dtype, cells):
+    """What is found is as large as the largest, to rounding."""
+    maps, boxes = example(dtype, cells)
+    boxes = boxes.float()
+    points, scores = detops.heatmaps_to_keypoints(maps.to(device), boxes.to(device))
+    assert (points.dtype, scores.dtype) == (torch.float32, dtype)
+    _, best, _ = reference(maps, boxes)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype.itemsize > 2 else {}
+    torch.testing.assert_close(scores.cpu(), best.to(dtype), **tolerance)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    same, _ = detops.heatmaps_to_keypoints(maps.to(device, wide), boxes.to(device))
+    assert torch.equal(points, same)
+
+
+def test_torchvisions_and_the_plain_one():
+    maps, boxes = example(torch.float64, (14, 14))
+    boxes = boxes[:-1]  # longer than 16 pixels a cell
+    ours = detops.heatmaps_to_keypoints(maps[:-1], boxes)
+    plain = plain_heatmaps_to_keypoints(maps[:-1], boxes)
+    theirs = torchvision_heads.heatmaps_to_keypoints(maps[:-1], boxes)
+    for a, b, c in zip(ours, plain, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a.float(), c)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "transposed", "strided", "expanded"])
+def test_layouts(device, layout):
+    maps, boxes = (t.to(device) for t in example(cells=(14, 14)))
+    if layout == "expanded":
+        maps = maps[:1].expand(len(boxes), -1, -1, -1)
+    expected = detops.heatmaps_to_keypoints(maps.contiguous(), boxes)
+    if layout == "channels_last":
+        maps = maps.to(memory_format=torch.channels_last)
+    elif layout == "transposed":
+        maps, boxes = maps.mT.contiguous().mT, boxes.T.contiguous().T
+    elif layout == "strided":
+        maps, boxes = maps.repeat_interleave(2, 3)[..., ::2], boxes.repeat_interleave(3, 0)[::3]
+    found = detops.heatmaps_to_keypoints(maps, boxes)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (2, 0, 4, 5), (0, 0, 1, 1)])
+def test_nothing(device, sizes):
+    maps = torch.zeros(sizes, device=device)
+    points, scores = detops.heatmaps_to_keypoints(maps, torch.zeros(sizes[0], 4, device=device))
+    assert points.shape == (*sizes[:2], 3) and scores.shape == sizes[:2]
+
+
+def test_of_equals_the_first(isa, device):
+    maps = torch.ones(2, 1, 4, 4, device=device)
+    maps[1] = -INF
+    boxes = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12]], device=device)
+    points, scores = detops.heatmaps_to_keypoints(maps, boxes)
+    assert points[:1].tolist() == [[[0.5, 0.5, 1]]] and scores[0] == 1
+    two = torch.zeros(1, 1, 4, 40, device=device)
+    two[0, 0, 2, [37, 21]] = 3
+    points, scores = detops.heatmaps_to_keypoints(two, torch.tensor([[0.0, 0, 40, 4]]).to(device))
+    assert points.tolist() == [[[21.5, 2.5, 1]]] and scores == 3
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_map_that_is_not_finite(isa, device, bad):
+    """The first pixel that is not a number is the largest, and other maps are as they were."""
+    maps, boxes = (t.to(device) for t in example())
+    expected = detops.heatmaps_to_keypoints(maps, boxes)
+    maps[3, 1, 7, 7] = bad
+    points, scores = detops.heatmaps_to_keypoints(maps, boxes)
+    assert scores[3, 1].isnan()
+    # 14 x 14 pixels: rows are cells, and of 18 columns four at a time count.
+    assert points[3, 1, 1] == boxes[3, 1] + 5.5
+    others = torch.ones(maps.shape[:2], dtype=torch.bool)
+    others[3, 1] = False
+    assert torch.equal(points[others], expected[0][others])
+    assert torch.equal(scores[others], expected[1][others])
+
+
+def test_boxes_that_are_not_finite(isa, device):
+    maps = torch.randn(4, 2, 5, 5, device=device)
+    boxes = [[NAN, 0, 5, 5], [0, 0, INF, 5], [-INF, 0, INF, 5], [3e38, 0, -3e38, 5]]
+    points, scores = detops.heatmaps_to_keypoints(maps, torch.tensor(boxes, device=device))
+    assert scores.isfinite().all() and (points[..., 1] <= 5).all() and (points[..., 2] == 1).all()
+    assert points[0, :, 0].isnan().all() and not points[1:3, :, 0].isfinite().any()
+    assert (points[3, :, 0] == 3e38).all()
+
+
+def test_threads_give_the_same_bits(two_threads):
+    maps, boxes = example(keypoints=17)
+    results = two_threads(lambda: detops.heatmaps_to_keypoints(maps, boxes))
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_gradients_are_not_taken(device):
+    maps, boxes = (t.to(device).requires_grad_() for t in example())
+    assert not any(t.requires_grad for t in detops.heatmaps_to_keypoints(maps, boxes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_size(data):
+    height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    sides = [data.draw(st.floats(-1, 200)) for _ in range(2)]
+    maps = torch.randn(1, 2, height, width, dtype=torch.float64)
+    boxes = torch.tensor([[3.0, 4, 3 + sides[0], 4 + sides[1]]], dtype=torch.float64)
+    points, scores = detops.heatmaps_to_keypoints(maps, boxes)
+    _, best, pixels = reference(maps, boxes)
+    torch.testing.assert_close(scores.float(), best)
+    for (x, y, _), value, score in zip(points[0].tolist(), pixels, best[0], strict=True):
+        high, wide = value.shape
+        column = (x - 3) / max(1, boxes[0, 2] - 3) * wide
+        row = (y - 4) / max(1, boxes[0, 3] - 4) * high
+        torch.testing.assert_close(value[int(row), int(column)].float(), score)
+
+
+BAD = {
+    "maps must be": (torch.zeros(2, 3, 4), torch.zeros(2, 4)),
+    "boxes must be": (torch.zeros(2, 3, 4, 4), torch.zeros(3, 4)),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_wrong_shapes(message):
+    with pytest.raises(RuntimeError, match=f"detops.heatmaps_to_keypoints: {message}"):
+        detops.heatmaps_to_keypoints(*BAD[message])
