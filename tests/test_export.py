@@ -67,6 +67,10 @@ def test_detectors_of_images_of_any_size(name, resized, tmp_path):
     model = detector_of(None, name, size)
     images = images_of((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
     export.pt2(model, tmp_path / "detector.pt2", about={"names": "a\nb"})
+    program = torch.export.load(tmp_path / "detector.pt2")
+    operations = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    named = {op.namespace for op in operations if hasattr(op, "namespace")}
+    assert named == {"aten", "detops"}  # all of which C++ finds without Python
     exported = export.load(tmp_path / "detector.pt2")
     assert exported.about == {"names": "a\nb"}
     for found, image in zip(exported(images), images, strict=True):

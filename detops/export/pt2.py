@@ -57,8 +57,8 @@ def aoti(
     """Compiles a detector to machine code with AOTInductor, and writes that and its weights.
 
     :func:`detops.export.load` reads it; a C++ program that links ``detops::detops`` runs it with
-    PyTorch's ``AOTIModelPackageLoader``, without Python, but for keypoints: their op is Python's.
-    It runs with the PyTorch that wrote it, on processors with the same vector instructions.
+    PyTorch's ``AOTIModelPackageLoader``, without Python. It runs with the PyTorch that wrote it, on
+    processors with the same vector instructions.
 
     Args:
         detector: in eval mode; it runs on the device where it is now.

@@ -60,6 +60,18 @@ struct Picture {
     for (int64_t y = y1; y <= y2; ++y) paint(x1, y), paint(x2, y);
   }
 
+  // A cross at each point: [points, 3] as (x, y, 1).
+  void mark(const at::Tensor& points) {
+    const at::Tensor rows = points.contiguous();
+    for (int64_t i = 0; i < rows.size(0); ++i) {
+      const float* point = rows.const_data_ptr<float>() + 3 * i;
+      for (int64_t d = -3; d <= 3; ++d) {
+        paint(int64_t(point[0]) + d, int64_t(point[1])),
+            paint(int64_t(point[0]), int64_t(point[1]) + d);
+      }
+    }
+  }
+
   // Greener where a mask is: bool [height, width].
   void tint(const at::Tensor& mask) {
     const at::Tensor inside = mask.contiguous();
@@ -87,6 +99,7 @@ void run(const char* package, const char* photograph, const char* output, float 
   const std::vector<std::string> names = lines(detector.get_metadata()["names"]);
 
   const bool has_masks = found.size() > 3 && found[3].scalar_type() == at::kBool;
+  const bool has_keypoints = found.size() > 3 && !has_masks;
   std::vector<int64_t> good;
   for (int64_t i = 0; i < boxes.size(0); ++i) {
     if (scores[i].item<float>() >= least) good.push_back(i);
@@ -98,11 +111,15 @@ void run(const char* package, const char* photograph, const char* output, float 
   for (const int64_t i : good) {
     const float* box = boxes.const_data_ptr<float>() + 4 * i;
     picture.outline(box);
+    if (has_keypoints) picture.mark(found[3][i]);
     const auto label = size_t(labels[i].item<int64_t>());
     const char* name = label <= names.size() ? names[label - 1].c_str() : "?";
     std::printf("%s %.6f %.3f %.3f %.3f %.3f", name, scores[i].item<float>(), box[0], box[1],
                 box[2], box[3]);
     if (has_masks) std::printf(" %ld", long(found[3][i].sum().item<int64_t>()));
+    if (has_keypoints) {
+      std::printf(" %.3f %.3f", found[3][i][0][0].item<float>(), found[3][i][0][1].item<float>());
+    }
     std::printf("\n");
   }
   picture.write(output);
