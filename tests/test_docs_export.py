@@ -1,7 +1,9 @@
 """docs/export.md: its commands and its Python run as they stand, and what they write is right."""
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -73,7 +75,7 @@ def page(tmp_path_factory, no_traces):
                 with torch.no_grad():
                     exec(text, names)
             elif text.startswith("detops "):
-                assert cli.main(text.split()[1:]) == 0, text
+                assert cli.main(shlex.split(text)[1:]) == 0, text
             elif not text.startswith("pip "):
                 said[text.strip()] = run(text, folder)
     finally:
@@ -90,7 +92,7 @@ def expected(page):
 def test_commands(page):
     commands = [text.split()[0] for kind, text in steps() if kind == "command"]
     assert commands == [
-        "pip", *["detops"] * 5, "cmake", "cmake", "python", "build/detect"
+        "pip", *["detops"] * 6, "cmake", "cmake", "python", "build/detect"
     ]  # fmt: skip
     folder = page[0]
     for file in ("detector.pt2", "detector.onnx", "compiled.pt2", "found.ppm", "found/photo.png"):
@@ -121,6 +123,17 @@ def test_files(page, expected, file):
     nothing = [torch.full((3, 96, 128), torch.nan)]
     (found,) = export.load(page[0] / file)(nothing)
     assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 1, 96, 128)
+
+
+def test_rated(page):
+    """As the checkpoint is, boxes and masks."""
+    words = ["eval", "--weights", str(SHAPES_WEIGHTS), "--data", "shapes:test?length=8"]
+    assert cli.main([*words, "--device", "cpu", "--output", str(page[0] / "wanted.json")]) == 0
+    rated, wanted = (json.loads((page[0] / f"{n}.json").read_text()) for n in ("rated", "wanted"))
+    for found, expected in ((rated, wanted), (rated["segm"], wanted["segm"])):
+        assert expected["AP50"] > 0.5
+        for key in ("AP", "AP50", "AR"):
+            assert abs(found[key] - expected[key]) < 0.01, key
 
 
 def test_without_python(page, expected):

@@ -179,6 +179,8 @@ def evaluate_command(
 
         detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
             --data coco/instances_val2017.json
+
+        detops eval --weights trees.onnx
     """
     from ..engine.command import rate
 

@@ -26,6 +26,7 @@ from ..data.class_map import ClassMap
 from ..data.seeding import make_deterministic, seed_all
 from ..data.transforms import TrainTransform
 from ..distributed import is_main, on_main, processes
+from ..export.load import SUFFIXES
 from ..modeling import build_detection_model
 from ..modeling.build import num_classes
 from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weights, writing
@@ -176,7 +177,7 @@ def rate(
     """Rates a detector on a data set.
 
     Args:
-        weights: checkpoint to detect with.
+        weights: checkpoint to detect with, or a file of `detops export`, which runs on the CPU.
         data: annotation file.
         console: for the table.
         messages: for progress.
@@ -198,14 +199,18 @@ def rate(
     with StopSignals(), _processes(device, console, messages) as place:
         if output is not None:
             on_main(lambda: _check_writable(output))
-        if cfg is None:
+        exported = cfg is None and weights.suffix in SUFFIXES
+        if exported:
+            detector = Detector.from_exported(weights, device)
+        elif cfg is None:
             checkpoint = on_main(lambda: load_checkpoint(weights))
             detector = Detector.from_loaded(checkpoint, weights, place)
         else:
             detector = Detector.from_weights(weights, cfg, place)
-        # Masks and keypoints are rated where both the detector and the data have them.
-        masks = None if getattr(detector.model, "with_masks", False) else False
-        keypoints = None if getattr(detector.model, "num_keypoints", 0) else False
+        # Masks and keypoints are rated where both the detector and the data have them. What an
+        # exported detector has shows when it runs.
+        masks = None if getattr(detector.model, "with_masks", exported) else False
+        keypoints = None if getattr(detector.model, "num_keypoints", exported) else False
         parts = {"masks": masks, "keypoints": keypoints, "class_map": class_map}
         (dataset,) = _load([str(data)], images, skip_broken, messages, **parts)
         if all(name.isdecimal() for name in detector.names):

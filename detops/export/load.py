@@ -60,9 +60,6 @@ def load(file: str | Path) -> Exported:
         raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".onnx":
         return _load_onnx(path)
-    # A keypoint head has an op of its own.
-    from .. import modeling  # noqa: F401
-
     try:
         with zipfile.ZipFile(path) as archive:
             compiled = any("/aotinductor/" in name for name in archive.namelist())
