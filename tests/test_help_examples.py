@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples that `detops train --help` and `detops eval --help` show run as they are shown."""
+"""The examples that the help of train and eval shows, and export's first, run as they are shown."""
 
 import json
 import os
@@ -13,12 +13,14 @@ import torch
 from PIL import Image
 
 from detops import cli
-from detops.cli.commands import evaluate_command, train
+from detops.cli.commands import evaluate_command, export_command, train
 from detops.cli.options import PACKAGE
 from detops.config import load_config
 from detops.engine import load_checkpoint
 from detops.modeling import build_detection_model
 
+for module in ("onnxscript", "onnxruntime"):
+    pytest.importorskip(module)
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,6 +115,7 @@ def test_examples(folder, monkeypatch, capsys):
 
     network = load_config(PACKAGE / "configs" / "faster_rcnn_R_50_FPN_1x.yaml")
     torch.save({"model": build_detection_model(network).state_dict()}, "model_final.pth")
+    run(examples(export_command)[0], capsys)  # What eval's last example rates.
     rated = [run([*words, "--device", "cpu"], capsys).out for words in examples(evaluate_command)]
-    assert len(rated) == 4 and all("AP50" in text for text in rated)
+    assert len(rated) == 5 and all("AP50" in text for text in rated)
     assert json.loads((folder / "results.json").read_text())["images"] == 2
