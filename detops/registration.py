@@ -72,7 +72,7 @@ if _C.cuda_version is None:
 
 def derivative(op: str, function: Callable[..., Any]) -> None:
     """Makes ``function`` what the op does above its kernels: an autograd function over raw ops."""
-    implementation(op, "Autograd", function)
+    _above_transforms(op, "Autograd", function)
 
 
 def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
@@ -89,7 +89,13 @@ def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
 
 def composition(op: str, function: Callable[..., Any]) -> None:
     """Makes ``function``, which calls other ops, the whole op."""
-    implementation(op, "CompositeImplicitAutograd", function)
+    _above_transforms(op, "CompositeImplicitAutograd", function)
+
+
+def _above_transforms(op: str, key: str, function: Callable[..., Any]) -> None:
+    """There autograd functions find the rules of torch.func; PyTorch comes to ``key`` below it."""
+    for each in (key, "FuncTorchDynamicLayerFrontMode"):
+        implementation(op, each, function)
 
 
 def buffered(op: str, function: Callable[..., Any]) -> None:

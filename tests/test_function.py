@@ -97,11 +97,11 @@ def test_its_name_is_the_ops():
 
 
 @pytest.mark.parametrize("gradient", [True, False])
-def test_forward_mode_is_refused(gradient):
+def test_forward_mode_is_refused_where_there_is_no_rule_for_it(gradient):
     with torch.autograd.forward_ad.dual_level(), torch.set_grad_enabled(gradient):
         dual = torch.autograd.forward_ad.make_dual(X.detach(), torch.ones_like(X))
         with pytest.raises(NotImplementedError, match="forward"):
-            pool(dual)
+            detops.roi_pool(dual, ROIS, 2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

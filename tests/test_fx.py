@@ -1,4 +1,7 @@
-"""Every module under ``torch.fx.symbolic_trace``."""
+"""Every module under ``torch.fx.symbolic_trace``, copied and pickled."""
+
+import copy
+import pickle
 
 import pytest
 import torch
@@ -91,6 +94,16 @@ def test_the_traced_module_is_equal(name):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     (gradient,) = torch.autograd.grad(sum(t.square().sum() for t in found), x)
     assert torch.equal(gradient, *torch.autograd.grad(sum(t.square().sum() for t in expected), x))
+
+
+@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies(name, twin):
+    module, args = TRACED[name]
+    other = twin(module)
+    assert str(other) == str(module)
+    pairs = zip(flat(other(*args)), flat(module(*args)), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_inside_another_module():

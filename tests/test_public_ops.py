@@ -1,4 +1,4 @@
-"""Every public function is an op of the dispatcher under its name: differentiable, exportable."""
+"""Every public function is an op of the dispatcher under its name, and differentiable."""
 
 import inspect
 
@@ -24,9 +24,6 @@ WITHOUT_DERIVATIVE = {
     *("mask_iou", "mask_nms", "weighted_box_fusion", "convex_iou", "min_area_polygons"),
     *("points_in_polygons", "box_iou_quadri", "nms_quadri", "heatmaps_to_keypoints"),
 }
-BY_VALUES = {"nms", "batched_nms", "nms_rotated", "batched_nms_rotated", "soft_nms", "matrix_nms"}
-BY_VALUES |= {"nms_quadri", "masks_to_rle", "remove_small_boxes", "mask_nms"}
-BY_VALUES |= {"weighted_box_fusion"}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -53,28 +50,3 @@ def test_it_is_differentiable(name):
     )
     sum(result.sum() for result in results).backward()
     assert any(x.grad is not None and x.grad.abs().sum() > 0 for x in floating(leaves))
-
-
-class Call(torch.nn.Module):
-    def __init__(self, op, rest):
-        super().__init__()
-        self.op, self.rest = op, rest
-
-    def forward(self, tensors):
-        return self.op(**tensors, **self.rest)
-
-
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in BY_VALUES])
-def test_it_is_exported(name):
-    given = arguments()[name]
-
-    def holds_tensors(value):
-        return any(isinstance(x, Tensor) for x in tree_leaves(value))
-
-    tensors = {key: value for key, value in given.items() if holds_tensors(value)}
-    rest = {key: value for key, value in given.items() if not holds_tensors(value)}
-    module = Call(getattr(torch.ops.detops, name), rest)
-    exported = torch.export.export(module, (tensors,)).module()
-    expected, found = tree_leaves(module(tensors)), tree_leaves(exported(tensors))
-    for a, b in zip(expected, found, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)

@@ -18,6 +18,8 @@ class LinearPoolingFunction(Function):
     height and width of the output, and what else they share.
     """
 
+    linear_in = (slice(1),)
+
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, ops: Ops, pooling: tuple) -> Tensor:
         """The raw forward op."""
@@ -52,6 +54,8 @@ class LinearPoolingFunction(Function):
 
 class LinearPoolingBackwardFunction(Function):
     """The transpose of :class:`LinearPoolingFunction`: its own derivative is the forward pass."""
+
+    linear_in = (slice(1),)
 
     @staticmethod
     def forward(

@@ -27,6 +27,9 @@ class Function(torch.autograd.Function):
     them out.
     """
 
+    # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
+    linear_in: tuple[slice, ...] = ()
+    _transformed: type[torch.autograd.Function]
     _recorded: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
@@ -46,13 +49,15 @@ class Function(torch.autograd.Function):
         base = torch.autograd.Function
         eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
         cls._recorded = super(base, eager).apply  # type: ignore[misc]
+        # A class of its own: torch.compile takes no function with a rule for forward mode.
+        cls._transformed = _with_forward_mode(cls, cls.linear_in) if cls.linear_in else cls
 
     @classmethod
     def run(cls, *args: Any) -> Any:
         """The op, recorded for a backward pass if one of ``args`` wants a gradient."""
         # Without a rule for it, forward mode is refused, not lost.
         if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            return cls.apply(*args)
+            return (cls if is_dynamo_compiling() else cls._transformed).apply(*args)
         if is_grad_enabled():
             for x in args:
                 if isinstance(x, Tensor) and x.requires_grad:
@@ -61,6 +66,31 @@ class Function(torch.autograd.Function):
                         return cls.apply(*args)
                     return cls._recorded(*args)
         return cls.forward(*args)
+
+
+def _with_forward_mode(
+    function: type[Function], linear_in: tuple[slice, ...]
+) -> type[torch.autograd.Function]:
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        function.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*(x for x in inputs if isinstance(x, Tensor)))
+        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        saved = iter(ctx.saved_tensors)
+        inputs = [next(saved) if x is None else x for x in ctx.others]
+        parts = []
+        for part in linear_in:
+            arguments = list(inputs)
+            arguments[part] = tangents[part]
+            parts.append(function.run(*arguments))
+        return sum(parts[1:], parts[0])
+
+    names = ("forward", "backward", "vmap", "generate_vmap_rule")
+    body = {name: function.__dict__[name] for name in names if name in function.__dict__}
+    body |= {"setup_context": staticmethod(setup_context), "jvp": staticmethod(jvp)}
+    base = torch.autograd.Function
+    return new_class(function.__name__, (base,), exec_body=lambda names: names.update(body))
 
 
 class _RawFunction(Function):

@@ -14,6 +14,8 @@ from ._shared import Function, fold, front, unfold
 class ActiveRotatedFilterFunction(Function):
     """Linear in ``input``; no gradient reaches the indices."""
 
+    linear_in = (slice(1),)
+
     @staticmethod
     def forward(input: Tensor, indices: Tensor) -> Tensor:
         """See :func:`active_rotated_filter`."""
@@ -43,6 +45,8 @@ class ActiveRotatedFilterFunction(Function):
 
 class ActiveRotatedFilterBackwardFunction(Function):
     """The transpose of :class:`ActiveRotatedFilterFunction`: its derivative is the forward pass."""
+
+    linear_in = (slice(1),)
 
     @staticmethod
     def forward(grad: Tensor, indices: Tensor, outputs: int, inputs: int) -> Tensor:

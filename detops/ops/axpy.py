@@ -17,6 +17,8 @@ _backward = torch.ops.detops.axpy_backward.default
 class AxpyFunction(Function):
     """Linear in x and y."""
 
+    linear_in = (slice(2),)
+
     @staticmethod
     def forward(x: Tensor, y: Tensor, alpha: float) -> Tensor:
         """The kernel."""
@@ -45,6 +47,8 @@ class AxpyFunction(Function):
 
 class AxpyBackwardFunction(Function):
     """The transpose of :class:`AxpyFunction`."""
+
+    linear_in = (slice(1),)
 
     @staticmethod
     def forward(grad: Tensor, alpha: float) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,8 @@ from ._shared import Function, fold, raw, unfold
 class CarafeFunction(Function):
     """Differentiable once in the features and the masks."""
 
+    linear_in = (slice(0, 1), slice(1, 2))
+
     @staticmethod
     def forward(features: Tensor, masks: Tensor, kernel: int, groups: int, scale: int) -> Tensor:
         """See :func:`carafe`."""

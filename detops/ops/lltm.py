@@ -27,6 +27,8 @@ class LltmFunction(Function):
     cell. What else the way back needs comes after.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
         """The kernel."""

@@ -17,6 +17,8 @@ _backward = torch.ops.detops.mlp_backward.default
 class MlpFunction(Function):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The kernel."""

@@ -27,6 +27,8 @@ class Pooling(NamedTuple):
 class MultiScaleRoIAlignFunction(Function):
     """Linear in the maps; no gradient reaches the boxes."""
 
+    linear_in = (slice(2, None),)
+
     @staticmethod
     def forward(boxes: Tensor, pooling: Pooling, *inputs: Tensor) -> Tensor:
         """See :func:`multiscale_roi_align`."""
@@ -62,6 +64,8 @@ class MultiScaleRoIAlignFunction(Function):
 
 class MultiScaleRoIAlignBackwardFunction(Function):
     """The transpose of :class:`MultiScaleRoIAlignFunction`."""
+
+    linear_in = (slice(1),)
 
     @staticmethod
     def forward(

@@ -13,6 +13,8 @@ from ._shared import Function, fold, in_format, memory_format, unfold
 class RotatedFeatureAlignFunction(Function):
     """Linear in ``features``; no gradient reaches the boxes."""
 
+    linear_in = (slice(1),)
+
     @staticmethod
     def forward(features: Tensor, boxes: Tensor, spatial_scale: float, points: int) -> Tensor:
         """See :func:`rotated_feature_align`."""
@@ -51,6 +53,8 @@ class RotatedFeatureAlignFunction(Function):
 
 class RotatedFeatureAlignBackwardFunction(Function):
     """The transpose of :class:`RotatedFeatureAlignFunction`: its derivative is the forward pass."""
+
+    linear_in = (slice(1),)
 
     @staticmethod
     def forward(grad: Tensor, boxes: Tensor, spatial_scale: float, points: int) -> Tensor:

@@ -1,0 +1,50 @@
+"""PyTorch's checks of every op, and what the table of docs/export.md says of its transforms."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from op_transforms import BEGIN, END, PUBLIC, differentiable, row
+from raw_calls import arguments, schema_ops
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+TABLE = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+
+
+def overload(name):
+    return getattr(torch.ops.detops, name).default
+
+
+# PyTorch's checks know nothing of what writes into buffers that it sizes and gives back.
+PURE = [name for name in schema_ops() if not overload(name)._schema.is_mutable]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_opcheck(name):
+    torch.library.opcheck(overload(name), (), arguments()[name])
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if differentiable(name)])
+def test_opcheck_with_gradients(name):
+    given = tree_map_only(
+        Tensor,
+        lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
+        arguments()[name],
+    )
+    torch.library.opcheck(overload(name), (), given)
+
+
+@pytest.mark.skipif(not TABLE, reason="needs the source tree")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_table_is_right(name):
+    """As `python tests/op_transforms.py docs/export.md` writes it."""
+    assert row(name) in TABLE.split(BEGIN)[1].split(END)[0].splitlines()
+
+
+@pytest.mark.skipif(not TABLE, reason="needs the source tree")
+def test_the_table_has_no_other_row():
+    names = re.findall(r"^\| `(\w+)` \|", TABLE.split(BEGIN)[1].split(END)[0], re.M)
+    assert names == PUBLIC
