@@ -74,6 +74,9 @@ class Attention {
         value_(value.contiguous()),
         locations_(wide(locations, value.scalar_type())),
         weights_(wide(weights, value.scalar_type())),
+        first_value_(static_cast<const T*>(value_.const_data_ptr())),
+        first_location_(locations_.template const_data_ptr<A>()),
+        first_weight_(weights_.template const_data_ptr<A>()),
         row_(padded(samples)),
         levels_(3 * row_),
         zeros_(channels) {
@@ -106,20 +109,20 @@ class Attention {
   }
 
   HeadValues<T> values(int64_t image, int64_t head) const {
-    return {static_cast<const T*>(value_.const_data_ptr()) + offset(image, head), heads * channels,
-            channels, zeros_.data()};
+    return {first_value_ + offset(image, head), heads * channels, channels, zeros_.data()};
   }
 
   // `i` counts heads of queries of images.
-  const A* locations(int64_t i) const {
-    return locations_.template const_data_ptr<A>() + 2 * i * samples;
-  }
-  const A* weights(int64_t i) const { return weights_.template const_data_ptr<A>() + i * samples; }
+  const A* locations(int64_t i) const { return first_location_ + 2 * i * samples; }
+  const A* weights(int64_t i) const { return first_weight_ + i * samples; }
 
   const int64_t images, positions, heads, channels, queries, samples;
 
  private:
   Tensor value_, locations_, weights_;
+  // Asked for once: a call of the stable ABI takes as long as many a sample.
+  const T* first_value_;
+  const A *first_location_, *first_weight_;
   int64_t row_;
   Buffer<Index> levels_;
   Buffer<T> zeros_;

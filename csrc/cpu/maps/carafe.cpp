@@ -108,17 +108,20 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
     const int64_t padded = DETOPS_IN_USE(RowSizes<A>(g).padded);
     const int64_t of_masks = g.taps() * g.scale * g.scale * whole;
     const int64_t of_sums = kTogether * g.scale * whole;
+    const T* from = data<T>(maps);
+    const A* weight = data<A>(weights);
+    T* to = mutable_data<T>(output);
     each_row<A>(g, of_masks + of_sums + kTogether * g.kernel * padded,
                 [&](A* scratch, int64_t image, int64_t row, int64_t group) {
                   const int64_t own = image * g.groups + group;
                   A *sums = scratch + of_masks, *rows = sums + of_sums;
                   DETOPS_IN_USE(load_masks<A>)
-                  (g, data<A>(weights) + own * g.taps() * g.output_size(), row, scratch);
+                  (g, weight + own * g.taps() * g.output_size(), row, scratch);
                   each_channels(g, [&](auto n, int64_t c) {
                     const int64_t plane = own * g.group_channels() + c;
                     DETOPS_IN_USE(reassemble_row<n, T>)
-                    (g, scratch, data<T>(maps) + plane * g.size(), row, rows, sums,
-                     mutable_data<T>(output) + plane * g.output_size());
+                    (g, scratch, from + plane * g.size(), row, rows, sums,
+                     to + plane * g.output_size());
                   });
                 });
   });

@@ -117,14 +117,16 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto kernel = DETOPS_IN_USE(sample_plane<T>);
+    const T* from = data<T>(maps);
+    const A* place = data<A>(places);
     T* out = static_cast<T*>(output.mutable_data_ptr());
     parallel_for(0, input.size(0) * channels, grain, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, false);
       for (int64_t plane = begin; plane < end; ++plane) {
         if (plane == begin || plane % channels == 0) {
-          p.place(data<A>(places) + plane / channels * count * 2, height, width);
+          p.place(place + plane / channels * count * 2, height, width);
         }
-        kernel(data<T>(maps) + plane * height * width, width, p.placed, out + plane * count);
+        kernel(from + plane * height * width, width, p.placed, out + plane * count);
       }
     });
   });
@@ -147,22 +149,25 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     const auto slope = DETOPS_IN_USE(add_slopes<T>);
     Slopes<A> sums(images, channels, whole_vectors<A>(count), points_wanted);
     const int64_t units = images * sums.groups;
+    const T *from = data<T>(maps), *gradient = data<T>(outer);
+    const A* place = data<A>(places);
+    T* out = static_cast<T*>(to_input.mutable_data_ptr());
     parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, points_wanted);
       Buffer<A> plane_sums(std::is_same_v<A, T> || !input_wanted ? 0 : size);
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t image = unit / sums.groups, first = unit % sums.groups * kGroup;
-        p.place(data<A>(places) + image * count * 2, height, width);
+        p.place(place + image * count * 2, height, width);
         A* to_x = points_wanted ? sums.of(unit) : nullptr;
         if (points_wanted) std::fill_n(to_x, 2 * p.padded, A(0));
         for (int64_t c = first; c < std::min(first + kGroup, channels); ++c) {
           const int64_t plane = image * channels + c;
-          const T* g = data<T>(outer) + plane * count;
+          const T* g = gradient + plane * count;
           if (points_wanted) {
-            slope(data<T>(maps) + plane * size, g, width, p.placed, to_x, to_x + p.padded);
+            slope(from + plane * size, g, width, p.placed, to_x, to_x + p.padded);
           }
           if (!input_wanted) continue;
-          T* to = static_cast<T*>(to_input.mutable_data_ptr()) + plane * size;
+          T* to = out + plane * size;
           A* sum = plane_sums.data();
           if constexpr (std::is_same_v<A, T>) sum = to;
           std::fill_n(sum, size, A(0));

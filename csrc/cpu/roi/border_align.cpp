@@ -94,9 +94,10 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
     const T* map = static_cast<const T*>(maps.const_data_ptr());
     T* out = static_cast<T*>(output.mutable_data_ptr());
     int32_t* index = argmax.mutable_data_ptr<int32_t>();
+    const A* place = places.const_data_ptr<A>();
     if (channels == 1) {
-      return forward_plane<T>(map, places.const_data_ptr<A>(), input.size(0), count, pool_size,
-                              height, width, out, index);
+      return forward_plane<T>(map, place, input.size(0), count, pool_size, height, width, out,
+                              index);
     }
     const auto grain = tasks_per_thread(tasks, output.numel());
     parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
@@ -105,8 +106,7 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
         const int64_t image = task / groups, first = task % groups * kBoxes;
         const int64_t some = std::min(kBoxes, count - first);
         const int64_t from = image * channels * count * kBorders;
-        borders.place(places.const_data_ptr<A>() + (image * count + first) * 4, some, pool_size,
-                      height, width);
+        borders.place(place + (image * count + first) * 4, some, pool_size, height, width);
         for (int64_t c = 0; c < channels; c += kRoIChannels) {
           const int64_t n = std::min(kRoIChannels, channels - c);
           borders.pool(map + image * kBorders * channels * height * width, width, channels, c, n);
@@ -133,6 +133,9 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
   const int64_t tasks = grad.size(0) * channels;
   DETOPS_WIDE_SWITCH(type, [&] {
     using A = scalar_t;
+    const A *place = places.const_data_ptr<A>(), *slopes = outer.const_data_ptr<A>();
+    const int32_t* chosen = index.const_data_ptr<int32_t>();
+    A* sum = sums.mutable_data_ptr<A>();
     const auto grain = tasks_per_thread(tasks, map.numel() + grad.numel());
     parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
       for (; task < end; ++task) {
@@ -140,12 +143,12 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
         A* planes[kBorders];
         for (int64_t e = 0; e < kBorders; ++e) {
           const int64_t plane = (image * kBorders + e) * channels + c;
-          planes[e] = sums.mutable_data_ptr<A>() + plane * pixels;
+          planes[e] = sum + plane * pixels;
           std::fill_n(planes[e], pixels, A(0));
         }
-        const A* box = places.const_data_ptr<A>() + image * count * 4;
-        const A* g = outer.const_data_ptr<A>() + task * count * kBorders;
-        const int32_t* at = index.const_data_ptr<int32_t>() + task * count * kBorders;
+        const A* box = place + image * count * 4;
+        const A* g = slopes + task * count * kBorders;
+        const int32_t* at = chosen + task * count * kBorders;
         for (int64_t i = 0; i < count * kBorders; ++i) {
           const int64_t border = i % kBorders;
           A y, x;

@@ -134,19 +134,21 @@ void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    check_batch_indices("deform_roi_pool", rois.const_data_ptr<A>(), 5, boxes.size(0), images);
+    const A* roi = rois.const_data_ptr<A>();
+    const T* from = static_cast<const T*>(maps.const_data_ptr());
+    T* pooled = static_cast<T*>(output.mutable_data_ptr());
+    check_batch_indices("deform_roi_pool", roi, 5, boxes.size(0), images);
     const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
     const int64_t padded = (channels + lanes - 1) / lanes * lanes;
     parallel_for(0, boxes.size(0), 1, [&](int64_t begin, int64_t end) {
       MovedBins<A> bins(pooling, input, rois, shifts);
       Buffer<A> sums(bins.bins * padded);
       for (int64_t k = begin; k < end; ++k) {
-        const auto image = static_cast<int64_t>(rois.const_data_ptr<A>()[5 * k]);
-        const T* map = static_cast<const T*>(maps.const_data_ptr()) + image * size;
+        const T* map = from + static_cast<int64_t>(roi[5 * k]) * size;
         bins.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const math::MovableRoI<A>&) {
           DETOPS_IN_USE(pool_moved_bin<T>)(pixels, map, channels, sums.data() + bin * padded);
         });
-        T* to = static_cast<T*>(output.mutable_data_ptr()) + k * bins.bins * channels;
+        T* to = pooled + k * bins.bins * channels;
         const auto put = turned ? DETOPS_IN_USE(turn_bins<T>) : DETOPS_IN_USE(store_bins<T>);
         put(sums.data(), padded, bins.bins, channels, to);
       }
@@ -175,7 +177,9 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   sums.zero_();
   DETOPS_WIDE_SWITCH(type, [&] {
     using A = scalar_t;
-    const A* roi = rois.const_data_ptr<A>();
+    const A *roi = rois.const_data_ptr<A>(), *gradient = outer.const_data_ptr<A>();
+    const A* from = offset ? maps.const_data_ptr<A>() : nullptr;
+    A* sum = input_wanted ? sums.mutable_data_ptr<A>() : nullptr;
     check_batch_indices("deform_roi_pool_backward", roi, 5, count, images);
     Buffer<A> parts(offset ? groups * slopes.numel() : 0);
     parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
@@ -185,11 +189,11 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
         A* part = parts.data() + group * slopes.numel();
         for (int64_t k = 0; k < count; ++k) {
           const int64_t at = static_cast<int64_t>(roi[5 * k]) * size + first;
-          const A* g = outer.const_data_ptr<A>() + k * bins.bins * channels + first;
+          const A* g = gradient + k * bins.bins * channels + first;
           bins.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const math::MovableRoI<A>& r) {
             const auto by = DETOPS_IN_USE(spread_moved_bin<A>)(
-                pixels, g + bin * channels, offset ? maps.const_data_ptr<A>() + at : nullptr, some,
-                input_wanted ? sums.mutable_data_ptr<A>() + at : nullptr);
+                pixels, g + bin * channels, from == nullptr ? nullptr : from + at, some,
+                sum == nullptr ? nullptr : sum + at);
             if (!offset) return;
             part[2 * bins.bins * k + bin] = by.x * r.cols.reach;
             part[2 * bins.bins * k + bins.bins + bin] = by.y * r.rows.reach;
@@ -197,10 +201,11 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
         }
       }
     });
-    for (int64_t i = 0; i < slopes.numel(); ++i) {
-      A sum = 0;
-      for (int64_t group = 0; group < groups; ++group) sum += parts[group * slopes.numel() + i];
-      slopes.mutable_data_ptr<A>()[i] = sum;
+    const int64_t moves = slopes.numel();
+    A* slope = slopes.mutable_data_ptr<A>();
+    for (int64_t i = 0; i < moves; ++i) {
+      slope[i] = 0;
+      for (int64_t group = 0; group < groups; ++group) slope[i] += parts[group * moves + i];
     }
   });
   if (input_wanted) to_input.copy_(sums);

@@ -54,16 +54,17 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
   const auto kernel = DETOPS_IN_USE(switch_roi<From, To>);
   const int64_t room = last ? channels : orientations * bins;
   const int64_t count = to.size(0), grain = tasks_per_thread(count, count * size);
+  const A* roi = rois.const_data_ptr<A>();
+  const From* first = static_cast<const From*>(from.const_data_ptr());
+  To* into = static_cast<To*>(to.mutable_data_ptr());
   parallel_for(0, count, grain, [&](int64_t k, int64_t end) {
     Buffer<A> scratch(room);
     Buffer<int32_t> places(last ? 2 * channels : 0);
     for (; k < end; ++k) {
-      const A angle = rois.const_data_ptr<A>()[6 * k + 5];
+      const A angle = roi[6 * k + 5];
       const auto how = math::orientation_switch(angle, orientations);
-      kernel({static_cast<const From*>(from.const_data_ptr()) + k * size,
-              static_cast<To*>(to.mutable_data_ptr()) + k * size,
-              transposed ? how.transposed(orientations) : how, channels, orientations, bins, last,
-              scratch.data(), places.data()});
+      kernel({first + k * size, into + k * size, transposed ? how.transposed(orientations) : how,
+              channels, orientations, bins, last, scratch.data(), places.data()});
     }
   });
 }

@@ -172,16 +172,18 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
     const Plan plan =
         make_plan("roi_align_max_backward", rois.const_data_ptr<A>(), boxes.size(0), batch_size);
     const int64_t planes = batch_size * channels;
+    const A *slopes = outer.const_data_ptr<A>(), *at_y = rows.const_data_ptr<A>();
+    const A* at_x = cols.const_data_ptr<A>();
+    A* sum = sums.mutable_data_ptr<A>();
     const int64_t grain = tasks_per_thread(planes, map.numel() + grad.numel());
     parallel_for(0, planes, grain, [&](int64_t plane, int64_t end) {
       for (; plane < end; ++plane) {
         const Run& run = plan.runs[plane / channels];
-        A* to = sums.mutable_data_ptr<A>() + plane * pixels;
+        A* to = sum + plane * pixels;
         std::fill_n(to, pixels, A(0));
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t from = (plan.order[i] * channels + plane % channels) * bins;
-          const A *g = outer.const_data_ptr<A>() + from, *y = rows.const_data_ptr<A>() + from;
-          const A* x = cols.const_data_ptr<A>() + from;
+          const A *g = slopes + from, *y = at_y + from, *x = at_x + from;
           for (int64_t b = 0; b < bins; ++b) add_sample(to, height, width, y[b], x[b], g[b]);
         }
       }
