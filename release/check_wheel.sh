@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # check_wheel.sh PYTHON TORCH TORCHVISION, as in 3.11 2.11.0 0.26.0: the wheels in dist/ in a fresh
 # environment with these versions, and the smoke suite on it. The environment is removed afterwards.
+# TESTS_PYTHON, one with the tests' packages, detops and another PyTorch, builds the C++ programs and
+# runs them with this PyTorch, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python$1
@@ -17,3 +19,8 @@ cp -r tests "$environment/tests"  # where no source tree of detops is near
 cd "$environment"
 bin/python tests/smoke.py
 bin/detops demo --output demo.png >/dev/null
+if [ -n "${TESTS_PYTHON:-}" ]; then
+  DETOPS_OTHER_TORCH=$(bin/python -c "import torch; print(torch.__path__[0])")/lib
+  export DETOPS_OTHER_TORCH
+  cd "$OLDPWD" && "$TESTS_PYTHON" -m pytest tests/test_cpp.py -k another
+fi
