@@ -66,6 +66,9 @@ def page(tmp_path_factory, no_traces):
     scene = Shapes(length=15, size=(160, 240), objects=10, split="test", seed=2024)
     image = scene.image(14)
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "photo.png")
+    (folder / "photographs").mkdir()
+    for i, given in enumerate(map(Shapes(length=12).image, range(12))):
+        Image.fromarray(given.permute(1, 2, 0).numpy()).save(folder / "photographs" / f"{i}.png")
     names, said = {"image": image.float() / 255}, {}
     before = Path.cwd()
     os.chdir(folder)
@@ -92,10 +95,11 @@ def expected(page):
 def test_commands(page):
     commands = [text.split()[0] for kind, text in steps() if kind == "command"]
     assert commands == [
-        "pip", *["detops"] * 6, "cmake", "cmake", "python", "build/detect"
+        "pip", *["detops"] * 7, "cmake", "cmake", "python", "build/detect"
     ]  # fmt: skip
     folder = page[0]
-    for file in ("detector.pt2", "detector.onnx", "compiled.pt2", "found.ppm", "found/photo.png"):
+    files = ("detector.pt2", "detector.onnx", "int8.onnx", "compiled.pt2", "found.ppm")
+    for file in (*files, "found/photo.png"):
         assert (folder / file).is_file(), file
 
 

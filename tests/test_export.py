@@ -180,7 +180,7 @@ def test_the_command_and_what_it_refuses(trees, tmp_path, capsys, monkeypatch):
     assert status == 0 and "found" in out
 
     monkeypatch.setitem(command.FORMATS, "pt2", lambda model, path, about: None)
-    monkeypatch.setattr(command, "LEAST_IOU", 1.1)
+    monkeypatch.setattr(command, "EXACT", command.EXACT._replace(iou=1.1))
     status, out, err = run(capsys, *words)
     assert status == 1 and out == ""
     assert err.startswith(f"detops: error: {file}: finds something else") and err.count("\n") == 1
@@ -188,6 +188,7 @@ def test_the_command_and_what_it_refuses(trees, tmp_path, capsys, monkeypatch):
         (["--format", "tflite"], "--format: expected pt2, onnx, aoti, got tflite"),
         (["--output", "x.onnx"], "format pt2 ends in .pt2, got x.onnx"),
         (["--image", tmp_path / "none.png"], "none.png"),
+        (["--int8", trees], "--int8: needs --format onnx, got pt2"),
         (["--weights", tmp_path / "none.pt"], "no such checkpoint file"),
     ):
         status, _, err = run(capsys, *words, *change)

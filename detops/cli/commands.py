@@ -269,6 +269,9 @@ def export_command(
         bool,
         typer.Option("--without-resizing", help="Take images at their size, whatever the config."),
     ] = False,
+    int8: Annotated[
+        Path | None, typer.Option(help="Compute in 8 bits, as fits these images.")
+    ] = None,
 ) -> None:
     """Write a detector for other runtimes, and compare it with PyTorch on a picture.
 
@@ -282,13 +285,15 @@ def export_command(
 
         detops export --weights runs/trees/weights.pt --format pt2 --output trees.pt2
 
+        detops export --format onnx --output int8.onnx --int8 photographs
+
         detops export --format aoti --output compiled.pt2
     """
     from ..engine.detect import open_detector
     from ..engine.export import export_detector
 
     detector = open_detector(weights, _load_config(config), "cpu")
-    problem = export_detector(detector, output, format, image, out, not without_resizing)
+    problem = export_detector(detector, output, format, image, out, not without_resizing, int8)
     if problem:
         raise SomeFailed(problem)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +165,19 @@ class Detector:
         result = {key: value[keep].cpu() for key, value in found.items()}
         return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
 
+    def inputs(self, pixels: Tensor) -> Iterator[Tensor]:
+        """What the model is given of an image ``[3, h, w]`` uint8: floats of all or of tiles."""
+        if self.tile_size > 0:
+            yield from (self._cut(pixels, tile) for tile in self._tiles(pixels))
+        else:
+            yield self._to_floats(pixels)
+
+    def _tiles(self, pixels: Tensor) -> list[tuple[int, int, int, int]]:
+        return cut_tiles(pixels.size(1), pixels.size(2), self.tile_size, self.tile_overlap)
+
     def _detect_tiled(self, pixels: Tensor) -> dict[str, Tensor]:
         height, width = pixels.shape[1:]
-        tiles = cut_tiles(height, width, self.tile_size, self.tile_overlap)
+        tiles = self._tiles(pixels)
         found: list[dict[str, Tensor]] = []
         for start in range(0, len(tiles), TILES_AT_ONCE):
             group = tiles[start : start + TILES_AT_ONCE]

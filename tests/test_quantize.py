@@ -1,0 +1,108 @@
+"""Detectors in 8 bits: as right as in float32, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from detops import cli, export
+from detops.cli.options import TREE_CROWNS
+from detops.data.shapes import Shapes
+from detops.engine import export as command
+from detops.engine.detect import open_detector
+
+for module in ("onnxscript", "onnxruntime", "skimage"):
+    pytest.importorskip(module)
+pytestmark = pytest.mark.slow
+
+TREES, SHAPES = (TREE_CROWNS.parent / name / "weights.pt" for name in ("tree_crowns", "shapes"))
+
+
+def run(capsys, *words):
+    status = cli.main(list(map(str, words)))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def layers(file):
+    """The kinds of numbers that the products of a file take, by the names of their weights."""
+    import onnx
+
+    graph = onnx.load(file).graph
+    made = {out: node for node in graph.node for out in node.output}
+    names = {}
+    for node in graph.node:
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm"):
+            source = made.get(node.input[1])
+            weight = node.input[1] if source is None else source.input[0]
+            names[weight] = source is not None and source.op_type == "DequantizeLinear"
+    return names
+
+
+def ap50(capsys, tmp_path, weights, data):
+    file = tmp_path / "rated.json"
+    status, _, err = run(capsys, "eval", "--weights", weights, "--data", data, "--output", file)
+    assert status == 0, err
+    rated = json.loads(file.read_text())
+    return [rated["AP50"]] + ([rated["segm"]["AP50"]] if "segm" in rated else [])
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    """A detector in float32 and images for it."""
+    file = tmp_path_factory.mktemp("shapes") / "shapes.onnx"
+    detector = open_detector(SHAPES, device="cpu")
+    export.onnx(detector.model, file, about=detector.about)
+    return file, [image.float() / 255 for image in map(Shapes(length=24).image, range(24))]
+
+
+def test_trees(tmp_path, capsys, monkeypatch):
+    """The command, with a photograph that is cut into tiles."""
+    file = tmp_path / "new" / "int8.onnx"
+    words = ("export", "--format", "onnx", "--int8", TREE_CROWNS / "train.jpg", "--output")
+    status, out, err = run(capsys, *words, file)
+    assert status == 0 and "of 70 detections" in out, err
+    quantized = layers(file)
+    kept = [name for name, is_in_8_bits in quantized.items() if not is_in_8_bits]
+    assert all(any(part in name for part in ("stem", "cls_", "bbox_pred")) for name in kept)
+    assert 5 <= len(kept) < len(quantized) / 2
+    val = TREE_CROWNS / "val.json"
+    found, expected = (ap50(capsys, tmp_path, weights, val) for weights in (file, TREES))
+    assert expected[0] > 0.5 and abs(found[0] - expected[0]) <= 0.01
+
+    # What is lost is told.
+    monkeypatch.setattr(export, "onnx", lambda *_, **__: None)
+    monkeypatch.setattr(export, "quantize", lambda _, other, __: shutil.copy(file, other))
+    monkeypatch.setattr(command, "ROUNDED", command.ROUNDED._replace(iou=1.1))
+    status, _, err = run(capsys, *words, tmp_path / "x.onnx")
+    assert status == 1 and "misses 70 of 70 detections" in err and "take other --int8" in err
+
+
+def test_shapes(shapes, tmp_path, capsys):
+    """From Python; an image with nothing in it changes nothing."""
+    source, images = shapes
+    file = tmp_path / "int8.onnx"
+    export.quantize(source, file, [*images, torch.full((3, 64, 96), torch.nan)])
+    data = "shapes:test?length=40"
+    found, expected = (ap50(capsys, tmp_path, weights, data) for weights in (file, source))
+    assert min(expected) > 0.85
+    assert all(abs(one - other) <= 0.01 for one, other in zip(found, expected, strict=True))
+
+
+def test_what_is_refused(shapes, tmp_path, capsys):
+    source, images = shapes
+    with pytest.raises(ValueError, match=r"quantize: file must end in \.onnx, got x\.pt2"):
+        export.quantize(source, "x.pt2", images)
+    for none in ([], [torch.full((3, 64, 96), torch.nan)]):
+        with pytest.raises(ValueError, match="nothing is found in any of the images"):
+            export.quantize(source, tmp_path / "x.onnx", none)
+    (tmp_path / "empty").mkdir()
+    for path, text in (
+        (tmp_path / "none", "no such file or folder"),
+        (tmp_path / "empty", "no files in it"),
+    ):
+        words = ("export", "--format", "onnx", "--output", tmp_path / "x.onnx", "--int8", path)
+        status, _, err = run(capsys, *words)
+        assert status == 2 and text in err and err.count("\n") == 1, err
+    assert not (tmp_path / "x.onnx").exists()
