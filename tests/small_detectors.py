@@ -24,6 +24,7 @@ SMALL = [
     "MODEL.RPN.FPN_POST_NMS_TOP_N_TEST", 50, "MODEL.RETINANET.NUM_CONVS", 1,
     "MODEL.ROI_HEADS.SCORE_THRESH", 0.0, "MODEL.RETINANET.INFERENCE_TH", 0.0,
     "INPUT.MIN_SIZE_TEST", 64, "INPUT.MAX_SIZE_TEST", 96,
+    "INPUT.MIN_SIZE_TRAIN", (64,), "INPUT.MAX_SIZE_TRAIN", 96,
 ]  # fmt: skip
 
 
@@ -35,6 +36,14 @@ def overrides_of(name):
     return [
         *SMALL, "MODEL.RESNETS.BACKBONE_OUT_CHANNELS", channels, "MODEL.RESNETS.NUM_GROUPS", groups
     ]  # fmt: skip
+
+
+def structure(name):
+    """What the built network depends on: configs that agree in it are compiled once."""
+    cfg = load_config(FOLDER / f"{name}.yaml", overrides_of(name))
+    body = cfg.MODEL.BACKBONE.CONV_BODY.partition("-")[2].partition("-")[2]
+    model = {k: v for k, v in cfg.MODEL.items() if k not in ("BACKBONE", "WEIGHT")}
+    return str((body, model, cfg.INPUT, cfg.DATALOADER.SIZE_DIVISIBILITY))
 
 
 @cache

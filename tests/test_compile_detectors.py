@@ -6,24 +6,12 @@ import pytest
 import torch
 from small_detectors import (  # noqa: F401
     CONFIGS,
-    FOLDER,
     assert_same_detections,
     detector_of,
     images_of,
     one_block_per_stage,
-    overrides_of,
+    structure,
 )
-
-from detops.config import load_config
-
-
-def structure(name):
-    """What the built network depends on: configs that agree in it are compiled once."""
-    cfg = load_config(FOLDER / f"{name}.yaml", overrides_of(name))
-    body = cfg.MODEL.BACKBONE.CONV_BODY.partition("-")[2].partition("-")[2]
-    model = {k: v for k, v in cfg.MODEL.items() if k not in ("BACKBONE", "WEIGHT")}
-    return str((body, model, cfg.INPUT, cfg.DATALOADER.SIZE_DIVISIBILITY))
-
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_block_per_stage")]
 
