@@ -230,6 +230,17 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, Tensor& output);
 
+void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
+                             const std::optional<Tensor>& bias, IntArrayRef padding,
+                             Tensor& output);
+// On the CPU only.
+void pack_conv2d_weight(const Tensor& weight, Tensor& packed);
+void pack_winograd_weight(const Tensor& weight, Tensor& packed);
+void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optional<Tensor>& bias,
+                   const std::optional<Tensor>& add, int64_t outputs, IntArrayRef kernel_size,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool relu,
+                   Tensor& output);
+
 // Sets of nine points by their hulls; quadrilaterals that may turn either way and be concave.
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious);
 void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou);

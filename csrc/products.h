@@ -52,4 +52,16 @@ inline Tensor sum_of_rows(const Tensor& t) {
   return mm(ones, t);
 }
 
+// With stride 1.
+inline Tensor convolution(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                          IntArrayRef padding) {
+  const int64_t once[] = {1, 1}, none[] = {0, 0};
+  AtenTensorHandle offsets = bias.handle(), output = nullptr;
+  check_status(
+      DETOPS_ATEN(convolution)(input.handle(), weight.handle(), bias.defined() ? &offsets : nullptr,
+                               once, 2, padding.data(), 2, once, 2, 0, none, 2, 1, &output),
+      "convolution");
+  return Tensor(output);
+}
+
 }  // namespace detops

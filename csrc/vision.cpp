@@ -100,6 +100,8 @@ namespace {
   op(carafe_backward, carafe_backward) \
   op(masked_conv2d, masked_conv2d_forward) \
   op(masked_conv2d_forward, masked_conv2d_forward) \
+  op(winograd_conv2d, winograd_conv2d_forward) \
+  op(winograd_conv2d_forward, winograd_conv2d_forward) \
   op(corner_pool, corner_pool_forward) \
   op(corner_pool_forward, corner_pool_forward) \
   op(corner_pool_backward, corner_pool_backward) \
@@ -128,6 +130,12 @@ namespace {
   op(mlp_backward, mlp_backward) \
   op(lltm_forward, lltm_forward) \
   op(lltm_backward, lltm_backward)
+
+// Those that other processors have libraries for.
+#define DETOPS_CPU_OPS(op) \
+  op(pack_conv2d_weight, pack_conv2d_weight) \
+  op(pack_winograd_weight, pack_winograd_weight) \
+  op(packed_conv2d, packed_conv2d)
 // clang-format on
 
 #if defined(USE_CUDA) || defined(DETOPS_EMULATE_CUDA)
@@ -141,6 +149,7 @@ namespace name_of {
 
 #define DETOPS_NAME_OF(op, function) constexpr char op[] = #op;
 DETOPS_OPS(DETOPS_NAME_OF)
+DETOPS_CPU_OPS(DETOPS_NAME_OF)
 
 }  // namespace name_of
 
@@ -159,5 +168,8 @@ STABLE_TORCH_LIBRARY(detops, m) {
   for (const detops::Contract& contract : detops::Contract::all()) m.def(contract.schema().c_str());
 }
 
-STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) { implement_ops(m); }
+STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) {
+  implement_ops(m);
+  DETOPS_CPU_OPS(DETOPS_IMPLEMENT)
+}
 #endif

@@ -852,6 +852,36 @@ def masked_conv2d_forward(
     stride: Sequence[int],
     padding: Sequence[int],
 ) -> Tensor: ...
+def winograd_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    padding: Sequence[int] = (1, 1),
+) -> Tensor: ...
+def winograd_conv2d_forward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    padding: Sequence[int],
+) -> Tensor: ...
+def pack_conv2d_weight(
+    weight: Tensor,
+) -> Tensor: ...
+def pack_winograd_weight(
+    weight: Tensor,
+) -> Tensor: ...
+def packed_conv2d(
+    input: Tensor,
+    packed: Tensor,
+    bias: Tensor | None,
+    add: Tensor | None,
+    outputs: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    relu: bool = False,
+) -> Tensor: ...
 def convex_iou(
     pointsets: Tensor,
     polygons: Tensor,

@@ -211,6 +211,16 @@ def _of_maps():
         yield Call(f"masked_conv2d, {kind}", partial(detops.masked_conv2d, padding=1),
                    convolved, ("features", "weight", "bias"))  # fmt: skip
 
+        def tiled(generator, dtype=dtype, channels=channels):
+            return {
+                "input": torch.randn(2, channels, 9, 11, generator=generator).to(dtype),
+                "weight": torch.randn(13, channels, 3, 3, generator=generator),
+                "bias": torch.randn(13, generator=generator),
+            }
+
+        yield Call(f"winograd_conv2d, {kind}", detops.winograd_conv2d, tiled,
+                   ("input", "weight", "bias"))  # fmt: skip
+
     for layout, dtype, channels in MAPS[:2] + MAPS[4:]:
         make = partial(_cornered, layout=layout, dtype=dtype, channels=channels)
         for mode in ("top", "bottom", "left", "right"):

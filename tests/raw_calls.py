@@ -214,6 +214,13 @@ def arguments() -> dict[str, Arguments]:
         | dict(grad=random(2, 3, 2 * H, 2 * W), features_wanted=True, masks_wanted=True),
         "masked_conv2d_forward": dict(features=x, mask=random(2, 3, 7) > 0.5, weight=conv["weight"])
         | dict(bias=conv["bias"], stride=[2, 1], padding=[1, 1]),
+        "winograd_conv2d_forward": dict(input=x, weight=conv["weight"], bias=conv["bias"])
+        | dict(padding=[1, 1]),
+        "pack_conv2d_weight": dict(weight=conv["weight"]),
+        "pack_winograd_weight": dict(weight=conv["weight"]),
+        "packed_conv2d": dict(input=x, packed=random(1, 1, 27, 32), bias=random(4), outputs=4)
+        | dict(add=random(2, 4, 3, 7), kernel_size=[3, 3], stride=[2, 1], padding=[1, 1])
+        | dict(dilation=[1, 1], relu=True),
         "corner_pool_forward": dict(input=x, mode="left"),
         "corner_pool_backward": dict(grad=random(2, 3, H, W), input=x, mode="left")
         | dict(output=torch.ops.detops.corner_pool_forward(x, "left")),
@@ -297,6 +304,7 @@ def arguments() -> dict[str, Arguments]:
         *("roi_align_max", "border_align", "prroi_pool", "riroi_align_rotated"),
         *("rotated_feature_align", "active_rotated_filter"),
         *("point_sample", "carafe", "masked_conv2d", "deform_roi_pool", "corner_pool"),
+        "winograd_conv2d",
         "chamfer_distance",
         *("ps_roi_pool", "deform_conv2d", "ms_deform_attn", "encode_boxes", "decode_boxes"),
         *("rotated_iou", "convex_giou"),

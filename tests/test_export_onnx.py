@@ -142,6 +142,10 @@ CASES = {
         (MAP, torch.randn(2, 36, 40, 60), torch.rand(2, 18, 40, 60), torch.rand(8, 4, 3, 3)),
         (BOTH, BOTH, BOTH, None),
     ),
+    "winograd_conv2d": (
+        torch.ops.detops.winograd_conv2d, (MAP, torch.rand(4, 8, 3, 3), torch.rand(4)),
+        (BOTH, None, None),
+    ),
 }  # fmt: skip
 
 

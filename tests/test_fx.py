@@ -36,6 +36,7 @@ TRACED = {
     ),
     "DeformRoIPool": (detops.DeformRoIPool(2, 0.5), (X, ROIS)),
     "DeformRoIPool, offsets": (detops.DeformRoIPool(2, 0.5, 2), (X, ROIS, torch.rand(3, 2, 2, 2))),
+    "WinogradConv2d": (detops.WinogradConv2d(16, 4), (X,)),
     "CARAFE": (detops.CARAFE(3, 1, 2), (X, torch.rand(2, 9, 32, 32))),
     "CornerPool": (detops.CornerPool("left"), (X,)),
     "MaskedConv2d": (detops.MaskedConv2d(16, 4, 3, padding=1), (X, torch.rand(2, 16, 16) > 0.5)),

@@ -16,6 +16,7 @@ constexpr char kText[] =
 #include "boxes.contract"
 #include "masks.contract"
 #include "maps.contract"
+#include "conv.contract"
 #include "polygons.contract"
 #include "demo.contract"
 #include "maskrcnn_benchmark.contract"

@@ -45,6 +45,7 @@ from . import (
     rotated_feature_align,
     soft_nms,
     weighted_box_fusion,
+    winograd_conv2d,
 )
 from .case import Call, Case
 
@@ -69,6 +70,7 @@ MODULES = (
     rotated_feature_align,
     active_rotated_filter,
     masked_conv2d,
+    winograd_conv2d,
     polygons,
     box_iou,
     box_iou_loss,

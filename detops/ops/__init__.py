@@ -58,6 +58,7 @@ from .rotated_iou import rotated_iou, rotated_iou_loss
 from .soft_nms import soft_nms
 from .softmax_focal_loss import softmax_focal_loss
 from .weighted_box_fusion import weighted_box_fusion
+from .winograd_conv2d import WinogradConv2d, winograd_conv2d
 
 __all__ = [
     "Axpy",
@@ -82,6 +83,7 @@ __all__ = [
     "RoIAlignMax",
     "RoIAlignRotated",
     "RoIPool",
+    "WinogradConv2d",
     "active_rotated_filter",
     "axpy",
     "batched_nms",
@@ -150,4 +152,5 @@ __all__ = [
     "soft_nms",
     "softmax_focal_loss",
     "weighted_box_fusion",
+    "winograd_conv2d",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import boxes, deform, keypoints, masks, nms, roi, symbols
+from . import boxes, convolutions, keypoints, masks, nms, roi, symbols
 
 _BY_OP: dict[str, Callable[..., Any]] = {
     "nms": nms.nms,
@@ -16,7 +16,8 @@ _BY_OP: dict[str, Callable[..., Any]] = {
     "roi_align_forward": roi.roi_align,
     "multiscale_roi_align_forward": roi.multiscale_roi_align,
     "roi_align_rotated_forward": roi.roi_align_rotated,
-    "deform_conv2d_forward": deform.deform_conv2d,
+    "deform_conv2d_forward": convolutions.deform_conv2d,
+    "winograd_conv2d_forward": convolutions.winograd_conv2d,
     "encode_boxes_forward": boxes.encode_boxes,
     "decode_boxes_forward": boxes.decode_boxes,
     "paste_masks_in_image": masks.paste_masks_in_image,

@@ -712,6 +712,36 @@ inline Tensor masked_conv2d_forward(const Tensor& features, const Tensor& mask,
                               padding);
 }
 
+inline Tensor winograd_conv2d(const Tensor& input, const Tensor& weight,
+                              const std::optional<Tensor>& bias = std::nullopt,
+                              const std::array<int64_t, 2>& padding = {1, 1}) {
+  return detail::call<Tensor>("detops::winograd_conv2d", input, weight, bias, padding);
+}
+
+inline Tensor winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
+                                      const std::optional<Tensor>& bias,
+                                      const std::array<int64_t, 2>& padding) {
+  return detail::call<Tensor>("detops::winograd_conv2d_forward", input, weight, bias, padding);
+}
+
+inline Tensor pack_conv2d_weight(const Tensor& weight) {
+  return detail::call<Tensor>("detops::pack_conv2d_weight", weight);
+}
+
+inline Tensor pack_winograd_weight(const Tensor& weight) {
+  return detail::call<Tensor>("detops::pack_winograd_weight", weight);
+}
+
+inline Tensor packed_conv2d(const Tensor& input, const Tensor& packed,
+                            const std::optional<Tensor>& bias, const std::optional<Tensor>& add,
+                            int64_t outputs, const std::array<int64_t, 2>& kernel_size,
+                            const std::array<int64_t, 2>& stride = {1, 1},
+                            const std::array<int64_t, 2>& padding = {0, 0},
+                            const std::array<int64_t, 2>& dilation = {1, 1}, bool relu = false) {
+  return detail::call<Tensor>("detops::packed_conv2d", input, packed, bias, add, outputs,
+                              kernel_size, stride, padding, dilation, relu);
+}
+
 inline Tensor convex_iou(const Tensor& pointsets, const Tensor& polygons) {
   return detail::call<Tensor>("detops::convex_iou", pointsets, polygons);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Deformable convolution."""
+"""Convolutions that are no plain ones in PyTorch."""
 
 from collections.abc import Sequence
 from math import prod
@@ -33,3 +33,9 @@ def deform_conv2d(
         pads=[*padding, *padding],
         strides=list(stride),
     )
+
+
+def winograd_conv2d(input: Any, weight: Any, bias: Any, padding: Sequence[int]) -> Any:
+    """A runtime chooses its own algorithm."""
+    inputs = (input, weight) if bias is None else (input, weight, bias)
+    return op.Conv(*inputs, kernel_shape=[3, 3], pads=[*padding, *padding])
