@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "arena.h"
 #include "contract/contract.h"
 #include "cpu/simd/isa.h"
 #include "parallel.h"
@@ -26,6 +27,16 @@ const char* detops_set_cpu_isa(const char* name) {
     return message.c_str();
   }
 }
+
+int detops_use_arena(int on) { return detops::use_arena(on != 0); }
+
+void detops_arena_size(long long* held, long long* free) {
+  const detops::ArenaSize size = detops::arena_size();
+  *held = size.held;
+  *free = size.free;
+}
+
+void detops_release_arena(void) { detops::release_arena(); }
 
 int detops_is_emulated(void) {
 #ifdef DETOPS_EMULATE_CUDA

@@ -21,4 +21,16 @@ PYBIND11_MODULE(_C, m) {
       },
       py::arg("name"),
       "Forces an instruction set (baseline, avx2, avx512), or auto for the processor's best.");
+  m.def(
+      "use_arena", [](bool on) { return detops_use_arena(on) != 0; }, py::arg("on"),
+      "Whether large results in this thread take memory that stays for the next; what was before.");
+  m.def(
+      "arena_size",
+      [] {
+        long long held = 0, free = 0;
+        detops_arena_size(&held, &free);
+        return py::make_tuple(held, free);
+      },
+      "The bytes that are kept, and those of them that no tensor has.");
+  m.def("release_arena", &detops_release_arena, "Gives memory that no tensor has to the system.");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tensor.h"
 
+#include "arena.h"
+
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 
 #include <algorithm>
@@ -201,6 +203,9 @@ Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
   int64_t strides[kMostDims];
   check(sizes.size() <= kMostDims, "at most ", kMostDims, " dimensions");
   dense_strides(sizes, format, strides);
+  if (arena_in_use() && options.device == kCPU) {
+    if (Tensor kept = empty_in_arena(sizes, strides, options); kept.defined()) return kept;
+  }
   AtenTensorHandle result = nullptr;
   if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides, int32_t(options.type),
                                options.device, options.index, &result)) {

@@ -15,11 +15,19 @@ from . import ops  # noqa: E402
 from .compat import maskrcnn_benchmark  # noqa: E402, F401
 from .compat.torchvision import patch_torchvision  # noqa: E402
 from .ops import *  # noqa: E402, F403
+from .optimization import optimize, release_memory  # noqa: E402
 
 __version__ = "0.2.0.dev0"
 #: For CMake's find_package(detops), as ``torch.utils.cmake_prefix_path`` is for Torch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
-__all__ = ["__version__", "cmake_prefix_path", "patch_torchvision", *ops.__all__]
+__all__ = [
+    "__version__",
+    "cmake_prefix_path",
+    "optimize",
+    "patch_torchvision",
+    "release_memory",
+    *ops.__all__,
+]
 
 if TYPE_CHECKING:
     from . import _C as _C

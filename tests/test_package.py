@@ -96,7 +96,7 @@ def copied(tmp_path):
     copy.mkdir()
     for source in [*PACKAGE.glob("*.py"), *PACKAGE.glob("_C*.so"), PACKAGE / "libdetops.so"]:
         shutil.copy(source, copy)
-    for part in ("ops", "compat"):
+    for part in ("ops", "compat", "optimization"):
         shutil.copytree(PACKAGE / part, copy / part)
     shutil.copy(PACKAGE.parent / "detops_hook.py", tmp_path)
     return copy

@@ -17,6 +17,7 @@ from ..data.image import load_image
 from ..data.tiling import cut_tiles, merge_detections
 from ..device import choose_device
 from ..export.load import SUFFIXES, load
+from ..optimization import optimize
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
 from .weights import load_weights_into
 
@@ -26,6 +27,8 @@ TILING = ("tile_size", "tile_overlap", "tile_nms")
 
 class Detector:
     """A model with all it needs to detect: names, tiling, device.
+
+    On a CPU one of our own models runs as `detops.optimize` makes it when the first image comes.
 
     Args:
         model: called with a list of images [3, h, w] in 0..1, gives a list of dicts of boxes
@@ -49,6 +52,7 @@ class Detector:
         self.device = choose_device(device)
         self.model = to_device(model, self.device).eval()
         self.names = tuple(names)
+        self._fast: nn.Module | None = None
         self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
 
     @classmethod
@@ -160,10 +164,20 @@ class Detector:
         if self.tile_size > 0:
             found = self._detect_tiled(pixels)
         else:
-            found = self.model([self._to_floats(pixels)])[0]
+            found = self._computes([self._to_floats(pixels)])[0]
         keep = found["scores"] >= score_threshold
         result = {key: value[keep].cpu() for key, value in found.items()}
         return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
+
+    @property
+    def _computes(self) -> nn.Module:
+        from ..modeling import GeneralizedRCNN
+
+        if self.device.type != "cpu" or not isinstance(self.model, GeneralizedRCNN):
+            return self.model
+        if self._fast is None:
+            self._fast = optimize(self.model)
+        return self._fast
 
     def inputs(self, pixels: Tensor) -> Iterator[Tensor]:
         """What the model is given of an image ``[3, h, w]`` uint8: floats of all or of tiles."""
@@ -181,7 +195,7 @@ class Detector:
         found: list[dict[str, Tensor]] = []
         for start in range(0, len(tiles), TILES_AT_ONCE):
             group = tiles[start : start + TILES_AT_ONCE]
-            found += self.model([self._cut(pixels, tile) for tile in group])
+            found += self._computes([self._cut(pixels, tile) for tile in group])
         return merge_detections(found, tiles, (height, width), self.tile_nms)
 
     def _cut(self, pixels: Tensor, tile: tuple[int, int, int, int]) -> Tensor:

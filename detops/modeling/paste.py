@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..ops import paste_masks_in_image
+from ..ops.paste_masks_in_image import paste_masks_in_image
 
 
 def paste_masks(

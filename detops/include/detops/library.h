@@ -19,6 +19,13 @@ DETOPS_EXPORT const char* detops_cpu_isa(void);
 // Forces one, or "auto" for the best that the processor has. An error message, or null.
 DETOPS_EXPORT const char* detops_set_cpu_isa(const char* name);
 
+// Whether large results of ops in this thread take memory that stays when they go, for the next
+// ones; what was before. The bytes that are kept so, and those of them that no tensor has; and a
+// call that gives the latter back to the system.
+DETOPS_EXPORT int detops_use_arena(int on);
+DETOPS_EXPORT void detops_arena_size(long long* held, long long* free);
+DETOPS_EXPORT void detops_release_arena(void);
+
 // The message of the error that an op of the library last raised in this thread, or what was set
 // since. PyTorch's C functions give back that an op failed, and not always why.
 DETOPS_EXPORT const char* detops_last_error(void);

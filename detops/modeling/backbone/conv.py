@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
+from ...packed import PackedConv2d
 from .norm import FrozenBatchNorm2d
 
 
@@ -40,6 +41,10 @@ def conv2d(
         add: of the result's size, added behind the normalisation.
         overwrite: nobody else needs ``add``: the result may take its memory.
     """
+    if isinstance(conv, PackedConv2d):
+        if norm is None or isinstance(norm, nn.Identity):  # which has been folded
+            return conv(x, add, relu)
+        return _finish(norm(conv(x)), relu, add)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
         if _plain(conv, norm):
             graph = torch.compiler.is_compiling() or torch.jit.is_tracing()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ....packed import PackedLinear
 from ...backbone.norm import Norm
 from ...poolers import Pooler
 
@@ -62,8 +63,9 @@ class FPN2MLPFeatureExtractor(nn.Module):
 
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
         """Levels and per image ``[L, 4]``, to ``[K, hidden_features]``."""
-        x = self.pooler(features, boxes).flatten(1)
-        return F.relu_(self.fc7(F.relu_(self.fc6(x))))
+        x = self.pooler(features, boxes)
+        x = self.fc6(x if isinstance(self.fc6, PackedLinear) else x.flatten(1))
+        return F.relu_(self.fc7(F.relu_(x)))
 
 
 class FPNXconv1fcFeatureExtractor(nn.Module):

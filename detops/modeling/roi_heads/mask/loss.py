@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....distributed import mean_count
-from ....ops import roi_align
+from ....ops.roi_align import roi_align
 
 Regions = list[dict[str, Tensor]]
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include "arena.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <mutex>
+
+#if defined(__linux__) && !defined(DETOPS_EMULATE_CUDA)
+#include <sys/mman.h>
+#include <unistd.h>
+
+// Of PyTorch 2.11; with an older one there is no arena.
+extern "C" __attribute__((weak)) AOTITorchError
+torch_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* strides,
+                int64_t offset, int32_t dtype, int32_t device, int32_t index,
+                AtenTensorHandle* result, int32_t layout, const uint8_t* metadata,
+                int64_t metadata_size, void (*deleter)(void* data, void* context), void* context);
+#define DETOPS_ARENA 1
+#endif
+
+namespace detops {
+namespace {
+
+thread_local bool in_use = false;
+
+}  // namespace
+
+bool use_arena(bool on) { return std::exchange(in_use, on); }
+bool arena_in_use() { return in_use; }
+
+#ifdef DETOPS_ARENA
+namespace {
+
+constexpr size_t kLeast = 1 << 20;  // smaller ones the C library keeps, too
+constexpr size_t kUnit = 64 << 10;  // of which blocks are multiples
+constexpr size_t kHuge = 2 << 20;   // a huge page
+
+// A range of addresses, of which blocks are taken as far in front as can be. What was touched once
+// is memory, so it holds no more than the most that was in use at a time, and some gaps.
+class Arena {
+ public:
+  Arena() {
+    const auto pages = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES));
+    size_ = pages / 2 * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) / kHuge * kHuge;
+    void* range = ::mmap(nullptr, size_ + kHuge, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) return;
+    const auto first = (reinterpret_cast<uintptr_t>(range) + kHuge - 1) / kHuge * kHuge;
+    begin_ = reinterpret_cast<char*>(first);
+    ::madvise(begin_, size_, MADV_HUGEPAGE);
+    free_.emplace(0, size_);
+  }
+
+  // Null where there is no room.
+  char* take(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = std::find_if(free_.begin(), free_.end(),
+                                    [&](const auto& block) { return block.second >= bytes; });
+    if (found == free_.end()) return nullptr;
+    const auto [offset, size] = *found;
+    free_.erase(found);
+    if (size > bytes) free_.emplace(offset + bytes, size - bytes);
+    held_ = std::max(held_, offset + bytes);
+    return begin_ + offset;
+  }
+
+  void give(char* block, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto at = free_.emplace(block - begin_, bytes).first;
+    if (const auto next = std::next(at);
+        next != free_.end() && at->first + at->second == next->first) {
+      at->second += next->second;
+      free_.erase(next);
+    }
+    if (at == free_.begin()) return;
+    if (const auto before = std::prev(at); before->first + before->second == at->first) {
+      before->second += at->second;
+      free_.erase(at);
+    }
+  }
+
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [offset, bytes] : free_) {
+      if (offset < held_)
+        ::madvise(begin_ + offset, std::min(bytes, held_ - offset), MADV_DONTNEED);
+    }
+    const auto last = std::prev(free_.end());
+    if (!free_.empty() && last->first + last->second == size_) held_ = last->first;
+  }
+
+  ArenaSize size() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    size_t free = 0;
+    for (const auto& [offset, bytes] : free_) {
+      if (offset < held_) free += std::min(bytes, held_ - offset);
+    }
+    return {int64_t(held_), int64_t(free)};
+  }
+
+ private:
+  std::mutex mutex_;
+  char* begin_ = nullptr;
+  size_t size_ = 0, held_ = 0;     // the end of the last block that was ever taken
+  std::map<size_t, size_t> free_;  // offsets, and bytes
+};
+
+// For good: tensors may live longer than anything else.
+Arena& arena() {
+  static Arena& arena = *new Arena();
+  return arena;
+}
+
+}  // namespace
+
+Tensor empty_in_arena(IntArrayRef sizes, const int64_t* strides, const Options& options) {
+  size_t bytes = aoti_torch_dtype_element_size(int32_t(options.type));
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return {};
+  }
+  if (bytes < kLeast || bytes > SIZE_MAX - kUnit || torch_from_blob == nullptr) return {};
+  bytes = (bytes + kUnit - 1) / kUnit * kUnit;
+  char* data = arena().take(bytes);
+  if (data == nullptr) return {};
+  AtenTensorHandle result = nullptr;
+  const AOTITorchError status = torch_from_blob(
+      data, int64_t(sizes.size()), sizes.data(), strides, 0, int32_t(options.type), options.device,
+      options.index, &result, aoti_torch_layout_strided(), nullptr, 0,
+      [](void* block, void* size) {
+        arena().give(static_cast<char*>(block), reinterpret_cast<size_t>(size));
+      },
+      reinterpret_cast<void*>(bytes));
+  if (status == AOTI_TORCH_SUCCESS) return Tensor(result);
+  arena().give(data, bytes);
+  return {};
+}
+
+ArenaSize arena_size() { return arena().size(); }
+void release_arena() { arena().release(); }
+
+#else
+
+Tensor empty_in_arena(IntArrayRef, const int64_t*, const Options&) { return {}; }
+ArenaSize arena_size() { return {}; }
+void release_arena() {}
+
+#endif
+
+}  // namespace detops

@@ -1,0 +1,97 @@
+"""Which layers of a detector become packed ones."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..modeling.backbone.norm import FrozenBatchNorm2d
+from ..packed import PackedConv2d, PackedDeconv2d, PackedLinear, packable
+
+Affine = tuple[Tensor, Tensor] | None
+
+
+def affine_of(norm: nn.Module) -> Affine:
+    """The factor and the summand of each channel, if that is what a normalisation is."""
+    if isinstance(norm, FrozenBatchNorm2d):
+        return norm.affine()
+    if type(norm) is not nn.BatchNorm2d or norm.running_var is None:
+        return None
+    return scaled(norm)
+
+
+def scaled(norm: Any) -> tuple[Tensor, Tensor]:
+    """The same from statistics, an epsilon, and weights if there are any."""
+    scale = (norm.running_var + norm.eps).rsqrt()
+    shift = -norm.running_mean * scale
+    if norm.weight is None:
+        return scale, shift
+    return scale * norm.weight, shift * norm.weight + norm.bias
+
+
+class Packer:
+    """Replaces layers within modules, those that follow each other by one.
+
+    Args:
+        exact: no Winograd's algorithm.
+        affine: of a normalisation, or None.
+    """
+
+    def __init__(self, exact: bool, affine: Callable[[nn.Module], Affine] = affine_of) -> None:
+        self.exact = exact
+        self.affine = affine
+
+    def layer(
+        self, layer: nn.Module, affine: Affine = None, relu: bool = False
+    ) -> nn.Module | None:
+        """A packed one, or None where there is none for it."""
+        if not isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear) or not packable(layer):
+            return None
+        if isinstance(layer, nn.Conv2d):
+            return PackedConv2d(layer, *(affine or ()), relu=relu, exact=self.exact)
+        if affine is not None:
+            return None
+        if isinstance(layer, nn.Linear):
+            return PackedLinear(layer, relu=relu)
+        return PackedDeconv2d(layer, relu=relu)
+
+    def chain(self, module: nn.Module, names: Iterable[str]) -> None:
+        """Packs children of which each gets nothing but what the one before it gives."""
+        left = list(names)
+        while left:
+            name = left.pop(0)
+            layer = module.get_submodule(name)
+            follows, affine, relu = [], None, False
+            if left and (affine := self.affine(module.get_submodule(left[0]))) is not None:
+                follows.append(left[0])
+            behind = left[len(follows) :]
+            if behind and type(module.get_submodule(behind[0])) is nn.ReLU:
+                follows.append(behind[0])
+                relu = True
+            packed = self.layer(layer, affine, relu)
+            if packed is None:
+                continue
+            module.add_module(name, packed)
+            for other in follows:
+                module.add_module(other, nn.Identity())
+                left.remove(other)
+
+    def pairs(self, module: nn.Module) -> None:
+        """Packs conv1 with bn1, and so on."""
+        for name, _ in list(module.named_children()):
+            norm = name.replace("conv", "bn", 1)
+            if name.startswith("conv") and norm in module._modules:
+                self.chain(module, (name, norm))
+
+    def walk(self, module: nn.Module) -> None:
+        """Packs all that is below a module and itself."""
+        for child in module.children():
+            self.walk(child)
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            self.chain(module, [name for name, _ in module.named_children()])
+            return
+        self.pairs(module)
+        for name, child in list(module.named_children()):
+            packed = self.layer(child)
+            if packed is not None:
+                module.add_module(name, packed)

@@ -1,0 +1,176 @@
+"""Layers whose weights are arranged for detops' products once, when they are made."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import _C
+
+# From so many channels on both sides, tiles cost less than the products that they save.
+WINOGRAD_CHANNELS = 16
+
+
+def packs() -> bool:
+    """Whether the processor has vectors that make our convolutions quicker than PyTorch's."""
+    return _C.cpu_isa() in ("avx2", "avx512")
+
+
+class PackedConv2d(nn.Module):
+    """A convolution with what follows it, in one pass: a normalisation, a sum, a rectifier.
+
+    Args:
+        conv: the layer that it stands in for.
+        scale: per output, folded into the weights.
+        shift: per output, likewise.
+        relu: rectifies every result.
+        exact: no Winograd's algorithm.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        conv: nn.Conv2d,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+        *,
+        relu: bool = False,
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = conv.in_channels, conv.out_channels
+        self.kernel_size, self.groups = conv.kernel_size, conv.groups
+        self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
+        self.relu = relu
+        weight, bias = conv.weight.detach(), conv.bias
+        if scale is not None:
+            weight = weight * scale.view(-1, 1, 1, 1)
+            bias = None if bias is None else scale * bias
+        if shift is not None:
+            bias = shift if bias is None else bias + shift
+        once = self.stride == self.dilation == (1, 1) and self.kernel_size == (3, 3)
+        wide = min(self.in_channels, self.out_channels) >= WINOGRAD_CHANNELS
+        self.packed = packs() and self.groups == 1
+        if self.packed:
+            pack = _C.pack_winograd_weight if once and wide and not exact else _C.pack_conv2d_weight
+            weight = pack(weight)
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", None if bias is None else bias.detach())
+
+    def forward(self, x: Tensor, add: Tensor | None = None, relu: bool = False) -> Tensor:
+        """``[N, C, H, W]`` to ``[N, O, h, w]``; ``add`` is of that size."""
+        relu = relu or self.relu
+        window: Any = self.stride, self.padding, self.dilation
+        x = x.contiguous(memory_format=torch.channels_last)
+        if self.packed:
+            weights = self.weight, self.bias, add, self.out_channels, self.kernel_size
+            return _C.packed_conv2d(x, *weights, *window, relu)  # type: ignore[call-arg]
+        stride, padding, dilation = window
+        y = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
+        y = y if add is None else y.add_(add)
+        return F.relu_(y) if relu else y
+
+    def extra_repr(self) -> str:
+        """What the layer's own representation says, and the algorithm."""
+        channels = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        algorithm = "direct"
+        if not self.packed:
+            algorithm = "PyTorch's"
+        elif self.weight.size(0) > 1:
+            algorithm = "Winograd's"
+        return f"{channels}, stride={self.stride}, relu={self.relu}, algorithm={algorithm}"
+
+
+class PackedLinear(nn.Module):
+    """A linear layer, with a rectifier if wanted.
+
+    Args:
+        linear: the layer that it stands in for.
+        maps: the (channels, height, width) of the maps that its inputs are, flattened: it takes
+            the maps themselves, in channels_last without a copy.
+        relu: rectifies every result.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self, linear: nn.Linear, maps: tuple[int, int, int] | None = None, *, relu: bool = False
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.maps, self.relu = maps, relu
+        weight = linear.weight.detach()
+        if maps is not None:
+            weight = weight.unflatten(1, maps).permute(0, 2, 3, 1).flatten(1)
+        self.packed = packs()
+        if self.packed:
+            weight = _C.pack_conv2d_weight(weight[:, :, None, None])
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, in_features]``, or the maps, to ``[N, out_features]``."""
+        x = x.flatten(1) if self.maps is None else x.permute(0, 2, 3, 1).flatten(1)
+        if not self.packed:
+            y = F.linear(x, self.weight, self.bias)
+            return F.relu_(y) if self.relu else y
+        x = x[:, :, None, None]
+        y = _C.packed_conv2d(
+            x, self.weight, self.bias, None, self.out_features, (1, 1), relu=self.relu
+        )
+        return y.flatten(1)
+
+    def extra_repr(self) -> str:
+        """What the layer's own representation says."""
+        return f"{self.in_features}, {self.out_features}, maps={self.maps}, relu={self.relu}"
+
+
+class PackedDeconv2d(nn.Module):
+    """A transposed convolution of 2x2 kernels with stride 2: four pixels for each, one product.
+
+    Args:
+        deconv: the layer that it stands in for.
+        relu: rectifies every result.
+    """
+
+    def __init__(self, deconv: nn.ConvTranspose2d, *, relu: bool = False) -> None:
+        super().__init__()
+        channels, outputs = deconv.in_channels, deconv.out_channels
+        conv = nn.Conv2d(channels, 4 * outputs, 1, bias=deconv.bias is not None)
+        conv.weight = nn.Parameter(
+            deconv.weight.detach().permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1), False
+        )
+        if deconv.bias is not None:
+            conv.bias = nn.Parameter(deconv.bias.detach().repeat(4), False)
+        self.conv = PackedConv2d(conv, relu=relu)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
+        n, _, height, width = x.shape
+        outputs = self.conv.out_channels // 4
+        fourfold = self.conv(x).permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, outputs)
+        y = fourfold.transpose(2, 3).reshape(n, 2 * height, 2 * width, outputs)
+        return y.permute(0, 3, 1, 2)
+
+
+def packable(layer: Any) -> bool:
+    """Whether a layer is what it looks like, and nobody listens to it."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    if hooks or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
+        return False
+    if type(layer) is nn.Linear:
+        return True
+    by_number = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    if type(layer) is nn.ConvTranspose2d:
+        plain = layer.kernel_size == layer.stride == (2, 2) and layer.dilation == (1, 1)
+        return (
+            by_number
+            and plain
+            and layer.groups == 1
+            and layer.padding == (0, 0) == (layer.output_padding)
+        )
+    return type(layer) is nn.Conv2d and by_number

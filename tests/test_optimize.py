@@ -1,0 +1,253 @@
+"""Optimized detectors find what the detectors find that they are made of."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from small_detectors import CONFIGS, detector_of, images_of, structure
+from torch import nn
+from torch.nn import functional as F
+from torchvision.models import detection
+
+import detops
+from detops import _C
+from detops.cli.options import TREE_CROWNS
+from detops.data import CocoDetection
+from detops.engine import Detector
+from detops.modeling.backbone.norm import FrozenBatchNorm2d
+from detops.packed import PackedConv2d, PackedDeconv2d, PackedLinear
+
+SCORES, PIXELS = 1e-4, 0.05
+
+
+def partner(found, expected, i, left):
+    """Which of the detections that are left is the one that is expected, or None."""
+    for j in left:
+        near = (found["boxes"][j] - expected["boxes"][i]).abs().max() < PIXELS
+        level = (found["scores"][j] - expected["scores"][i]).abs() < SCORES
+        if not (near and level and found["labels"][j] == expected["labels"][i]):
+            continue
+        if "masks" in expected:
+            a, b = found["masks"][j] > 0.5, expected["masks"][i] > 0.5
+            if (a & b).sum() < 0.99 * (a | b).sum():
+                continue
+        if "keypoints" in expected:
+            if (found["keypoints"][j] - expected["keypoints"][i]).abs().max() > 0.1:
+                continue
+        return j
+    return None
+
+
+def missing(found, expected):
+    """How many expected detections have no partner; scores of rounding's distance may swap."""
+    assert set(found) == set(expected)
+    left, alone = list(range(len(found["boxes"]))), 0
+    for i in range(len(expected["boxes"])):
+        j = partner(found, expected, i, left)
+        alone += j is None
+        if j is not None:
+            left.remove(j)
+    return alone + len(left)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", {structure(name): name for name in CONFIGS}.values())
+def test_every_config(name, exact):
+    model = detector_of(structure(name), name)
+    before = copy.deepcopy(model.state_dict())
+    fast = detops.optimize(model, exact=exact)
+    with torch.no_grad():
+        *images, nothing = images_of((64, 80), (70, 61))
+        for image in images:
+            assert missing(fast([image])[0], model([image])[0]) == 0
+        assert len(fast([nothing])[0]["boxes"]) == 0
+    assert all(
+        torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True)
+    )
+
+
+MODELS = {
+    "fasterrcnn_resnet50_fpn": {"min_size": 160},
+    "fasterrcnn_resnet50_fpn_v2": {"min_size": 160},
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {},
+    "maskrcnn_resnet50_fpn": {"min_size": 160},
+    "keypointrcnn_resnet50_fpn": {"min_size": 160},
+    "retinanet_resnet50_fpn": {"min_size": 160},
+    "retinanet_resnet50_fpn_v2": {"min_size": 160},
+    "fcos_resnet50_fpn": {"min_size": 160},
+    "ssd300_vgg16": {},
+    "ssdlite320_mobilenet_v3_large": {},
+}
+IMAGES = (torch.rand(3, 160, 200), torch.rand(3, 190, 160))
+
+
+@torch.no_grad()
+def spread(model):
+    """Scores that differ and boxes of moderate size, which random weights do not give."""
+    for name, module in model.named_modules():
+        if name.endswith("bn3"):  # a residual body without statistics grows by each block
+            module.weight.fill_(0.2)
+    layers = [m for n, m in model.named_modules() if n.endswith(("cls_score", "cls_logits"))]
+    layers = [each for m in layers for each in (m if isinstance(m, nn.ModuleList) else [m])]
+    if hasattr(model, "head") and hasattr(model.head.classification_head, "module_list"):
+        layers = list(model.head.classification_head.module_list)
+
+    def scale(layer, _, logits):
+        layer = layer[-1] if isinstance(layer, nn.Sequential) else layer
+        layer.weight *= 2 / logits.std()
+        nn.init.zeros_(layer.bias)
+
+    hooks = [layer.register_forward_hook(scale) for layer in layers]
+    model([IMAGES[0]])
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_torchvision(name):
+    torch.manual_seed(0)
+    make = getattr(detection, name)
+    model = spread(make(weights=None, weights_backbone=None, **MODELS[name]).eval())
+    exact, fast = detops.optimize(model, exact=True), detops.optimize(model)
+    assert any(isinstance(m, PackedConv2d) for m in fast.modules())
+    batch = torch.stack([F.interpolate(IMAGES[0][None], (320, 384))[0]])
+    with torch.no_grad():
+        for ours, within in ((exact, 2e-5), (fast, 1e-4)):
+            for a, b in zip(maps_of(ours, batch), maps_of(model, batch), strict=True):
+                assert (a - b).abs().max() < within * b.abs().max()
+        # Random weights make boxes of rounding errors: those at a limit come and go.
+        for found, expected in zip(exact(list(IMAGES)), model(list(IMAGES)), strict=True):
+            assert len(expected["boxes"]) > 25
+            if expected["scores"].std() > 0.01:  # else any order will do
+                assert missing(found, expected) <= 0.04 * len(expected["boxes"])
+
+
+def maps_of(model, batch):
+    """What the body gives, and what the head makes of it."""
+    features = list(model.backbone(batch).values())
+    heads = model.rpn.head(features) if hasattr(model, "rpn") else model.head(features).values()
+    flat = [each if isinstance(each, list) else [each] for each in heads]
+    return [*features, *(each for group in flat for each in group)]
+
+
+def test_a_trained_detector_on_photographs():
+    detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
+    fast = detops.optimize(detector.model)
+    kinds = {type(m) for m in fast.modules()}
+    assert {PackedConv2d, PackedLinear} <= kinds and not kinds & {nn.Linear, FrozenBatchNorm2d}
+    dataset = CocoDetection(TREE_CROWNS / "val.json")
+    with torch.no_grad():
+        for picture, _ in dataset:
+            image = picture / 255
+            (expected,), (found,) = detector.model([image]), fast([image])
+            assert len(expected["boxes"]) > 10 and missing(found, expected) == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4), (0, 5, 3, 4), (1, 5, 1, 1)])
+def test_transposed_convolutions(shape):
+    deconv = nn.ConvTranspose2d(5, 7, 2, stride=2)
+    x = torch.randn(shape)
+    for relu in (False, True):
+        with torch.no_grad():
+            found, expected = PackedDeconv2d(deconv, relu=relu)(x), deconv(x)
+        expected = expected.relu() if relu else expected
+        torch.testing.assert_close(found, expected, check_stride=False)
+
+
+def test_linear_layers_of_maps():
+    linear = nn.Linear(3 * 4 * 5, 6)
+    maps = torch.randn(9, 3, 4, 5)
+    for x in (maps, maps.contiguous(memory_format=torch.channels_last), maps[:0]):
+        with torch.no_grad():
+            found = PackedLinear(linear, (3, 4, 5), relu=True)(x)
+            torch.testing.assert_close(found, linear(x.flatten(1)).relu())
+
+
+def test_copies_and_pickles():
+    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    fast = detops.optimize(model)
+    image = images_of((64, 80))[0]
+    with torch.no_grad():
+        expected = fast([image])[0]
+        for other in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+            for key, value in other([image])[0].items():
+                assert torch.equal(value, expected[key])
+
+
+def test_memory_stays_and_goes():
+    before = _C.use_arena(True)
+    try:
+        x, weight = torch.randn(1, 3, 512, 512), torch.randn(8, 3, 1, 1)
+        packed = _C.pack_conv2d_weight(weight)
+        call = (x, packed, None, None, 8, [1, 1], [1, 1], [0, 0], [1, 1])
+        first = _C.packed_conv2d(*call)
+        place, (held, free) = first.data_ptr(), _C.arena_size()
+        assert held - free >= first.nbytes and place % 64 == 0
+        expected = first.clone()
+        second = _C.packed_conv2d(*call)
+        assert second.data_ptr() != place
+        del first
+        third = _C.packed_conv2d(*call)
+        assert third.data_ptr() == place and torch.equal(third, expected)
+        assert third.requires_grad_().mul(2).sum().item() == pytest.approx(
+            2 * expected.sum().item(), rel=1e-4
+        )
+        del second, third
+        assert _C.arena_size()[0] >= held
+        detops.release_memory()
+        assert _C.arena_size() == (0, 0)
+    finally:
+        _C.use_arena(before)
+
+
+def test_what_a_call_leaves_behind():
+    """The thread is as it was, after errors too; results outlive the model."""
+    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    fast = detops.optimize(model)
+    with torch.no_grad():
+        found = fast([images_of((64, 80))[0]])[0]
+    boxes = found["boxes"].clone()
+    with pytest.raises(ValueError):
+        fast([torch.zeros(1, 5, 5)])
+    assert _C.use_arena(False) is False
+    del fast
+    detops.release_memory()
+    assert torch.equal(found["boxes"], boxes)
+
+
+def test_hooks_and_layers_of_others_stay():
+    model = copy.deepcopy(detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x"))
+    seen = []
+    model.rpn.head.cls_logits.register_forward_hook(lambda *_: seen.append(1))
+    fast = detops.optimize(model)
+    with torch.no_grad():
+        fast([images_of((64, 80))[0]])
+    assert seen and type(fast.rpn.head.cls_logits) is nn.Conv2d
+
+
+def test_other_processors_keep_pytorchs_convolutions(monkeypatch):
+    model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
+    _C.set_cpu_isa("baseline")
+    try:
+        fast = detops.optimize(model)
+        assert not any(m.packed for m in fast.modules() if isinstance(m, PackedConv2d))
+        with torch.no_grad():
+            x = torch.randn(1, 3, 64, 96)
+            for a, b in zip(fast.backbone(x), model.backbone(x), strict=True):
+                assert (a - b).abs().max() < 1e-5 * b.abs().max()
+            assert len(fast([images_of((64, 80))[0]])) == 1
+    finally:
+        _C.set_cpu_isa("auto")
+
+
+def test_what_is_refused():
+    with pytest.raises(
+        TypeError, match="must be a detector of detops or of torchvision, got torch"
+    ):
+        detops.optimize(nn.Linear(2, 2))
+    model = detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x")
+    with pytest.raises(ValueError, match="must be on the CPU, got meta"):
+        detops.optimize(copy.deepcopy(model).to("meta"))
