@@ -118,5 +118,7 @@ def kernel_ops() -> set[str]:
         if name.startswith("detops::")
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
     }
-    # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device.
-    return {name for name in kernels if f"{name}_forward" not in kernels} - {"masks_to_rle"}
+    # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device,
+    # and packed weights are a CPU's.
+    on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
+    return {name for name in kernels if f"{name}_forward" not in kernels} - on_the_host

@@ -47,24 +47,6 @@ bool worth_threads(int64_t n, int64_t limit) {
   return n >= kShared && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
 }
 
-// One class by several threads; undefined where one is better.
-Tensor select_in_strips(const Tensor& boxes, const Tensor& scores, double threshold, int64_t limit,
-                        const Options& indices) {
-  const int64_t n = boxes.size(0);
-  if (!worth_threads(n, limit)) return {};
-  return DETOPS_WIDE_SWITCH(boxes.scalar_type(), [&]() -> Tensor {
-    const scalar_t* box = boxes.const_data_ptr<scalar_t>();
-    const auto box_of = [=](int64_t i) { return box + 4 * i; };
-    return DETOPS_WIDE_SWITCH(scores.scalar_type(), [&]() -> Tensor {
-      const scalar_t* score = scores.const_data_ptr<scalar_t>();
-      const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
-      NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips;
-      if (!strips.settle(n, threshold, box_of, key_of)) return Tensor();
-      return strips.selected(indices, limit);
-    });
-  });
-}
-
 // The coordinates of the first n boxes of an order, column by column.
 template <typename T>
 NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double threshold,
@@ -80,70 +62,64 @@ NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double 
   return {x1, y1, x2, y2, n, threshold, n, nullptr};
 }
 
-// keep[i] for the i-th box in the order of selection; of a class, `limit` boxes are enough.
-template <typename T>
-void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
-              uint8_t* keep) {
-  const uint32_t* order = selection.order();
-  const int64_t n = selection.ends().back();
-  Buffer<T> memory;
-  const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
-  // Long segments one after another, each by all threads; then the others side by side.
-  std::vector<int64_t> rest;
-  rest.reserve(2 * selection.ends().size());
-  for (size_t k = 0; k < selection.ends().size(); ++k) {
-    const int64_t begin = selection.begin(k), count = selection.count(k);
-    NmsStrips<T, uint32_t> strips;
-    if (count < n && worth_threads(count, limit) &&
-        strips.settle(
-            count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
-            [](int64_t i) { return static_cast<uint32_t>(i); })) {
-      strips.mark(keep + begin);
-    } else {
-      rest.push_back(begin);
-      rest.push_back(count);
-    }
+// A box falls to a better one that overlaps it.
+struct OverlapRule {
+  // One class by several threads; undefined where one is better.
+  static Tensor select_of_one_class(const Tensor& boxes, const Tensor& scores, double threshold,
+                                    int64_t limit, const Options& indices) {
+    const int64_t n = boxes.size(0);
+    if (!worth_threads(n, limit)) return {};
+    return DETOPS_WIDE_SWITCH(boxes.scalar_type(), [&]() -> Tensor {
+      const scalar_t* box = boxes.const_data_ptr<scalar_t>();
+      const auto box_of = [=](int64_t i) { return box + 4 * i; };
+      return DETOPS_WIDE_SWITCH(scores.scalar_type(), [&]() -> Tensor {
+        const scalar_t* score = scores.const_data_ptr<scalar_t>();
+        const auto key_of = [=](int64_t i) { return descending_key(score[i]); };
+        NmsStrips<std::decay_t<decltype(*box)>, decltype(key_of(0))> strips;
+        if (!strips.settle(n, threshold, box_of, key_of)) return Tensor();
+        return strips.selected(indices, limit);
+      });
+    });
   }
-  // A thread is worth its start from a few thousand boxes on.
-  const int64_t segments = static_cast<int64_t>(rest.size()) / 2;
-  const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
-  parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
-    Nms<T> nms;
-    for (; k < last; ++k) {
-      const int64_t begin = rest[2 * k];
-      nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, rest[2 * k + 1],
-           threshold, limit, keep + begin});
-    }
-  });
-}
 
-Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-              double threshold, std::optional<double> score_threshold,
-              std::optional<int64_t> max_output) {
-  if (score_threshold) {
-    return select_above(*score_threshold, boxes, scores, idxs,
-                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
-                          return select(op, b, s, i, threshold, {}, max_output);
-                        });
+  template <typename T>
+  static void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
+                       uint8_t* keep) {
+    const uint32_t* order = selection.order();
+    const int64_t n = selection.ends().back();
+    Buffer<T> memory;
+    const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
+    // Long segments one after another, each by all threads; then the others side by side.
+    std::vector<int64_t> rest;
+    rest.reserve(2 * selection.ends().size());
+    for (size_t k = 0; k < selection.ends().size(); ++k) {
+      const int64_t begin = selection.begin(k), count = selection.count(k);
+      NmsStrips<T, uint32_t> strips;
+      if (count < n && worth_threads(count, limit) &&
+          strips.settle(
+              count, threshold, [&](int64_t i) { return boxes + 4 * int64_t(order[begin + i]); },
+              [](int64_t i) { return static_cast<uint32_t>(i); })) {
+        strips.mark(keep + begin);
+      } else {
+        rest.push_back(begin);
+        rest.push_back(count);
+      }
+    }
+    // A thread is worth its start from a few thousand boxes on.
+    const int64_t segments = static_cast<int64_t>(rest.size()) / 2;
+    const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
+    parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+      Nms<T> nms;
+      for (; k < last; ++k) {
+        const int64_t begin = rest[2 * k];
+        nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, rest[2 * k + 1],
+             threshold, limit, keep + begin});
+      }
+    });
   }
-  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
-  const auto indices = boxes.options().dtype(kLong);
-  if (n == 0) return empty({0}, indices);
-  check_count(op, n);
+};
 
-  const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
-  const Labels labels(idxs);
-  if (labels.data() == nullptr) {
-    Tensor output = select_in_strips(wide_boxes, wide_scores, threshold, limit, indices);
-    if (output.defined()) return output;
-  }
-  const Selection selection(wide_scores, labels.data());
-  Buffer<uint8_t> keep(n);
-  DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, limit, keep.data());
-  });
-  return selection.selected(keep.data(), indices, limit);
-}
+constexpr auto select = select_boxes<OverlapRule>;
 
 }  // namespace
 

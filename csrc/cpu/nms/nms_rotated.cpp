@@ -24,59 +24,45 @@ struct RotatedSegment {
 namespace detops::cpu {
 namespace {
 
-// keep[i] for the i-th box in the order of selection; of a class, `limit` boxes are enough.
-template <typename T>
-void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
-              uint8_t* keep) {
-  const uint32_t* order = selection.order();
-  const int64_t n = selection.ends().back();
-  Buffer<RotatedBox> prepared(n);
-  Buffer<RotatedBounds> bounds(n);
-  // Near the smallest numbers rounding an IoU moves it by more than the slack.
-  const double factor = threshold < 1e-30 ? 0 : threshold / (1 + threshold) * (1 - 1e-6);
-  constexpr int64_t kPrepared = 4096, kSettled = 512;
-  parallel_for(0, n, kPrepared, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
-      bounds[i] = rotated_bounds(prepared[i], factor);
-    }
-  });
-  const int64_t segments = static_cast<int64_t>(selection.ends().size());
-  const int64_t grain = std::max<int64_t>(1, segments * kSettled / n);
-  const auto nms = DETOPS_IN_USE(rotated_nms<T>);
-  parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
-    BoundsList kept;
-    Buffer<uint32_t> index;
-    for (; k < last; ++k) {
-      const int64_t begin = selection.begin(k), count = selection.count(k);
-      nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, limit,
-           keep + begin},
-          kept.reserve(count), index.reserve(count));
-    }
-  });
-}
-
-Tensor select(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-              double threshold, std::optional<double> score_threshold,
-              std::optional<int64_t> max_output) {
-  if (score_threshold) {
-    return select_above(*score_threshold, boxes, scores, idxs,
-                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
-                          return select(op, b, s, i, threshold, {}, max_output);
-                        });
+// As for straight boxes.
+struct RotatedOverlapRule {
+  static Tensor select_of_one_class(const Tensor&, const Tensor&, double, int64_t, const Options&) {
+    return {};
   }
-  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
-  const auto indices = boxes.options().dtype(kLong);
-  if (n == 0) return empty({0}, indices);
-  check_count(op, n);
-  const Tensor wide_boxes = wide(boxes);
-  const Selection selection(wide(scores), Labels(idxs).data());
-  Buffer<uint8_t> keep(n);
-  DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    suppress(wide_boxes.const_data_ptr<scalar_t>(), selection, threshold, limit, keep.data());
-  });
-  return selection.selected(keep.data(), indices, limit);
-}
+
+  template <typename T>
+  static void suppress(const T* boxes, const Selection& selection, double threshold, int64_t limit,
+                       uint8_t* keep) {
+    const uint32_t* order = selection.order();
+    const int64_t n = selection.ends().back();
+    Buffer<RotatedBox> prepared(n);
+    Buffer<RotatedBounds> bounds(n);
+    // Near the smallest numbers rounding an IoU moves it by more than the slack.
+    const double factor = threshold < 1e-30 ? 0 : threshold / (1 + threshold) * (1 - 1e-6);
+    constexpr int64_t kPrepared = 4096, kSettled = 512;
+    parallel_for(0, n, kPrepared, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
+        bounds[i] = rotated_bounds(prepared[i], factor);
+      }
+    });
+    const int64_t segments = static_cast<int64_t>(selection.ends().size());
+    const int64_t grain = std::max<int64_t>(1, segments * kSettled / n);
+    const auto nms = DETOPS_IN_USE(rotated_nms<T>);
+    parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+      BoundsList kept;
+      Buffer<uint32_t> index;
+      for (; k < last; ++k) {
+        const int64_t begin = selection.begin(k), count = selection.count(k);
+        nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, limit,
+             keep + begin},
+            kept.reserve(count), index.reserve(count));
+      }
+    });
+  }
+};
+
+constexpr auto select = select_boxes<RotatedOverlapRule>;
 
 }  // namespace
 

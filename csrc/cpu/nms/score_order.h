@@ -123,4 +123,38 @@ inline void check_count(const char* op, int64_t n) {
   check(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
 }
 
+// The indices of the boxes that are kept, by descending score. `Rule` is what suppresses what:
+// Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
+// order of selection, of whose class `limit` boxes are enough, and Rule::select_of_one_class may
+// give the result for boxes of one class without that order.
+template <typename Rule>
+Tensor select_boxes(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
+                    double threshold, std::optional<double> score_threshold,
+                    std::optional<int64_t> max_output) {
+  if (score_threshold) {
+    return select_above(*score_threshold, boxes, scores, idxs,
+                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
+                          return select_boxes<Rule>(op, b, s, i, threshold, {}, max_output);
+                        });
+  }
+  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
+  const auto indices = boxes.options().dtype(kLong);
+  if (n == 0) return empty({0}, indices);
+  check_count(op, n);
+
+  const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
+  const Labels labels(idxs);
+  if (labels.data() == nullptr) {
+    Tensor output = Rule::select_of_one_class(wide_boxes, wide_scores, threshold, limit, indices);
+    if (output.defined()) return output;
+  }
+  const Selection selection(wide_scores, labels.data());
+  Buffer<uint8_t> keep(n);
+  DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
+    const scalar_t* box = wide_boxes.const_data_ptr<scalar_t>();
+    Rule::suppress(box, selection, threshold, limit, keep.data());
+  });
+  return selection.selected(keep.data(), indices, limit);
+}
+
 }  // namespace detops::cpu
