@@ -1,20 +1,26 @@
-"""End-to-end times of detectors: torchvision's under our ops, and our own against torchvision's.
+"""End-to-end times of detectors: ours and torchvision's, optimized or not, and other runtimes.
 
-python benchmarks/detectors.py --threads 2 --json detectors.json
+python benchmarks/detectors.py --threads 1 --json detectors.json
 
-Each pair runs in turn in one process; medians, the first run of each not counted. Weights are
-random, with frozen batch norm as in torchvision's trained models, and scaled so that as many
-detections survive as a detector gives at most. Our own detector gets torchvision's weights and runs
-in channels_last, as the package does; torchvision's runs as it is given.
+All systems of a case run in turn in one process; medians of CPU seconds and of the clock's, the
+first round not counted. Weights are random, with frozen batch norm as in torchvision's trained
+models, and scaled so that as many detections survive as a detector gives at most; ours have
+torchvision's weights. ONNX Runtime and OpenVINO run what `detops export` writes of ours, in float32
+and with as many threads; what is not installed is named and left out. `--keep-memory` tells the C
+library to keep freed memory, for all systems alike.
 """
 
 import argparse
+import ctypes
 import json
+import resource
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +32,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 import detops
+import detops.export
 from detops.config import load_config
 from detops.engine.weights import load_weights_into
 from detops.modeling import build_detection_model
@@ -86,10 +93,9 @@ def detector(name: str, **kwargs: Any) -> nn.Module:
     return model
 
 
-def ours(theirs: nn.Module, *overrides: Any) -> nn.Module:
-    """Our Mask R-CNN with the weights of torchvision's."""
-    cfg = load_config(CONFIGS / "torchvision_mask_rcnn_R_50_FPN.yaml", overrides)
-    model = build_detection_model(cfg)
+def ours(theirs: nn.Module, config: str, *overrides: Any) -> nn.Module:
+    """Our detector with the weights of torchvision's."""
+    model = build_detection_model(load_config(CONFIGS / f"{config}.yaml", overrides))
     # Our weights have no epsilon of their own; torchvision's module has 0 or 1e-5.
     epsilon = next(m.eps for m in theirs.modules() if isinstance(m, FrozenBatchNorm2d))
     load_weights_into(model, theirs.state_dict(), complete=True, batch_norm_epsilon=epsilon)
@@ -97,8 +103,7 @@ def ours(theirs: nn.Module, *overrides: Any) -> nn.Module:
 
 
 def inference(model: nn.Module) -> Run:
-    torch.manual_seed(1)
-    images = [torch.rand(3, *IMAGE)]
+    images = [picture()]
     model.eval()
 
     def run() -> int:
@@ -137,47 +142,109 @@ def inside(context: Callable[[], AbstractContextManager], run: Run) -> Run:
     return within
 
 
-def compare(pair: dict[str, Run], repeats: int) -> dict[str, float]:
-    """Seconds of each, run in turn, and how many times the second takes the time of the first."""
-    times: dict[str, list[float]] = {name: [] for name in pair}
-    for i in range(repeats + 1):
-        for name, run in pair.items():
-            begin = time.perf_counter()
-            run()
-            if i:
-                times[name].append(time.perf_counter() - begin)
-    medians = [statistics.median(t) for t in times.values()]
-    return dict(zip(pair, medians, strict=True)) | {"ratio": medians[1] / medians[0]}
-
-
 def bfloat16() -> AbstractContextManager:
     return torch.autocast("cpu", torch.bfloat16)
 
 
-def patched(name: str, train: bool) -> dict[str, Run]:
-    side = {"min_size": TRAINING_SIDE, "max_size": TRAINING_SIDE} if train else {}
-    run = (training if train else inference)(detector(name, **side))
-    return {"patched": inside(detops.patch_torchvision, run), "torchvision": run}
+@cache
+def picture() -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.rand(3, *IMAGE)
 
 
-def own(train: bool, context: Callable[[], AbstractContextManager]) -> dict[str, Run]:
-    side = {"min_size": TRAINING_SIDE, "max_size": TRAINING_SIDE} if train else {}
-    theirs = detector("maskrcnn_resnet50_fpn", **side)
+def in_onnx_runtime(file: Path, threads: int) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
+    return partial(session.run, None, {"image": picture().numpy()})
+
+
+def in_openvino(file: Path, threads: int) -> Run:
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    settings["PERFORMANCE_HINT"] = "LATENCY"
+    compiled = openvino.Core().compile_model(file, "CPU", settings)
+    return partial(compiled, {"image": picture().numpy()})
+
+
+RUNTIMES = {"ONNX Runtime": in_onnx_runtime, "OpenVINO": in_openvino}
+
+
+def detecting(name: str, config: str | None, threads: int, folder: Path) -> dict[str, Run]:
+    """All systems that run a detector; ``config`` is that of ours, if there is one."""
+    theirs = detector(name)
+    runs = {"torchvision": inference(theirs)}
+    runs["torchvision, patched"] = inside(detops.patch_torchvision, runs["torchvision"])
+    runs["torchvision, optimized"] = inference(detops.optimize(theirs))
+    if config is None:
+        return runs
+    mine = ours(theirs, config).eval()
+    runs["detops"] = inference(mine)
+    runs["detops, optimized"] = inference(detops.optimize(mine))
+    runs["detops, optimized, exact"] = inference(detops.optimize(mine, exact=True))
+    file = folder / f"{name}.onnx"
+    # A graph knows the sizes of the images that come, which need no enlarging.
+    mine.min_size_test = 0  # type: ignore[assignment]
+    detops.export.onnx(mine, file)
+    for runtime, make in RUNTIMES.items():
+        try:
+            runs[runtime] = make(file, threads)
+        except ModuleNotFoundError as error:
+            print(f"{runtime} is left out: {error}", file=sys.stderr)
+    return runs
+
+
+def learning(context: Callable[[], AbstractContextManager]) -> dict[str, Run]:
+    """A training step of Mask R-CNN."""
+    theirs = detector(MASK, min_size=TRAINING_SIDE, max_size=TRAINING_SIDE)
     sizes = ["INPUT.MIN_SIZE_TRAIN", (TRAINING_SIDE,), "INPUT.MAX_SIZE_TRAIN", TRAINING_SIDE]
-    make = training if train else inference
-    mine = make(ours(theirs, *sizes))
-    return {"detops": inside(context, mine), "torchvision": inside(context, make(theirs))}
+    step = inside(context, training(theirs))
+    return {
+        "torchvision": step,
+        "torchvision, patched": inside(detops.patch_torchvision, step),
+        "detops": inside(context, training(ours(theirs, "torchvision_mask_rcnn_R_50_FPN", *sizes))),
+    }
 
 
 MASK = "maskrcnn_resnet50_fpn"
-CASES: dict[str, Callable[[], dict[str, Run]]] = {
-    **{f"patched {name}, inference": partial(patched, name, False) for name in DETECTORS},
-    f"patched {MASK}, training step": partial(patched, MASK, True),
-    "our Mask R-CNN, inference": partial(own, False, nullcontext),
-    "our Mask R-CNN, inference, bfloat16": partial(own, False, bfloat16),
-    "our Mask R-CNN, training step": partial(own, True, nullcontext),
-    "our Mask R-CNN, training step, bfloat16": partial(own, True, bfloat16),
+CONFIG_OF = {
+    "fasterrcnn_resnet50_fpn": "torchvision_faster_rcnn_R_50_FPN",
+    MASK: "torchvision_mask_rcnn_R_50_FPN",
+    "retinanet_resnet50_fpn": "torchvision_retinanet_R_50_FPN",
 }
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
+    """Per system CPU seconds, the clock's, and page faults of a call."""
+    figures: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
+    for i in range(repeats + 1):
+        for name, run in runs.items():
+            before, clock = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+            run()
+            clock, after = time.perf_counter() - clock, resource.getrusage(resource.RUSAGE_SELF)
+            cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+            if i:
+                figures[name].append((cpu, clock, after.ru_minflt - before.ru_minflt))
+    columns = ("cpu", "wall", "faults")
+    return {
+        name: dict(zip(columns, map(median, zip(*rows, strict=True)), strict=True))
+        for name, rows in figures.items()
+    }
+
+
+def keep_memory() -> None:
+    """Nothing is mapped on its own, and nothing is given back: mallopt of glibc."""
+    libc = ctypes.CDLL(None)
+    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+    libc.mallopt(M_MMAP_MAX, 0)
+    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def main() -> None:
@@ -185,18 +252,35 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--keep-memory", action="store_true", help="for all systems")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.keep_memory:
+        keep_memory()
     results = {}
-    print("| case | detops s | torchvision s | ratio |\n|---|---|---|---|", flush=True)
-    for name, make in CASES.items():
-        if args.only in name:
-            results[name] = compare(make(), args.repeats)
-            first, second, ratio = results[name].values()
-            print(f"| {name} | {first:.3f} | {second:.3f} | {ratio:.2f} |", flush=True)
+    header = {"torch": torch.__version__, "threads": args.threads, "image": IMAGE}
+    header |= {"isa": detops._C.cpu_isa(), "keep_memory": args.keep_memory}
+    print(
+        f"{header}\n\n| case | system | CPU s | s | page faults |\n|---|---|---|---|---|",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        cases: dict[str, Callable[[], dict[str, Run]]] = {
+            f"{name}, inference": partial(
+                detecting, name, CONFIG_OF.get(name), args.threads, Path(folder)
+            )
+            for name in DETECTORS
+        }
+        cases[f"{MASK}, training step"] = partial(learning, nullcontext)
+        cases[f"{MASK}, training step, bfloat16"] = partial(learning, bfloat16)
+        for name, make in cases.items():
+            if args.only in name:
+                results[name] = times_of(make(), args.repeats)
+                for system, row in results[name].items():
+                    figures = f"{row['cpu']:.3f} | {row['wall']:.3f} | {row['faults']:,.0f}"
+                    print(f"| {name} | {system} | {figures} |", flush=True)
     if args.json:
-        header = {"torch": torch.__version__, "threads": args.threads, "image": IMAGE}
         args.json.write_text(json.dumps(header | {"cases": results}, indent=1) + "\n")
 
 
