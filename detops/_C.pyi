@@ -867,6 +867,11 @@ def winograd_conv2d_forward(
     bias: Tensor | None,
     padding: Sequence[int],
 ) -> Tensor: ...
+def winograd_conv2d_backward_weight(
+    grad: Tensor,
+    input: Tensor,
+    padding: Sequence[int],
+) -> Tensor: ...
 def pack_conv2d_weight(
     weight: Tensor,
 ) -> Tensor: ...

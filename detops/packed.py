@@ -139,22 +139,34 @@ class PackedDeconv2d(nn.Module):
 
     def __init__(self, deconv: nn.ConvTranspose2d, *, relu: bool = False) -> None:
         super().__init__()
-        channels, outputs = deconv.in_channels, deconv.out_channels
-        conv = nn.Conv2d(channels, 4 * outputs, 1, bias=deconv.bias is not None)
-        conv.weight = nn.Parameter(
-            deconv.weight.detach().permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1), False
-        )
-        if deconv.bias is not None:
-            conv.bias = nn.Parameter(deconv.bias.detach().repeat(4), False)
+        weight, bias = fourfold(deconv.weight.detach(), deconv.bias)
+        conv = nn.Conv2d(deconv.in_channels, weight.size(0), 1, bias=bias is not None)
+        conv.weight = nn.Parameter(weight, False)
+        if bias is not None:
+            conv.bias = nn.Parameter(bias.detach(), False)
         self.conv = PackedConv2d(conv, relu=relu)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
-        n, _, height, width = x.shape
-        outputs = self.conv.out_channels // 4
-        fourfold = self.conv(x).permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, outputs)
-        y = fourfold.transpose(2, 3).reshape(n, 2 * height, 2 * width, outputs)
-        return y.permute(0, 3, 1, 2)
+        return shuffle(self.conv(x))
+
+
+def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Weights ``[C, O, 2, 2]`` of a transposed convolution as those of single pixels.
+
+    With stride 2, each pixel gives four: ``[4 O, C, 1, 1]``.
+    """
+    channels, outputs = weight.shape[:2]
+    each = weight.permute(2, 3, 1, 0).reshape(4 * outputs, channels, 1, 1)
+    return each, None if bias is None else bias.repeat(4)
+
+
+def shuffle(x: Tensor) -> Tensor:
+    """Brings what :func:`fourfold` gives into place: ``[N, 4 O, H, W]`` to ``[N, O, 2 H, 2 W]``."""
+    n, outputs, height, width = x.size(0), x.size(1) // 4, x.size(2), x.size(3)
+    pixels = x.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, outputs)
+    y = pixels.transpose(2, 3).reshape(n, 2 * height, 2 * width, outputs)
+    return y.permute(0, 3, 1, 2)
 
 
 def packable(layer: Any) -> bool:

@@ -131,6 +131,56 @@ def test_gradients_are_those_of_a_convolution(device):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4 * b.grad.abs().max().item())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", WITHIN)
+@pytest.mark.parametrize(("shape", "outputs"), [*SHAPES, ((3, 20, 57, 61), 17)])
+def test_the_gradient_in_the_weights(isa, shape, outputs, dtype, layout):
+    x, weight, _ = inputs(shape, outputs, dtype=dtype, layout=layout)
+    for padding in (1, (2, 1), 0):
+        if padding == 0 and min(shape[2:]) < 3:
+            continue
+        wide = weight.double().clone().requires_grad_()
+        sums = F.conv2d(x.double(), wide, padding=padding)
+        grad = torch.randn(sums.shape, dtype=torch.float64).to(dtype, memory_format=layout)
+        sums.backward(grad.double())
+        pair = padding if isinstance(padding, tuple) else (padding, padding)
+        found = raw.winograd_conv2d_backward_weight(grad, x, pair)
+        assert found.dtype == dtype and found.is_contiguous(memory_format=layout)
+        scale = max(1.0, wide.grad.abs().max().item())
+        torch.testing.assert_close(
+            found.double(), wide.grad, rtol=0, atol=WITHIN[dtype] * scale, check_stride=False
+        )
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (2, 0, 4, 5)])
+def test_no_gradient_in_the_weights(shape):
+    grad = torch.zeros(shape[0], 7, 4, 5)
+    found = raw.winograd_conv2d_backward_weight(grad, torch.zeros(shape), [1, 1])
+    assert torch.equal(found, torch.zeros(7, shape[1], 3, 3))
+
+
+def test_the_gradient_in_the_weights_is_that_of_any_number_of_threads():
+    generator = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(3, c, 60, 60, generator=generator) for c in (24, 40))
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(raw.winograd_conv2d_backward_weight(grad, x, [1, 1]))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_a_gradient_of_another_size_is_refused():
+    message = r"detops.winograd_conv2d_backward_weight: grad must be \[N, O, 4, 5\], got"
+    with pytest.raises(RuntimeError, match=message):
+        raw.winograd_conv2d_backward_weight(
+            torch.zeros(1, 2, 4, 6), torch.zeros(1, 3, 4, 5), [1, 1]
+        )
+
+
 def test_an_exported_graph_has_a_plain_convolution():
     program = torch.export.export(detops.ops.WinogradConv2d(3, 4), (torch.randn(1, 3, 8, 8),))
     called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]

@@ -30,18 +30,20 @@ class WinogradConv2dFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """To the input by the same algorithm, to the weights by PyTorch's."""
+        """By the same algorithm."""
         input, weight, bias = ctx.saved_tensors
         to_input, to_weight, to_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            turned = weight.flip(2, 3).transpose(0, 1)
-            around = tuple(2 - p for p in ctx.padding)
-            to_input = WinogradConv2dFunction.run(grad, turned, None, around)
+            to_input = _to_input(grad, weight, ctx.padding)
         if ctx.needs_input_grad[1]:
-            to_weight = torch.ops.aten.convolution_backward(
-                *(grad, input, weight.to(input.dtype), None),
-                *([1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, [False, True, False]),
-            )[1].to(weight.dtype)
+            if input.device.type == "cpu":
+                to_weight = WinogradWeightFunction.run(grad, input, ctx.padding)
+            else:
+                to_weight = torch.ops.aten.convolution_backward(
+                    *(grad, input, weight.to(input.dtype), None),
+                    *([1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, [False, True, False]),
+                )[1]
+            to_weight = to_weight.to(weight.dtype)
         if ctx.needs_input_grad[2]:
             to_bias = grad.sum((0, 2, 3), dtype=torch.promote_types(grad.dtype, bias.dtype))
             to_bias = to_bias.to(bias.dtype)
@@ -64,6 +66,53 @@ class WinogradConv2dFunction(Function):
             for i in range(batch)
         ]
         return torch.stack(outputs), 0
+
+
+class WinogradWeightFunction(Function):
+    """The gradient in the weights, and what it is differentiated to: two convolutions."""
+
+    @staticmethod
+    def forward(grad: Tensor, input: Tensor, padding: Pair) -> Tensor:
+        """``[N, O, h, w]`` and ``[N, C, H, W]`` to ``[O, C, 3, 3]``."""
+        return _C.winograd_conv2d_backward_weight(grad, input, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Keeps the arguments."""
+        *tensors, ctx.padding = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        """What comes in has the place of weights."""
+        grad, input = ctx.saved_tensors
+        to_grad, to_input = None, None
+        if ctx.needs_input_grad[0]:
+            to_grad = WinogradConv2dFunction.run(input, weight, None, ctx.padding)
+        if ctx.needs_input_grad[1]:
+            to_input = _to_input(grad, weight, ctx.padding)
+        return to_grad, to_input, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, grad: Tensor, input: Tensor, padding: Pair
+    ) -> tuple[Tensor, int]:
+        """One call for each of the batch."""
+        given = list(zip((grad, input), in_dims[:2], strict=True))
+        outputs = [
+            WinogradWeightFunction.run(
+                *(x if dim is None else x.select(dim, i) for x, dim in given), padding
+            )
+            for i in range(info.batch_size)
+        ]
+        return torch.stack(outputs), 0
+
+
+def _to_input(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+    turned = weight.flip(2, 3).transpose(0, 1)
+    around = 2 - padding[0], 2 - padding[1]
+    output: Tensor = WinogradConv2dFunction.run(grad, turned, None, around)
+    return output
 
 
 @torch.fx.wrap

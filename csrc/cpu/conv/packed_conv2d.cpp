@@ -100,83 +100,64 @@ void winograd(const ConvSizes& s, const ConvData<T>& data) {
   });
 }
 
-// A 3x3 kernel at the 6x6 points of winograd.inl.
+// The weights of a panel for `count` channels: [points][count][kPanel].
 template <typename T>
-void winograd_points(const T* kernel, double* points) {
-  constexpr double kEvaluate[6][3] = {{64. / 81, 0, 0},
-                                      {-128. / 243, -32. / 81, -8. / 27},
-                                      {-128. / 243, 32. / 81, -8. / 27},
-                                      {32. / 243, 16. / 81, 8. / 27},
-                                      {32. / 243, -16. / 81, 8. / 27},
-                                      {0, 0, 1}};
-  double half[6][3];
-  for (int y = 0; y < 6; ++y) {
-    for (int x = 0; x < 3; ++x) {
-      half[y][x] = kEvaluate[y][0] * kernel[x] + kEvaluate[y][1] * kernel[3 + x] +
-                   kEvaluate[y][2] * kernel[6 + x];
+void pack_panel(const Tensor& weight, int64_t panel, int64_t first, int64_t count, T* to) {
+  const int64_t width = weight.size(3), points = weight.size(2) * width;
+  const int64_t outputs = std::min(kPanel, weight.size(0) - panel * kPanel);
+  const int64_t next_output = weight.stride(0), next_channel = weight.stride(1);
+  const T* from = weight.const_data_ptr<T>() + panel * kPanel * next_output + first * next_channel;
+  if (outputs < kPanel) std::fill_n(to, points * count * kPanel, T(0));
+  for (int64_t k = 0; k < points; ++k) {
+    const T* point = from + k / width * weight.stride(2) + k % width * weight.stride(3);
+    T* rows = to + k * count * kPanel;
+    if (next_output < next_channel) {  // in the order of memory
+      for (int64_t c = 0; c < count; ++c) {
+        for (int64_t o = 0; o < outputs; ++o) {
+          rows[c * kPanel + o] = point[o * next_output + c * next_channel];
+        }
+      }
+    } else {
+      for (int64_t o = 0; o < outputs; ++o) {
+        for (int64_t c = 0; c < count; ++c) {
+          rows[c * kPanel + o] = point[o * next_output + c * next_channel];
+        }
+      }
     }
-  }
-  for (int y = 0; y < 6; ++y) {
-    for (int x = 0; x < 6; ++x) {
-      points[y * 6 + x] = kEvaluate[x][0] * half[y][0] + kEvaluate[x][1] * half[y][1] +
-                          kEvaluate[x][2] * half[y][2];
-    }
-  }
-}
-
-// Runs run(T{}) for the types that have kernels of their own.
-template <typename Run>
-void with_float(ScalarType type, Run&& run) {
-  if (type == kDouble) {
-    run(double());
-  } else {
-    run(float());
   }
 }
 
 }  // namespace
 
 void pack_conv2d_weight(const Tensor& weight, Tensor& packed) {
-  const int64_t outputs = weight.size(0), channels = weight.size(1);
-  const int64_t points = weight.size(2) * weight.size(3), depth = points * channels;
-  const Tensor from = as_type(weight.contiguous(), packed.scalar_type());
-  with_float(packed.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    const T* w = from.const_data_ptr<T>();
-    T* to = packed.mutable_data_ptr<T>();
-    parallel_for(0, panels_of(outputs), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        for (int64_t d = 0; d < depth; ++d) {
-          const int64_t c = d % channels, point = d / channels;
-          for (int64_t o = 0; o < kPanel; ++o) {
-            const int64_t output = p * kPanel + o;
-            to[(p * depth + d) * kPanel + o] =
-                output < outputs ? w[(output * channels + c) * points + point] : T(0);
-          }
-        }
-      }
+  const int64_t channels = weight.size(1), size = packed.size(2) * kPanel;
+  const Tensor from = as_type(weight, packed.scalar_type());
+  DETOPS_WIDE_SWITCH(packed.scalar_type(), [&] {
+    scalar_t* to = packed.mutable_data_ptr<scalar_t>();
+    parallel_for(0, packed.size(1), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) pack_panel(from, p, 0, channels, to + p * size);
     });
   });
 }
 
 void pack_winograd_weight(const Tensor& weight, Tensor& packed) {
-  const int64_t outputs = weight.size(0), channels = weight.size(1), panels = panels_of(outputs);
-  const Tensor from = as_type(weight.contiguous(), packed.scalar_type());
-  with_float(packed.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    const T* w = from.const_data_ptr<T>();
-    T* to = packed.mutable_data_ptr<T>();
-    parallel_for(0, panels * channels, 64, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kChannels = 32;  // at a time, which the second cache holds
+  const int64_t panels = packed.size(1), channels = weight.size(1);
+  const int64_t parts = divide_up(channels, kChannels), plane = panels * channels * kPanel;
+  const Tensor from = as_type(weight, packed.scalar_type());
+  DETOPS_WIDE_SWITCH(packed.scalar_type(), [&] {
+    scalar_t* to = packed.mutable_data_ptr<scalar_t>();
+    const auto kernel = DETOPS_IN_USE(winograd_weights<scalar_t>);
+    parallel_for(0, panels * parts, 1, [&](int64_t begin, int64_t end) {
+      Buffer<scalar_t> weights(9 * kChannels * kPanel), points(36 * kChannels * kPanel);
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t p = i / channels, c = i % channels;
-        for (int64_t o = 0; o < kPanel; ++o) {
-          double points[36] = {};
-          if (p * kPanel + o < outputs) {
-            winograd_points(w + ((p * kPanel + o) * channels + c) * 9, points);
-          }
-          for (int64_t k = 0; k < kWinogradPlanes; ++k) {
-            to[((k * panels + p) * channels + c) * kPanel + o] = static_cast<T>(points[k]);
-          }
+        const int64_t p = i / parts, first = i % parts * kChannels;
+        const int64_t count = std::min(kChannels, channels - first), size = count * kPanel;
+        pack_panel(from, p, first, count, weights.data());
+        kernel(weights.data(), size, points.data());
+        scalar_t* panel = to + (p * channels + first) * kPanel;
+        for (int64_t k = 0; k < 36; ++k) {
+          std::copy_n(points.data() + k * size, size, panel + k * plane);
         }
       }
     });
@@ -200,14 +181,13 @@ void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optiona
   const Tensor map = arrange(input), weights = wide(packed, type);
   const Tensor offsets = wide(bias, type);
   const Tensor others = add ? arrange(*add) : Tensor();
-  with_float(type, [&](auto element) {
-    using T = decltype(element);
-    const ConvData<T> data{map.const_data_ptr<T>(),
-                           weights.const_data_ptr<T>(),
-                           bias ? offsets.const_data_ptr<T>() : nullptr,
-                           add ? others.const_data_ptr<T>() : nullptr,
-                           result.mutable_data_ptr<T>(),
-                           relu};
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const ConvData<scalar_t> data{map.const_data_ptr<scalar_t>(),
+                                  weights.const_data_ptr<scalar_t>(),
+                                  bias ? offsets.const_data_ptr<scalar_t>() : nullptr,
+                                  add ? others.const_data_ptr<scalar_t>() : nullptr,
+                                  result.mutable_data_ptr<scalar_t>(),
+                                  relu};
     if (packed.size(0) == 1) {
       direct(s, data);
     } else {

@@ -32,6 +32,39 @@ DETOPS_INLINE void result_line(const V (&m)[6], V (&y)[4]) {
   y[3] = times_add(0.421875, odd1, times_add(3.375, odd2, m[5]));
 }
 
+// Three weights of a line at the six points.
+template <typename V>
+DETOPS_INLINE void weight_line(const V (&w)[3], V (&points)[6]) {
+  using T = std::remove_reference_t<decltype(w[0][0])>;
+  constexpr T kEven[2][2] = {{T(-128. / 243), T(-8. / 27)}, {T(32. / 243), T(8. / 27)}};
+  const V even1 = kEven[0][0] * w[0] + kEven[0][1] * w[2], odd1 = T(-32. / 81) * w[1];
+  const V even2 = kEven[1][0] * w[0] + kEven[1][1] * w[2], odd2 = T(16. / 81) * w[1];
+  points[0] = T(64. / 81) * w[0];
+  points[1] = even1 + odd1;
+  points[2] = even1 - odd1;
+  points[3] = even2 + odd2;
+  points[4] = even2 - odd2;
+  points[5] = w[2];
+}
+
+// Kernels of a panel, weights[9] of `size` each, to points[36] of the same.
+template <typename T>
+void winograd_weights(const T* weights, int64_t size, T* points) {
+  for (int64_t i = 0; i < size; i += kLanes<T>) {
+    Vector<T> half[6][3], line[6];
+    DETOPS_UNROLL for (int64_t x = 0; x < 3; ++x) {
+      const T* column = weights + x * size + i;
+      const Vector<T> w[3] = {load(column), load(column + 3 * size), load(column + 6 * size)};
+      weight_line(w, line);
+      DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) half[y][x] = line[y];
+    }
+    DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
+      weight_line(half[y], line);
+      DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) store(points + (y * 6 + x) * size + i, line[x]);
+    }
+  }
+}
+
 // The 6x6 pixels of a tile, at pixels[36], to the 36 planes of values.
 template <typename T>
 DETOPS_INLINE void transform_tile(const T* const* pixels, int64_t channels, T* values,
@@ -77,7 +110,37 @@ DETOPS_INLINE void finish_tile(const T* sums, int64_t plane, int64_t pixel, int6
   }
 }
 
-// A convolution's tiles from `first` on, of all images, row by row.
+// Where the pixels of a tile are, row by row from (top, left) on; zeros beyond the map.
+template <int64_t kSide, typename T>
+DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, int64_t channels,
+                               int64_t top, int64_t left, const T* zeros, const T** pixels) {
+  for (int64_t y = 0; y < kSide; ++y) {
+    for (int64_t x = 0; x < kSide; ++x) {
+      const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
+      const T* pixel = image + ((top + y) * width + left + x) * channels;
+      pixels[y * kSide + x] = inside ? pixel : zeros;
+    }
+  }
+}
+
+// The input of tiles from `first` on, of all images, row by row, at the 6x6 points: planes of rows,
+// a row per tile.
+template <typename T>
+void winograd_inputs(const ConvSizes& s, const T* input, int64_t first, int64_t count,
+                     const T* zeros, T* values, int64_t plane) {
+  const int64_t down = (s.output_height + 3) / 4, across = (s.output_width + 3) / 4;
+  const int64_t stride = winograd_stride(s.channels);
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t tile = first + t, image = tile / (down * across);
+    const T* pixels[36];
+    find_pixels<6>(input + image * s.height * s.width * s.channels, s.height, s.width, s.channels,
+                   tile / across % down * 4 - s.padding_y, tile % across * 4 - s.padding_x, zeros,
+                   pixels);
+    transform_tile(pixels, s.channels, values + t * stride, plane);
+  }
+}
+
+// A convolution's tiles.
 template <typename T>
 void winograd_tiles(const ConvSizes& s, const ConvData<T>& data, int64_t first, int64_t count,
                     const T* zeros, T* values, T* sums) {
@@ -86,21 +149,7 @@ void winograd_tiles(const ConvSizes& s, const ConvData<T>& data, int64_t first, 
   const int64_t panels = panels_of(s.outputs);
   const int64_t sum_stride = winograd_stride(panels * kPanel), sum_plane = count * sum_stride;
   const int64_t origin = 0;
-  for (int64_t t = 0; t < count; ++t) {
-    const int64_t tile = first + t, image = tile / (down * across);
-    const int64_t top = tile / across % down * 4 - s.padding_y;
-    const int64_t left = tile % across * 4 - s.padding_x;
-    const T* pixels[36];
-    for (int64_t y = 0; y < 6; ++y) {
-      for (int64_t x = 0; x < 6; ++x) {
-        const bool inside =
-            top + y >= 0 && top + y < s.height && left + x >= 0 && left + x < s.width;
-        const int64_t pixel = (image * s.height + top + y) * s.width + left + x;
-        pixels[y * 6 + x] = inside ? data.input + pixel * s.channels : zeros;
-      }
-    }
-    transform_tile(pixels, s.channels, values + t * value_stride, value_plane);
-  }
+  winograd_inputs(s, data.input, first, count, zeros, values, value_plane);
   for (int64_t i = 0; i < kWinogradPlanes; ++i) {
     for (int64_t p = 0; p < panels; ++p) {
       const T* panel = data.weights + (i * panels + p) * s.channels * kPanel;

@@ -724,6 +724,11 @@ inline Tensor winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
   return detail::call<Tensor>("detops::winograd_conv2d_forward", input, weight, bias, padding);
 }
 
+inline Tensor winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input,
+                                              const std::array<int64_t, 2>& padding) {
+  return detail::call<Tensor>("detops::winograd_conv2d_backward_weight", grad, input, padding);
+}
+
 inline Tensor pack_conv2d_weight(const Tensor& weight) {
   return detail::call<Tensor>("detops::pack_conv2d_weight", weight);
 }

@@ -1,7 +1,7 @@
 """Convolutions together with what follows them, in as few passes over memory as can be."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
-from ...packed import PackedConv2d
+from ... import _C
+from ...packed import PackedConv2d, fourfold, packable, shuffle
+from .conv_function import (
+    Conv2dFunction,
+    kept_memory,
+    suits_function,
+    suits_pixels,
+    suits_winograd,
+)
 from .norm import FrozenBatchNorm2d
 
 
@@ -54,9 +62,31 @@ def conv2d(
                 return _fused(conv, x, norm, relu, add, overwrite)
             if differentiated and not graph:
                 _KEPT.pop(conv, None)
+            if differentiated and not graph and suits_function(conv, x, add):
+                arguments: tuple = (add, conv.padding, relu)
+                return Conv2dFunction.apply(x, *_fold(conv, norm), *arguments)
             if not differentiated or _more_pixels_than_weights(conv, x):
                 return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
     return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
+
+
+def deconv2d(deconv: nn.Module, x: Tensor, *, relu: bool = False) -> Tensor:
+    """A transposed convolution and a rectifier.
+
+    Of 2x2 kernels with stride 2 it is a product of each pixel: where gradients are wanted, it is
+    taken as one.
+
+    Args:
+        deconv: a transposed convolution, or any other module from a map to a map.
+        x: ``[N, C, H, W]``.
+        relu: rectify.
+    """
+    if type(deconv) is nn.ConvTranspose2d and packable(deconv):
+        graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not graph and _differentiated(deconv, x, None) and suits_pixels(deconv, x):
+            weight, bias = fourfold(deconv.weight, deconv.bias)
+            return shuffle(Conv2dFunction.apply(x, weight, bias, None, (0, 0), relu))
+    return _finish(deconv(x), relu, None)
 
 
 # PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.
@@ -66,15 +96,17 @@ ONEDNN = torch.ops.mkldnn
 class _Folded(NamedTuple):
     weight: Tensor
     bias: Tensor | None
-    packed: Tensor | None  # the weight in a layout that only oneDNN reads
+    packed: Tensor | None  # the weight in a layout that only oneDNN reads, or Winograd's
+    winograd: bool
     # Aliases, which keep the memory: it cannot come to hold another tensor at the same place.
     sources: list[Tensor]
     versions: list[int]
     dtype: torch.dtype
 
-    def holds(self, sources: list[Tensor], dtype: torch.dtype) -> bool:
+    def holds(self, sources: list[Tensor], dtype: torch.dtype, winograd: bool) -> bool:
         return (
             self.dtype == dtype
+            and self.winograd == winograd
             and self.versions == [t._version for t in sources]
             and all(
                 a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride()
@@ -102,7 +134,7 @@ def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
     return guard_or_false(pixels > conv.weight[0].numel())
 
 
-def _differentiated(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
+def _differentiated(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor | None) -> bool:
     """Whether autograd records what is computed; an exported graph is for inference."""
     tensors = (x, add, conv.weight, conv.bias)
     recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
@@ -140,7 +172,11 @@ def _fused(
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
         x = x.to(dtype)
-    weight, bias, packed, *_ = _folded(conv, norm, x, dtype)
+    weight, bias, packed, winograd, *_ = _folded(conv, norm, x, dtype)
+    if winograd and packed is not None:
+        window: Any = conv.kernel_size, conv.stride, conv.padding, conv.dilation
+        with kept_memory():
+            return _C.packed_conv2d(x, packed, bias, add, conv.out_channels, *window, relu)
     if packed is None:
         return _finish(_convolve(conv, x, weight, bias), relu, add)
     arguments = (packed, bias, conv.padding, conv.stride, conv.dilation, conv.groups)
@@ -164,15 +200,18 @@ def _folded(
     # Tensors made in inference mode do not count how often they are written to.
     countable = not any(t.is_inference() for t in sources)
     kept = _KEPT.get(conv)
-    if countable and kept is not None and kept.holds(sources, dtype):
+    # In training, where the rest of the network takes it, too. Maps of all sizes share weights.
+    winograd = conv.training and ((kept is not None and kept.winograd) or suits_winograd(conv, x))
+    if countable and kept is not None and kept.holds(sources, dtype, winograd):
         return kept
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         weight, bias = _fold(conv, norm)
         weight = weight.detach().to(dtype)
         bias = None if bias is None else bias.detach().to(dtype)
-        packed = _pack(conv, weight, x)
+        packed = _C.pack_winograd_weight(weight) if winograd else _pack(conv, weight, x)
         versions = [t._version for t in sources] if countable else []
-    kept = _Folded(weight, bias, packed, [t.detach() for t in sources], versions, dtype)
+    aliases = [t.detach() for t in sources]
+    kept = _Folded(weight, bias, packed, winograd, aliases, versions, dtype)
     if countable:
         _KEPT[conv] = kept
     return kept

@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ...backbone.conv import deconv2d
 from ...registry import ROI_MASK_PREDICTOR
 
 
@@ -48,7 +48,7 @@ class MaskRCNNC4Predictor(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, 2 M, 2 M]``."""
-        return self.mask_fcn_logits(F.relu_(self.conv5_mask(x)), labels)
+        return self.mask_fcn_logits(deconv2d(self.conv5_mask, x, relu=True), labels)
 
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNConv1x1Predictor")

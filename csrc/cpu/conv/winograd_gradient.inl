@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h. The adjoint of winograd.inl: its tiles of
+// results, of which gradients come, at the 6x6 points.
+#include "product.inl"
+//
+#include "winograd.inl"
+
+// Four values of a line become six points.
+template <typename V>
+DETOPS_INLINE void spread_line(const V (&y)[4], V (&m)[6]) {
+  const V even1 = times_add(0.5625, y[2], y[0]), odd1 = times_add(0.421875, y[3], 0.75 * y[1]);
+  const V even2 = times_add(2.25, y[2], y[0]), odd2 = times_add(3.375, y[3], 1.5 * y[1]);
+  m[0] = y[0];
+  m[1] = even1 + odd1;
+  m[2] = even1 - odd1;
+  m[3] = even2 + odd2;
+  m[4] = even2 - odd2;
+  m[5] = y[3];
+}
+
+// The gradients of tiles from `first` on, as winograd_inputs.
+template <typename T>
+void winograd_gradients(const ConvSizes& s, const T* grad, int64_t first, int64_t count,
+                        const T* zeros, T* values, int64_t plane) {
+  const int64_t down = (s.output_height + 3) / 4, across = (s.output_width + 3) / 4;
+  const int64_t stride = winograd_stride(s.outputs);
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t tile = first + t, image = tile / (down * across);
+    const T* pixels[16];
+    find_pixels<4>(grad + image * s.output_height * s.output_width * s.outputs, s.output_height,
+                   s.output_width, s.outputs, tile / across % down * 4, tile % across * 4, zeros,
+                   pixels);
+    for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
+      Vector<T> half[6][4];
+      DETOPS_UNROLL for (int64_t x = 0; x < 4; ++x) {
+        Vector<T> line[4], points[6];
+        DETOPS_UNROLL for (int64_t y = 0; y < 4; ++y) {
+          line[y] = load_first(pixels[y * 4 + x] + o, s.outputs - o);
+        }
+        spread_line(line, points);
+        DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) half[y][x] = points[y];
+      }
+      DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
+        Vector<T> points[6];
+        spread_line(half[y], points);
+        DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) {
+          store(values + t * stride + (y * 6 + x) * plane + o, points[x]);
+        }
+      }
+    }
+  }
+}
+
+// Six sums of a line become the gradients of its three weights.
+template <typename V>
+DETOPS_INLINE void kernel_line(const V (&m)[6], V (&w)[3]) {
+  using T = std::remove_reference_t<decltype(m[0][0])>;
+  const V even1 = m[1] + m[2], odd1 = m[2] - m[1], even2 = m[3] + m[4], odd2 = m[3] - m[4];
+  w[0] = T(64. / 81) * m[0] - T(128. / 243) * even1 + T(32. / 243) * even2;
+  w[1] = T(32. / 81) * odd1 + T(16. / 81) * odd2;
+  w[2] = T(8. / 27) * (even2 - even1) + m[5];
+}
+
+// The sums of an output at the points, for all channels, to kernels of [9, channels].
+template <typename T>
+void winograd_kernels(const T* sums, int64_t plane, int64_t channels, T* kernels) {
+  for (int64_t c = 0; c < channels; c += kLanes<T>) {
+    Vector<T> half[3][6], w[3];
+    DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) {
+      Vector<T> column[6];
+      DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
+        column[y] = load_first(sums + (y * 6 + x) * plane + c, channels - c);
+      }
+      kernel_line(column, w);
+      DETOPS_UNROLL for (int64_t y = 0; y < 3; ++y) half[y][x] = w[y];
+    }
+    DETOPS_UNROLL for (int64_t y = 0; y < 3; ++y) {
+      kernel_line(half[y], w);
+      DETOPS_UNROLL for (int64_t x = 0; x < 3; ++x) {
+        store_first(kernels + (y * 3 + x) * channels + c, w[x], channels - c);
+      }
+    }
+  }
+}

@@ -1,0 +1,135 @@
+"""A convolution that autograd records, by the package's own kernels on the CPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
+from torch.autograd import forward_ad
+
+from ... import _C
+from ...packed import WINOGRAD_CHANNELS, packs
+
+# From so many pixels on, sums cost more than weights that are arranged for them on every call.
+LEAST_PIXELS = 512
+ONCE = (1, 1)
+
+
+def suits_pixels(
+    conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, least: int = LEAST_PIXELS
+) -> bool:
+    """Whether the kernels are for such a layer and map, and at least so many pixels."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == conv.weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and conv.groups == 1
+        and x.size(0) * x.size(2) * x.size(3) >= least
+        and not _are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+        and packs()
+    )
+
+
+def suits_winograd(conv: nn.Conv2d, x: Tensor, least: int = LEAST_PIXELS) -> bool:
+    """Whether tiles cost less than the products that they save."""
+    padding: Any = conv.padding
+    return (
+        conv.kernel_size == (3, 3)
+        and conv.stride == conv.dilation == ONCE
+        and max(padding) <= 2
+        and min(conv.in_channels, conv.out_channels) >= WINOGRAD_CHANNELS
+        and suits_pixels(conv, x, least)
+    )
+
+
+def suits_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
+    """Whether :class:`Conv2dFunction` is for this convolution, and quicker than PyTorch's."""
+    if add is not None and add.dtype != x.dtype:
+        return False
+    pointwise = conv.kernel_size == conv.stride == ONCE and conv.padding == (0, 0)
+    return suits_pixels(conv, x) if pointwise else suits_winograd(conv, x)
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Large results are in memory that stays when they go: each step writes the same maps."""
+    before = _C.use_arena(True)
+    try:
+        yield
+    finally:
+        _C.use_arena(before)
+
+
+class Conv2dFunction(torch.autograd.Function):
+    """A convolution of 1x1 or 3x3 kernels with stride 1, a bias, a sum and a rectifier."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        add: Tensor | None,
+        padding: tuple[int, int],
+        relu: bool,
+    ) -> Tensor:
+        """``[N, C, H, W]`` and ``[O, C, k, k]`` to ``[N, O, h, w]``."""
+        x = x.contiguous(memory_format=torch.channels_last)
+        with kept_memory():
+            y = _convolve(x, weight, bias, add, padding, relu)
+        ctx.save_for_backward(x, weight, y if relu else None)
+        ctx.padding = padding
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The weights' as a product or by Winograd's algorithm, like the rest."""
+        x, weight, y = ctx.saved_tensors
+        padding: tuple[int, int] = ctx.padding
+        wanted = ctx.needs_input_grad[:2]
+        if y is not None:
+            grad = torch.ops.aten.threshold_backward(grad, y, 0)
+        to_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        to_add = grad if ctx.needs_input_grad[3] else None
+        if torch.is_grad_enabled():  # for a derivative of the derivative
+            to_x, to_weight, _ = torch.ops.aten.convolution_backward(
+                *(grad, x, weight, None, ONCE, padding, ONCE, False, (0, 0), 1, [*wanted, False])
+            )
+        else:
+            grad = grad.contiguous(memory_format=torch.channels_last)
+            with kept_memory():
+                to_x = _backward_input(grad, weight, padding) if wanted[0] else None
+                to_weight = _backward_weight(grad, x, weight, padding) if wanted[1] else None
+        return to_x, to_weight, to_bias, to_add, None, None
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    add: Tensor | None,
+    padding: tuple[int, int],
+    relu: bool,
+) -> Tensor:
+    kernel = weight.shape[2:]
+    pack = _C.pack_conv2d_weight if kernel == ONCE else _C.pack_winograd_weight
+    return _C.packed_conv2d(
+        x, pack(weight), bias, add, weight.size(0), kernel, ONCE, padding, ONCE, relu
+    )
+
+
+def _backward_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    reach = weight.size(2) - 1
+    turned = weight.flip(2, 3) if reach else weight
+    around = reach - padding[0], reach - padding[1]
+    return _convolve(grad, turned.transpose(0, 1), None, None, around, False)
+
+
+def _backward_weight(grad: Tensor, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    if weight.size(2) > 1:
+        return _C.winograd_conv2d_backward_weight(grad, x, padding)
+    rows, pixels = (t.permute(0, 2, 3, 1).flatten(0, 2) for t in (grad, x))
+    return (rows.t() @ pixels)[:, :, None, None]

@@ -1,0 +1,169 @@
+"""Convolutions that are trained: results and gradients are those of PyTorch's layers."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from detops import _C
+from detops.modeling.backbone import conv as convolutions
+from detops.modeling.backbone.conv import conv2d, deconv2d
+from detops.modeling.backbone.norm import FrozenBatchNorm2d
+
+SHAPE = (2, 20, 19, 23)  # pixels enough
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+
+
+def norm_of(channels):
+    norm = FrozenBatchNorm2d(channels)
+    for name, buffer in norm.named_buffers():
+        buffer.uniform_(0.5, 1.5) if name != "bias" else buffer.normal_()
+    return norm
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """How often the package's own function was called."""
+    calls = []
+    apply = convolutions.Conv2dFunction.apply
+
+    class Counted:
+        @staticmethod
+        def apply(*args):
+            calls.append(args)
+            return apply(*args)
+
+    monkeypatch.setattr(convolutions, "Conv2dFunction", Counted)
+    return calls
+
+
+def gradients(run, tensors, grad):
+    for t in tensors:
+        t.grad = None
+    output = run()
+    output.backward(grad.to(output.dtype))
+    return [output.detach(), *(t.grad for t in tensors)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize(("kernel", "padding"), [(1, 0), (3, 1), (3, 0), (3, 2)])
+def test_like_the_layers(used, kernel, padding, with_norm, bias, layout):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(20, 33, kernel, padding=padding, bias=bias).to(memory_format=layout)
+    norm = norm_of(33) if with_norm else None
+    x = torch.randn(SHAPE).to(memory_format=layout).requires_grad_()
+    wide, wide_norm = copy.deepcopy(conv).double(), copy.deepcopy(norm)
+    wide_norm = None if norm is None else wide_norm.double()
+    wide_x = x.detach().double().requires_grad_()
+    size = conv(x).shape
+    for relu in (False, True):
+        for add in (None, torch.randn(size, requires_grad=True)):
+            wide_add = None if add is None else add.detach().double().requires_grad_()
+
+            def expected(wide_add=wide_add, relu=relu):
+                y = wide(wide_x) if wide_norm is None else wide_norm(wide(wide_x))
+                y = y if wide_add is None else y + wide_add
+                return y.relu() if relu else y
+
+            def found(add=add, relu=relu):
+                return conv2d(conv, x, norm, relu=relu, add=add)
+
+            grad = torch.randn(size)
+            ours = gradients(found, [x, *conv.parameters(), *([] if add is None else [add])], grad)
+            others = [] if wide_add is None else [wide_add]
+            theirs = gradients(expected, [wide_x, *wide.parameters(), *others], grad)
+            for a, b in zip(ours, theirs, strict=True):
+                scale = max(1.0, b.abs().max().item())
+                torch.testing.assert_close(a.double(), b, rtol=0, atol=2e-5 * scale)
+    assert len(used) == 4
+
+
+def test_second_derivatives(used):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(16, 17, 3, padding=1)
+    x = torch.randn(2, 16, 18, 18, requires_grad=True)
+
+    def penalty(run, x, weight):
+        (grad,) = torch.autograd.grad(run(x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), [x, weight])
+
+    ours = penalty(lambda x: conv2d(conv, x, relu=True), x, conv.weight)
+    theirs = penalty(lambda x: F.relu(conv(x)), x, conv.weight)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4 * b.abs().max().item())
+    assert used
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_transposed(used, bias, relu):
+    torch.manual_seed(0)
+    deconv = nn.ConvTranspose2d(6, 5, 2, stride=2, bias=bias)
+    x = torch.randn(7, 6, 9, 10, requires_grad=True)
+    grad = torch.randn(7, 5, 18, 20)
+    tensors = [x, *deconv.parameters()]
+    ours = gradients(lambda: deconv2d(deconv, x, relu=relu), tensors, grad)
+    theirs = gradients(lambda: deconv(x).relu() if relu else deconv(x), tensors, grad)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item())
+    assert len(used) == 1
+
+
+def test_left_to_pytorch(used):
+    """Few pixels, steps, groups, other dtypes, hooks, autocast and transforms."""
+    conv, few, many = nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8), (1, 16, 32, 32)
+    conv2d(conv, torch.randn(few, requires_grad=True))
+    x = torch.randn(many, requires_grad=True)
+    conv2d(nn.Conv2d(16, 16, 3, stride=2, padding=1), x)
+    conv2d(nn.Conv2d(16, 16, 3, padding=1, groups=4), x)
+    conv2d(nn.Conv2d(16, 16, 3, padding=2, dilation=2), x)
+    conv2d(nn.Conv2d(16, 16, 3, padding=3), x)
+    conv2d(copy.deepcopy(conv).double(), x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        conv2d(conv, x)
+    hooked = copy.deepcopy(conv)
+    hooked.register_forward_hook(lambda *_: None)
+    conv2d(hooked, x)
+    torch.func.grad(lambda x: conv2d(conv, x).sum())(x.detach())
+    torch.func.jvp(lambda x: conv2d(conv, x), (x.detach(),), (x.detach(),))
+    assert not used
+    conv2d(conv, x)
+    assert len(used) == 1
+
+
+def test_weights_that_change_without_a_gradient():
+    """In training the proposal network is run without one, after each step with other weights."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(16, 18, 3, padding=1)
+    for _ in range(2):
+        for size in (32, 5):  # few pixels take what many have arranged
+            x = torch.randn(1, 16, size, size)
+            with torch.no_grad():
+                found = conv2d(conv, x, relu=True)
+                torch.testing.assert_close(found, conv(x).relu(), rtol=0, atol=2e-5)
+                assert convolutions._KEPT[conv].winograd
+        with torch.no_grad():
+            conv.weight.add_(0.1)
+    conv.eval()
+    with torch.no_grad():
+        conv2d(conv, x)
+    assert not convolutions._KEPT[conv].winograd
+
+
+def test_steps_take_the_same_memory_again():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(32, 32, 3, padding=1) for _ in range(3)]
+    held = []
+    for _ in range(4):
+        x = torch.randn(1, 32, 128, 128)
+        for layer in layers:
+            x = conv2d(layer, x, relu=True)
+        x.sum().backward()
+        del x
+        held.append(_C.arena_size()[0])
+    assert held[0] > 0 and held[3] == held[1]
+    assert _C.use_arena(False) is False
