@@ -5,11 +5,14 @@ import math
 
 import pytest
 import torch
+from small_detectors import detector_of, structure
 from torch import nn
 
 from detops.device import choose_device
 from detops.engine import Detector
 from detops.visualize import draw_detections
+
+SIZES = ((64, 80), (70, 61), (64, 80), (64, 80))
 
 
 class Bright(nn.Module):
@@ -44,6 +47,19 @@ def test_detector(size, tile_size):
     assert found["names"] == ["tree"] and found["labels"].tolist() == [1]
     assert len(detector.detect(image, 0.9)["scores"]) == 0
     assert detector.detect(torch.zeros(3, *size))["boxes"].shape == (0, 4)
+
+
+def test_a_batch_is_its_images():
+    name = "mask_rcnn_R_50_FPN_1x"
+    detector = Detector(detector_of(structure(name), name), [str(i) for i in range(80)])
+    pictures = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in SIZES]
+    for found, image in zip(detector.detect_batch(pictures), pictures, strict=True):
+        alone = detector.detect(image)
+        assert found["names"] == alone["names"] and len(found["scores"]) > 0
+        for key, value in found.items():
+            assert key == "names" or torch.equal(value, alone[key])
+    assert detector.detect_batch([]) == []
+    assert all((each["scores"] >= 0.9).all() for each in detector.detect_batch(pictures, 0.9))
 
 
 def test_picture():

@@ -93,6 +93,23 @@ def test_a_bad_file_does_not_end_the_run(detect, picture, tmp_path):
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"good.png", "last.png"}
 
 
+@pytest.mark.parametrize("batch", [2, 4, 100])
+def test_images_of_one_size_go_together(detect, picture, tmp_path, monkeypatch, batch):
+    files = [picture(f"{i}.png", size) for i, size in enumerate([(40, 30), (30, 20)] * 3)]
+    files.insert(2, tmp_path / "missing.png")
+    files.insert(4, picture("large.png", (4, 1001)))
+    alone, together = tmp_path / "alone.json", tmp_path / "together.json"
+    _, expected, problems = detect(*files, "--json", alone)
+    sizes, forward = [], Finds.forward
+    monkeypatch.setattr(
+        Finds, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images)
+    )
+    status, lines, errors = detect(*files, "--json", together, "--batch", batch)
+    assert status == 1 and lines == expected and sorted(errors) == sorted(problems)
+    assert together.read_text() == alone.read_text()
+    assert max(sizes) == {2: 1, 4: 2, 100: 3}[batch]
+
+
 def test_the_json_file_is_written_when_the_last_files_fail(detect, picture, tmp_path):
     good, found = picture("good.png"), tmp_path / "o.json"
     assert detect(good, tmp_path / "a", tmp_path / "b", "--json", found)[0] == 1

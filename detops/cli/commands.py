@@ -212,6 +212,9 @@ def detect(
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
     ] = 0.5,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Images at a time; those of one size go together.")
+    ] = 1,
     config: NetworkConfig = None,
     device: Device = None,
 ) -> None:
@@ -233,6 +236,8 @@ def detect(
             --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights trees.onnx
+
+        detops detect frames/*.jpg --batch 4
     """
     from ..engine.detect import open_detector
     from ..engine.detect_files import detect_files
@@ -244,7 +249,7 @@ def detect(
         fail(problem, SOME_FAILED)
 
     failed, last_error = detect_files(
-        make_detector, images, output, json_file, score_threshold, out, err, complain
+        make_detector, images, output, json_file, score_threshold, out, err, complain, batch
     )
     if failed:
         raise SomeFailed(f"{failed} of {len(images)} images failed") from last_error

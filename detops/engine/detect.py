@@ -160,13 +160,45 @@ class Detector:
         Raises:
             ImageError: the image cannot be read.
         """
-        pixels = load_image(image)
+        return self.detect_batch([image], score_threshold)[0]
+
+    @torch.inference_mode()
+    def detect_batch(
+        self,
+        images: Sequence[str | Path | Image.Image | np.ndarray | Tensor],
+        score_threshold: float = 0.0,
+    ) -> list[dict[str, Any]]:
+        """Detects in several images, those of one size together.
+
+        What is found in an image is what is found in it alone: nothing is padded to the size of
+        another. Tiled images are taken one by one, their tiles together.
+
+        Args:
+            images: as in `detect`.
+            score_threshold: detections below it are left out.
+
+        Returns:
+            What `detect` returns, per image.
+
+        Raises:
+            ImageError: an image cannot be read.
+        """
+        pixels = [load_image(image) for image in images]
+        found: dict[int, dict[str, Tensor]] = {}
         if self.tile_size > 0:
-            found = self._detect_tiled(pixels)
+            found = {i: self._detect_tiled(each) for i, each in enumerate(pixels)}
         else:
-            found = self._computes([self._to_floats(pixels)])[0]
+            of_size: dict[Any, list[int]] = {}
+            for i, each in enumerate(pixels):
+                of_size.setdefault(each.shape, []).append(i)
+            for group in of_size.values():
+                detections = self._computes([self._to_floats(pixels[i]) for i in group])
+                found |= zip(group, detections, strict=True)
+        return [self._result(found[i], score_threshold) for i in range(len(pixels))]
+
+    def _result(self, found: dict[str, Tensor], score_threshold: float) -> dict[str, Any]:
         keep = found["scores"] >= score_threshold
-        result = {key: value[keep].cpu() for key, value in found.items()}
+        result: dict[str, Any] = {key: value[keep].cpu() for key, value in found.items()}
         return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
 
     @property

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import Tensor
 
 from ..data import ImageError, load_image
 from ..ops import masks_to_rle
@@ -30,6 +31,7 @@ def detect_files(
     console: Console,
     messages: Console,
     complain: Callable[[str], Any],
+    batch: int = 1,
 ) -> tuple[int, Exception | None]:
     """Detects in image files, draws what is found, and writes it down.
 
@@ -45,6 +47,7 @@ def detect_files(
         console: for a line for each image.
         messages: for what is looked for, and progress.
         complain: called with what is wrong with an image.
+        batch: how many images are read at a time; those of one size are detected in together.
 
     Returns:
         How many images failed, and the error of the last that did.
@@ -62,29 +65,55 @@ def detect_files(
     # Not all errors: each keeps the image that it came from.
     failed = 0
     last_error: Exception | None = None
+
+    def attempt(path: Path, action: Callable[..., Any], *args: Any) -> Any:
+        nonlocal failed, last_error
+        try:
+            return action(*args)
+        # RuntimeError is what PyTorch raises where memory does not suffice.
+        except (ImageError, MemoryError, RuntimeError) as error:
+            failed, last_error = failed + 1, error
+            text = str(error) or "not enough memory"
+            complain(text if isinstance(error, ImageError) else f"{path}: {text}")
+
+    files = list(zip(images, picture_paths(images, output), strict=True))
     try:
         with counting_progress(messages, "detecting") as report:
-            for path, picture_path in zip(images, picture_paths(images, output), strict=True):
-                try:
-                    pixels = load_image(path)
-                    found = detector.detect(pixels, score_threshold)
-                    picture = draw_found(pixels, found, len(detector.names) > 1)
-                # RuntimeError is what PyTorch raises where memory does not suffice.
-                except (ImageError, MemoryError, RuntimeError) as error:
-                    failed, last_error = failed + 1, error
-                    text = str(error) or "not enough memory"
-                    complain(text if isinstance(error, ImageError) else f"{path}: {text}")
-                    continue
-                with _writing(picture_path):
-                    picture.save(picture_path)
-                entries.append(image_entry(path, picture_path, pixels.shape, found))
-                report(len(entries) + failed, len(images))
-                console.print(f"{path}: {len(found['scores'])} found, {picture_path}")
+            for start in range(0, len(files), batch):
+                group = [
+                    (path, picture_path, pixels)
+                    for path, picture_path in files[start : start + batch]
+                    if (pixels := attempt(path, load_image, path)) is not None
+                ]
+                together = _together(detector, [pixels for *_, pixels in group], score_threshold)
+                for (path, picture_path, pixels), found in zip(group, together, strict=True):
+                    if found is None:
+                        found = attempt(path, detector.detect, pixels, score_threshold)
+                    if found is None:
+                        continue
+                    picture = attempt(path, draw_found, pixels, found, len(detector.names) > 1)
+                    if picture is None:
+                        continue
+                    with _writing(picture_path):
+                        picture.save(picture_path)
+                    entries.append(image_entry(path, picture_path, pixels.shape, found))
+                    report(len(entries) + failed, len(images))
+                    console.print(f"{path}: {len(found['scores'])} found, {picture_path}")
     finally:
         if json_file is not None:
             with _writing(json_file):
                 write_json(json_file, entries)
     return failed, last_error
+
+
+def _together(
+    detector: Detector, pixels: Sequence[Tensor], score_threshold: float
+) -> Sequence[dict[str, Any] | None]:
+    """What is in several images; None for those that are to be taken one by one."""
+    if len(pixels) > 1:
+        with suppress(MemoryError, RuntimeError):  # for one of them, or for all at a time
+            return detector.detect_batch(pixels, score_threshold)
+    return [None] * len(pixels)
 
 
 def picture_paths(images: Sequence[Path], output: Path) -> list[Path]:

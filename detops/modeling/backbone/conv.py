@@ -174,9 +174,10 @@ def _fused(
         x = x.to(dtype)
     weight, bias, packed, winograd, *_ = _folded(conv, norm, x, dtype)
     if winograd and packed is not None:
-        window: Any = conv.kernel_size, conv.stride, conv.padding, conv.dilation
+        size: Any = conv.kernel_size
+        window: Any = conv.stride, conv.padding, conv.dilation, relu
         with kept_memory():
-            return _C.packed_conv2d(x, packed, bias, add, conv.out_channels, *window, relu)
+            return _C.packed_conv2d(x, packed, bias, add, conv.out_channels, size, *window)
     if packed is None:
         return _finish(_convolve(conv, x, weight, bias), relu, add)
     arguments = (packed, bias, conv.padding, conv.stride, conv.dilation, conv.groups)

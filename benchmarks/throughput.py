@@ -1,0 +1,98 @@
+"""Images a second of a detector: threads, images at a time, and processes that share the work.
+
+python benchmarks/throughput.py --seconds 30 --json throughput.json
+
+Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, torchvision's and ours, the latter as
+`detops.optimize` makes it. The rows of a round are run in turn, one at a time; medians of the
+rounds. Processes begin together, each with its threads, and share nothing.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+# Processes, threads of each, images at a time.
+SETTINGS = ((1, 1, 1), (1, 2, 1), (1, 2, 4), (2, 1, 1))
+SYSTEMS = ("torchvision", "detops, optimized")
+
+
+def worker(system: str, threads: int, batch: int, connection: Any) -> None:
+    """Answers a number of seconds by images and seconds; the end of the connection ends it."""
+    import torch
+    from detectors import CONFIG_OF, MASK, detector, ours, picture
+
+    import detops
+
+    torch.set_num_threads(threads)
+    model = detector(MASK)
+    if system != "torchvision":
+        model = detops.optimize(ours(model, CONFIG_OF[MASK]).eval())
+    images = [picture()] * batch
+    with torch.inference_mode():
+        model(images)
+        connection.send("ready")
+        while (seconds := connection.recv()) is not None:
+            count, began = 0, time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                model(images)
+                count += batch
+            connection.send(count / (time.perf_counter() - began))
+
+
+class Row:
+    """Processes that run a system in one way."""
+
+    def __init__(self, system: str, processes: int, threads: int, batch: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connections, self.processes = [], []
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=worker, args=(system, threads, batch, theirs))
+            process.start()
+            self.connections.append(ours)
+            self.processes.append(process)
+        for connection in self.connections:
+            connection.recv()
+
+    def run(self, seconds: float) -> float:
+        """Images a second of all processes."""
+        for connection in self.connections:
+            connection.send(seconds)
+        return sum(connection.recv() for connection in self.connections)
+
+    def end(self) -> None:
+        for connection, process in zip(self.connections, self.processes, strict=True):
+            connection.send(None)
+            process.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="of a row in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    args = parser.parse_args()
+    rows = {(system, *setting): Row(system, *setting) for system in SYSTEMS for setting in SETTINGS}
+    found = {key: [] for key in rows}
+    for _ in range(args.rounds):
+        for key, row in rows.items():
+            found[key].append(row.run(args.seconds))
+    for row in rows.values():
+        row.end()
+    results = []
+    print(
+        "| system | processes | threads | images at a time | images a second |\n|---|---|---|---|---|"
+    )
+    for key, rates in found.items():
+        print(f"| {' | '.join(map(str, key))} | {statistics.median(rates):.3f} |")
+        results.append([*key, statistics.median(rates)])
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
