@@ -84,9 +84,8 @@ def main() -> None:
     for row in rows.values():
         row.end()
     results = []
-    print(
-        "| system | processes | threads | images at a time | images a second |\n|---|---|---|---|---|"
-    )
+    print("| system | processes | threads | images at a time | images a second |")
+    print("|---|---|---|---|---|")
     for key, rates in found.items():
         print(f"| {' | '.join(map(str, key))} | {statistics.median(rates):.3f} |")
         results.append([*key, statistics.median(rates)])
