@@ -34,8 +34,8 @@ TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c;
 	print(*('-isystem' + p for p in c.include_paths()))")
 CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
 	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
-CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/tensor.cpp csrc/dtype.cpp \
-	csrc/parallel.cpp
+CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cpp \
+	csrc/dtype.cpp csrc/parallel.cpp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps

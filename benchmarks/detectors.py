@@ -1,6 +1,6 @@
 """End-to-end times of detectors: ours and torchvision's, optimized or not, and other runtimes.
 
-python benchmarks/detectors.py --threads 1 --json detectors.json
+python benchmarks/detectors.py --json benchmarks/results/detectors-amd-epyc-avx512.json
 
 All systems of a case run in turn in one process; medians of CPU seconds and of the clock's, the
 first round not counted. Weights are random, with frozen batch norm as in torchvision's trained
@@ -13,6 +13,7 @@ library to keep freed memory, for all systems alike.
 import argparse
 import ctypes
 import json
+import math
 import resource
 import statistics
 import sys
@@ -247,41 +248,108 @@ def keep_memory() -> None:
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+@torch.inference_mode()
+def arithmetic(name: str) -> dict[str, float]:
+    """Billions of operations of an image, by Winograd's algorithm too, and how many a second.
+
+    A multiplication and an addition are two. Those a second are of a product of matrices in
+    PyTorch, the quickest thing that a processor does.
+    """
+    model, count = detector(name), {"direct": 0.0, "winograd": 0.0}
+
+    def add(layer: Any, inputs: Any, output: torch.Tensor) -> None:
+        spread = output if isinstance(layer, nn.Conv2d | nn.Linear) else inputs[0]
+        taken = layer.weight.numel() / (layer.weight.size(int(spread is not output)))
+        operations = 2 * spread.numel() * taken / 1e9
+        once = isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3)
+        tiles = 4 if once and layer.stride == layer.dilation == (1, 1) else 1
+        count["direct"] += operations
+        count["winograd"] += operations / tiles
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            module.register_forward_hook(add)
+    model([picture()])
+    square, best = torch.rand(2048, 2048), math.inf
+    for _ in range(5):
+        began = time.process_time()
+        square @ square
+        best = min(best, time.process_time() - began)
+    return count | {"a second": 2 * 2048**3 / 1e9 / best}
+
+
+def cases(threads: int, folder: Path) -> dict[str, Callable[[], dict[str, Run]]]:
+    """What is timed, by name."""
+    found: dict[str, Callable[[], dict[str, Run]]] = {
+        f"{name}, inference": partial(detecting, name, CONFIG_OF.get(name), threads, folder)
+        for name in DETECTORS
+    }
+    found[f"{MASK}, training step"] = partial(learning, nullcontext)
+    found[f"{MASK}, training step, bfloat16"] = partial(learning, bfloat16)
+    return found
+
+
+BEGIN, END = "<!-- detectors: begin -->\n", "<!-- detectors: end -->"
+
+
+def write_page(results: dict[str, Any], page: Path) -> None:
+    """Puts the table of all runs between the marks of a page."""
+    lines = [
+        "| | system | CPU s, one thread | page faults | s, two threads |",
+        "|---|---|---|---|---|",
+    ]
+    for case, rows in results["cases"].items():
+        for system, row in rows.items():
+            by = {
+                key: f"{value:,.0f}" if "faults" in key else f"{value:.2f}"
+                for key, value in row.items()
+            }
+            columns = (by.get(key, "-") for key in ("cpu 1", "faults 1", "wall 2"))
+            lines.append(f"| {case} | {system} | {' | '.join(columns)} |")
+            case = ""
+    text = page.read_text()
+    head, _, rest = text.partition(BEGIN)
+    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--keep-memory", action="store_true", help="for all systems")
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--json", type=Path, help="file for the figures, which are added to it")
+    parser.add_argument("--page", type=Path, help="page whose table is made of that file")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     if args.keep_memory:
         keep_memory()
-    results = {}
-    header = {"torch": torch.__version__, "threads": args.threads, "image": IMAGE}
-    header |= {"isa": detops._C.cpu_isa(), "keep_memory": args.keep_memory}
+    results: dict[str, Any] = {"torch": torch.__version__, "image": IMAGE, "cases": {}}
+    results |= {"isa": detops._C.cpu_isa(), "keep_memory": args.keep_memory}
+    if args.json and args.json.exists():
+        results = json.loads(args.json.read_text())
     print(
-        f"{header}\n\n| case | system | CPU s | s | page faults |\n|---|---|---|---|---|",
+        "| case | system | threads | CPU s | s | page faults |\n|---|---|---|---|---|---|",
         flush=True,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        cases: dict[str, Callable[[], dict[str, Run]]] = {
-            f"{name}, inference": partial(
-                detecting, name, CONFIG_OF.get(name), args.threads, Path(folder)
-            )
-            for name in DETECTORS
-        }
-        cases[f"{MASK}, training step"] = partial(learning, nullcontext)
-        cases[f"{MASK}, training step, bfloat16"] = partial(learning, bfloat16)
-        for name, make in cases.items():
-            if args.only in name:
-                results[name] = times_of(make(), args.repeats)
-                for system, row in results[name].items():
+    for threads in args.threads:
+        torch.set_num_threads(threads)
+        if threads == 1 and not args.only:
+            results["arithmetic"] = {name: arithmetic(name) for name in CONFIG_OF}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, make in cases(threads, Path(folder)).items():
+                if args.only not in name:
+                    continue
+                of_case = results["cases"].setdefault(name, {})
+                for system, row in times_of(make(), args.repeats).items():
                     figures = f"{row['cpu']:.3f} | {row['wall']:.3f} | {row['faults']:,.0f}"
-                    print(f"| {name} | {system} | {figures} |", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(header | {"cases": results}, indent=1) + "\n")
+                    print(f"| {name} | {system} | {threads} | {figures} |", flush=True)
+                    of_case.setdefault(system, {}).update(
+                        {f"{key} {threads}": value for key, value in row.items()}
+                    )
+                if args.json:
+                    args.json.write_text(json.dumps(results, indent=1) + "\n")
+    if args.page:
+        write_page(results, args.page)
 
 
 if __name__ == "__main__":

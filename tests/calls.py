@@ -121,5 +121,4 @@ def kernel_ops() -> set[str]:
     # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device,
     # and packed weights are a CPU's.
     on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
-    on_the_host.add("winograd_conv2d_backward_weight")
     return {name for name in kernels if f"{name}_forward" not in kernels} - on_the_host

@@ -70,6 +70,7 @@ bool close(const std::vector<T>& ours, const std::vector<U>& expected, double to
 
 void check_attention(std::mt19937& random);
 void check_boxes(std::mt19937& random);
+void check_convolutions(std::mt19937& random);
 void check_deform_conv2d(std::mt19937& random);
 void check_masks(std::mt19937& random);
 void check_pooling();

@@ -26,6 +26,7 @@ void check_all() {
   std::mt19937 random(0);
   check_attention(random);
   check_boxes(random);
+  check_convolutions(random);
   check_deform_conv2d(random);
   check_masks(random);
   check_pooling();

@@ -97,6 +97,23 @@ AOTITorchError product(Handle out, Handle bias, Handle left, Handle right) {
   return 0;
 }
 
+// The same for each of a batch.
+AOTITorchError products(Handle out, Handle bias, Handle left, Handle right) {
+  const auto matrix = [](Handle t, int64_t i) {
+    return AtenTensorOpaque{t->memory,
+                            t->data + i * t->strides[0] * size_of(t->dtype),
+                            {t->sizes.begin() + 1, t->sizes.end()},
+                            {t->strides.begin() + 1, t->strides.end()},
+                            t->dtype};
+  };
+  for (int64_t i = 0; i < out->sizes[0]; ++i) {
+    auto to = matrix(out, i), a = matrix(left, i), b = matrix(right, i);
+    auto sum = matrix(bias == nullptr ? out : bias, i);
+    product(&to, bias == nullptr ? nullptr : &sum, &a, &b);
+  }
+  return 0;
+}
+
 }  // namespace
 
 size_t aoti_torch_dtype_element_size(int32_t dtype) { return size_of(dtype); }
@@ -184,6 +201,13 @@ AOTITorchError aoti_torch_cpu_mm_out(Handle out, Handle left, Handle right) {
 AOTITorchError aoti_torch_cpu_addmm_out(Handle out, Handle bias, Handle left, Handle right, double,
                                         double) {
   return product(out, bias, left, right);
+}
+AOTITorchError aoti_torch_cpu_bmm_out(Handle out, Handle left, Handle right) {
+  return products(out, nullptr, left, right);
+}
+AOTITorchError aoti_torch_cpu_baddbmm_out(Handle out, Handle bias, Handle left, Handle right,
+                                          double, double) {
+  return products(out, bias, left, right);
 }
 
 AOTITorchError torch_get_num_threads(uint32_t* result) { return *result = 4, 0; }

@@ -223,7 +223,7 @@ void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor&
     const int64_t pixels = map.height * map.width, work = groups * bins * (count + pixels);
     const int64_t grain = tasks_per_thread(tasks.size(), work);
     // Zeros are written fastest in one go; the planes of many sums are better near when those come.
-    const bool fresh = !std::is_same_v<T, A> || 8 * taps.positions() > double(bins * pixels);
+    const bool fresh = !std::is_same_v<T, A> || 32 * taps.positions() > double(bins * pixels);
     if (!fresh) {
       parallel_for(
           0, map.channels, tasks_per_thread(map.channels, work),
