@@ -34,6 +34,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 import detops
 import detops.export
+from detops.bench.run import machine_of
 from detops.config import load_config
 from detops.engine.weights import load_weights_into
 from detops.modeling import build_detection_model
@@ -290,23 +291,42 @@ def cases(threads: int, folder: Path) -> dict[str, Callable[[], dict[str, Run]]]
 
 
 BEGIN, END = "<!-- detectors: begin -->\n", "<!-- detectors: end -->"
+FASTEST = "detops, optimized"
 
 
 def write_page(results: dict[str, Any], page: Path) -> None:
-    """Puts the table of all runs between the marks of a page."""
+    """Puts the tables of all runs between the marks of a page."""
     lines = [
-        "| | system | CPU s, one thread | page faults | s, two threads |",
-        "|---|---|---|---|---|",
+        f"{results['processor']}, PyTorch {results['torch'].split('+')[0]}.",
+        "",
+        "| | system | CPU s | beside ours | page faults | s, two threads | beside ours |",
+        "|---|---|---|---|---|---|---|",
     ]
     for case, rows in results["cases"].items():
+        fastest = rows.get(FASTEST) or rows.get("torchvision, optimized") or rows["detops"]
         for system, row in rows.items():
-            by = {
-                key: f"{value:,.0f}" if "faults" in key else f"{value:.2f}"
-                for key, value in row.items()
-            }
-            columns = (by.get(key, "-") for key in ("cpu 1", "faults 1", "wall 2"))
+            columns = [f"{row['cpu 1']:.2f}", f"{row['cpu 1'] / fastest['cpu 1']:.2f}"]
+            columns += [f"{row['faults 1']:,.0f}", f"{row['wall 2']:.2f}"]
+            columns.append(f"{row['wall 2'] / fastest['wall 2']:.2f}")
             lines.append(f"| {case} | {system} | {' | '.join(columns)} |")
             case = ""
+    lines += [
+        "",
+        "The limit of the arithmetic is the operations of all layers, at as many a second as a",
+        "product of large matrices has in PyTorch in the same run, on one thread:",
+        "",
+        "| | GFLOP | by Winograd's algorithm | GFLOP/s | limits, s | ours | OpenVINO |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results["arithmetic"].items():
+        rows, rate = results["cases"][f"{name}, inference"], row["a second"]
+        limits = [row[key] / rate for key in ("direct", "winograd")]
+        columns = [f"{row['direct']:.0f}", f"{row['winograd']:.0f}", f"{rate:.0f}"]
+        columns.append(" and ".join(f"{limit:.2f}" for limit in limits))
+        for system, limit in ((FASTEST, limits[1]), ("OpenVINO", limits[0])):
+            known = system in rows
+            columns.append(f"{rows[system]['cpu 1'] / limit:.2f} times" if known else "-")
+        lines.append(f"| {name} | {' | '.join(columns)} |")
     text = page.read_text()
     head, _, rest = text.partition(BEGIN)
     page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
@@ -324,7 +344,10 @@ def main() -> None:
     if args.keep_memory:
         keep_memory()
     results: dict[str, Any] = {"torch": torch.__version__, "image": IMAGE, "cases": {}}
-    results |= {"isa": detops._C.cpu_isa(), "keep_memory": args.keep_memory}
+    results |= {
+        "processor": machine_of(torch.device("cpu")).name,
+        "keep_memory": args.keep_memory,
+    }
     if args.json and args.json.exists():
         results = json.loads(args.json.read_text())
     print(

@@ -1,6 +1,6 @@
 """Images a second of a detector: threads, images at a time, and processes that share the work.
 
-python benchmarks/throughput.py --seconds 30 --json throughput.json
+python benchmarks/throughput.py --seconds 30 --page docs/optimize.md
 
 Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, torchvision's and ours, the latter as
 `detops.optimize` makes it. The rows of a round are run in turn, one at a time; medians of the
@@ -8,21 +8,24 @@ rounds. Processes begin together, each with its threads, and share nothing.
 """
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from detops.bench.run import machine_of
+
 # Processes, threads of each, images at a time.
 SETTINGS = ((1, 1, 1), (1, 2, 1), (1, 2, 4), (2, 1, 1))
 SYSTEMS = ("torchvision", "detops, optimized")
+BEGIN, END = "<!-- throughput: begin -->\n", "<!-- throughput: end -->"
 
 
 def worker(system: str, threads: int, batch: int, connection: Any) -> None:
     """Answers a number of seconds by images and seconds; the end of the connection ends it."""
-    import torch
     from detectors import CONFIG_OF, MASK, detector, ours, picture
 
     import detops
@@ -74,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="of a row in a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--page", type=Path, help="page to put the table into, between its marks")
     args = parser.parse_args()
     rows = {(system, *setting): Row(system, *setting) for system in SYSTEMS for setting in SETTINGS}
     found = {key: [] for key in rows}
@@ -83,14 +86,18 @@ def main() -> None:
             found[key].append(row.run(args.seconds))
     for row in rows.values():
         row.end()
-    results = []
-    print("| system | processes | threads | images at a time | images a second |")
-    print("|---|---|---|---|---|")
-    for key, rates in found.items():
-        print(f"| {' | '.join(map(str, key))} | {statistics.median(rates):.3f} |")
-        results.append([*key, statistics.median(rates)])
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    rates = {key: statistics.median(each) for key, each in found.items()}
+    lines = [
+        "| system | processes | threads of each | images at a time | images a second |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(map(str, key))} | {rate:.2f} |" for key, rate in rates.items()),
+    ]
+    print(*lines, sep="\n")
+    if args.page:
+        head, _, rest = args.page.read_text().partition(BEGIN)
+        text = f"Mask R-CNN, R50-FPN, 800 x 1333, {machine_of(torch.device('cpu')).name}:\n\n"
+        table = "\n".join(lines) + "\n"
+        args.page.write_text(head + BEGIN + text + table + END + rest.partition(END)[2])
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class PackedDeconv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` to ``[N, O, 2 H, 2 W]``."""
-        return shuffle(self.conv(x))
+        return in_squares(side_by_side(self.conv(x)))
 
 
 def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -161,11 +161,21 @@ def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
     return each, None if bias is None else bias.repeat(4)
 
 
-def shuffle(x: Tensor) -> Tensor:
-    """Brings what :func:`fourfold` gives into place: ``[N, 4 O, H, W]`` to ``[N, O, 2 H, 2 W]``."""
+def side_by_side(x: Tensor) -> Tensor:
+    """What :func:`fourfold` gives, ``[N, 4 O, H, W]``, as pixels in a row: ``[N, O, H, 4 W]``.
+
+    In channels_last it is a view. What is done to single pixels may be done here, before
+    :func:`in_squares` copies them.
+    """
     n, outputs, height, width = x.size(0), x.size(1) // 4, x.size(2), x.size(3)
-    pixels = x.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, outputs)
-    y = pixels.transpose(2, 3).reshape(n, 2 * height, 2 * width, outputs)
+    return x.permute(0, 2, 3, 1).reshape(n, height, 4 * width, outputs).permute(0, 3, 1, 2)
+
+
+def in_squares(x: Tensor) -> Tensor:
+    """Brings four pixels of a row into their place: ``[N, C, H, 4 W]`` to ``[N, C, 2 H, 2 W]``."""
+    n, channels, height, width = x.size(0), x.size(1), x.size(2), x.size(3) // 4
+    rows = x.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2, channels)
+    y = rows.transpose(2, 3).reshape(n, 2 * height, 2 * width, channels)
     return y.permute(0, 3, 1, 2)
 
 

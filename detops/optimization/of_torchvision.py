@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from torchvision.models import resnet
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.detection.faster_rcnn import TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.ops import FrozenBatchNorm2d
 
-from ..packed import PackedConv2d, PackedLinear, packable
+from ..packed import PackedConv2d, PackedDeconv2d, PackedLinear, in_squares, packable, side_by_side
 from .rules import Affine, Packer, affine_of, scaled
 
 
@@ -35,6 +36,23 @@ class Residual(nn.Module):
         return y
 
 
+class MaskPredictor(nn.Module):
+    """The logits of masks, computed before the pixels of the larger maps are brought into place.
+
+    Args:
+        predictor: whose layers are packed.
+    """
+
+    def __init__(self, predictor: MaskRCNNPredictor) -> None:
+        super().__init__()
+        self.conv5_mask: Any = predictor.conv5_mask
+        self.mask_fcn_logits = predictor.mask_fcn_logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, M, M]`` to ``[N, classes, 2 M, 2 M]``."""
+        return in_squares(self.mask_fcn_logits(side_by_side(self.conv5_mask.conv(x))))
+
+
 class TorchvisionPacker(Packer):
     """Knows torchvision's normalisation, blocks and chains."""
 
@@ -49,6 +67,9 @@ class TorchvisionPacker(Packer):
                 convs = [m for n, m in child.named_children() if n.startswith("conv")]
                 if all(isinstance(m, PackedConv2d) for m in convs):
                     module.add_module(name, Residual(child))  # type: ignore[arg-type]
+            if type(child) is MaskRCNNPredictor:
+                if isinstance(child.conv5_mask, PackedDeconv2d):
+                    module.add_module(name, MaskPredictor(child))
         if type(module) is IntermediateLayerGetter:
             names: list[str] = []
             returned: Any = module.return_layers

@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
 from ... import _C
-from ...packed import PackedConv2d, fourfold, packable, shuffle
+from ...packed import PackedConv2d, PackedDeconv2d, fourfold, packable, side_by_side
 from .conv_function import (
     Conv2dFunction,
     kept_memory,
@@ -70,23 +70,25 @@ def conv2d(
     return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
 
 
-def deconv2d(deconv: nn.Module, x: Tensor, *, relu: bool = False) -> Tensor:
-    """A transposed convolution and a rectifier.
-
-    Of 2x2 kernels with stride 2 it is a product of each pixel: where gradients are wanted, it is
-    taken as one.
+def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
+    """A rectified transposed convolution of 2x2 kernels with stride 2 as a product of each pixel.
 
     Args:
-        deconv: a transposed convolution, or any other module from a map to a map.
+        deconv: a transposed convolution, or any other module.
         x: ``[N, C, H, W]``.
-        relu: rectify.
+
+    Returns:
+        ``[N, O, H, 4 W]``, for :func:`in_squares` to bring into place; None for other modules,
+        and where PyTorch's is to be called.
     """
+    if isinstance(deconv, PackedDeconv2d):
+        return side_by_side(deconv.conv(x, relu=True))
     if type(deconv) is nn.ConvTranspose2d and packable(deconv):
         graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
         if not graph and _differentiated(deconv, x, None) and suits_pixels(deconv, x):
             weight, bias = fourfold(deconv.weight, deconv.bias)
-            return shuffle(Conv2dFunction.apply(x, weight, bias, None, (0, 0), relu))
-    return _finish(deconv(x), relu, None)
+            return side_by_side(Conv2dFunction.apply(x, weight, bias, None, (0, 0), True))
+    return None
 
 
 # PyTorch's own, for compiled models; detops' wheels are for one version of PyTorch.

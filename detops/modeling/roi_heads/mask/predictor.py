@@ -2,7 +2,9 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from ....packed import in_squares
 from ...backbone.conv import deconv2d
 from ...registry import ROI_MASK_PREDICTOR
 
@@ -48,7 +50,10 @@ class MaskRCNNC4Predictor(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, 2 M, 2 M]``."""
-        return self.mask_fcn_logits(deconv2d(self.conv5_mask, x, relu=True), labels)
+        pixels = deconv2d(self.conv5_mask, x)
+        if pixels is None:
+            return self.mask_fcn_logits(F.relu_(self.conv5_mask(x)), labels)
+        return in_squares(self.mask_fcn_logits(pixels, labels).unsqueeze(1)).squeeze(1)
 
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNConv1x1Predictor")
