@@ -3,7 +3,7 @@
 python benchmarks/throughput.py --seconds 30 --page docs/optimize.md
 
 Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, torchvision's and ours, the latter as
-`detops.optimize` makes it. The rows of a round are run in turn, one at a time; medians of the
+`detops.optimize` makes it. The rows of a system are run in turn, one at a time; medians of the
 rounds. Processes begin together, each with its threads, and share nothing.
 """
 
@@ -79,13 +79,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--page", type=Path, help="page to put the table into, between its marks")
     args = parser.parse_args()
-    rows = {(system, *setting): Row(system, *setting) for system in SYSTEMS for setting in SETTINGS}
-    found = {key: [] for key in rows}
-    for _ in range(args.rounds):
-        for key, row in rows.items():
-            found[key].append(row.run(args.seconds))
-    for row in rows.values():
-        row.end()
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for system in SYSTEMS:
+        rows = {(system, *setting): Row(system, *setting) for setting in SETTINGS}
+        for _ in range(args.rounds):
+            for key, row in rows.items():
+                found.setdefault(key, []).append(row.run(args.seconds))
+        for row in rows.values():
+            row.end()
     rates = {key: statistics.median(each) for key, each in found.items()}
     lines = [
         "| system | processes | threads of each | images at a time | images a second |",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Detection on photographs of any size, pictures of detections."""
 
+import copy
 import math
 
 import pytest
@@ -60,6 +61,22 @@ def test_a_batch_is_its_images():
             assert key == "names" or torch.equal(value, alone[key])
     assert detector.detect_batch([]) == []
     assert all((each["scores"] >= 0.9).all() for each in detector.detect_batch(pictures, 0.9))
+
+
+def test_weights_that_change_are_noticed():
+    name = "mask_rcnn_R_50_FPN_1x"
+    model = copy.deepcopy(detector_of(structure(name), name))
+    detector = Detector(model, [str(i) for i in range(80)])
+    image = torch.randint(0, 256, (3, 64, 80), dtype=torch.uint8)
+    before, fast = detector.detect(image), detector._computes
+    assert detector._computes is fast
+    with torch.no_grad():
+        for parameter in model.roi_heads.box.predictor.parameters():
+            parameter.mul_(1.5)
+    after = detector.detect(image)
+    assert detector._computes is not fast and not torch.equal(before["scores"], after["scores"])
+    expected = Detector(model, detector.names).detect(image)
+    assert torch.equal(after["boxes"], expected["boxes"])
 
 
 def test_picture():

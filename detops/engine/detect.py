@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ TILING = ("tile_size", "tile_overlap", "tile_nms")
 class Detector:
     """A model with all it needs to detect: names, tiling, device.
 
-    On a CPU one of our own models runs as `detops.optimize` makes it when the first image comes.
+    On a CPU one of our own models runs as `detops.optimize` makes it, when the first image comes
+    and again when its weights have changed (other than through ``.data``).
 
     Args:
         model: called with a list of images [3, h, w] in 0..1, gives a list of dicts of boxes
@@ -53,6 +55,7 @@ class Detector:
         self.model = to_device(model, self.device).eval()
         self.names = tuple(names)
         self._fast: nn.Module | None = None
+        self._state: list[tuple[int, int]] = []  # of the model that it was made of
         self.tile_size, self.tile_overlap, self.tile_nms = tile_size, tile_overlap, tile_nms
 
     @classmethod
@@ -207,8 +210,9 @@ class Detector:
 
         if self.device.type != "cpu" or not isinstance(self.model, GeneralizedRCNN):
             return self.model
-        if self._fast is None:
-            self._fast = optimize(self.model)
+        state = _state_of(self.model)
+        if self._fast is None or self._state != state:
+            self._fast, self._state = optimize(self.model), state
         return self._fast
 
     def inputs(self, pixels: Tensor) -> Iterator[Tensor]:
@@ -244,6 +248,12 @@ class Detector:
 
     def _to_floats(self, pixels: Tensor) -> Tensor:
         return pixels.to(self.device).float().div_(255)
+
+
+def _state_of(model: nn.Module) -> list[tuple[int, int]]:
+    """Where its tensors are, and how often they were written to, as far as that is counted."""
+    tensors = chain(model.parameters(), model.buffers())
+    return [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
 
 
 def open_detector(

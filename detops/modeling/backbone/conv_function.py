@@ -17,6 +17,11 @@ LEAST_PIXELS = 512
 ONCE = (1, 1)
 
 
+def transformed() -> bool:
+    """Whether a transform of torch.func or forward mode is at work, which functions here lack."""
+    return _are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 def suits_pixels(
     conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, least: int = LEAST_PIXELS
 ) -> bool:
@@ -27,8 +32,7 @@ def suits_pixels(
         and not torch.is_autocast_enabled("cpu")
         and conv.groups == 1
         and x.size(0) * x.size(2) * x.size(3) >= least
-        and not _are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and not transformed()
         and packs()
     )
 

@@ -1,12 +1,14 @@
 """Feature pyramids."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .conv import conv2d
+from .conv_function import transformed
 from .norm import Norm
 from .pool import max_pool
 
@@ -31,15 +33,36 @@ def _conv(
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
+class _AddEnlarged(torch.autograd.Function):
+    """The gradient of the smaller map is a pooling, which is quicker than a sum of views."""
+
+    @staticmethod
+    def forward(ctx: Any, finer: Tensor, coarser: Tensor) -> Tensor:
+        ctx.mark_dirty(finer)
+        return _add_to_four(finer, coarser)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, F.avg_pool2d(grad, 2) * 4
+
+
+def _add_to_four(finer: Tensor, coarser: Tensor) -> Tensor:
+    height, width = coarser.shape[-2:]
+    # Without the enlarged map, which is as large as the finer one.
+    fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
+    fourfold.add_(coarser[:, :, :, None, :, None])
+    return finer
+
+
 def add_enlarged(finer: Tensor, coarser: Tensor) -> Tensor:
     """Adds to a map, in its memory, one of half its size: each pixel to four."""
     height, width = coarser.shape[-2:]
     # In a graph, views of six dimensions would lose the layout of a batch of one.
     if not torch.compiler.is_compiling() and finer.shape[-2:] == (2 * height, 2 * width):
-        # Without the enlarged map, which is as large as the finer one.
-        fourfold = finer.unflatten(3, (width, 2)).unflatten(2, (height, 2))
-        fourfold.add_(coarser[:, :, :, None, :, None])
-        return finer
+        if torch.is_grad_enabled() and coarser.requires_grad and not transformed():
+            enlarged: Tensor = _AddEnlarged.apply(finer, coarser)
+            return enlarged
+        return _add_to_four(finer, coarser)
     # By size, not by factor 2: odd maps are rounded up on the way down.
     return finer.add_(F.interpolate(coarser, size=finer.shape[-2:]))
 

@@ -23,10 +23,12 @@ class MaskLogits(nn.Conv2d):
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """``[K, C, M, M]`` and a class each, ``[K]``, to ``[K, M, M]``."""
-        weight = self.weight.flatten(1)[labels].unsqueeze(1)
-        logits = torch.bmm(weight, x.flatten(2)) + self.bias[labels].view(-1, 1, 1)  # type: ignore[index]
+        weight = self.weight.flatten(1)[labels].unsqueeze(2)
+        # Pixel by pixel, as they are in channels_last, and then their gradients.
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)
+        logits = torch.bmm(pixels, weight) + self.bias[labels].view(-1, 1, 1)  # type: ignore[index]
         # Half precision is left here.
-        return logits.float().squeeze(1).unflatten(1, x.shape[2:])
+        return logits.float().squeeze(2).unflatten(1, x.shape[2:])
 
 
 @ROI_MASK_PREDICTOR.register("MaskRCNNC4Predictor")
