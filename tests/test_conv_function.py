@@ -154,9 +154,13 @@ def test_weights_that_change_without_a_gradient():
                 assert convolutions._KEPT[conv].winograd
         with torch.no_grad():
             conv.weight.add_(0.1)
-    conv.eval()
+    conv.double()
     with torch.no_grad():
-        conv2d(conv, x)
+        conv2d(conv, x.double())
+    assert not convolutions._KEPT[conv].winograd
+    conv.float().eval()
+    with torch.no_grad():
+        conv2d(conv, torch.randn(1, 16, 32, 32))
     assert not convolutions._KEPT[conv].winograd
 
 

@@ -10,8 +10,15 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.nn import functional as F
 
 from ... import _C
-from ...packed import PackedConv2d, PackedDeconv2d, fourfold, packable, side_by_side
+from ...packed import (
+    PackedConv2d,
+    PackedDeconv2d,
+    fourfold,
+    packable,
+    side_by_side,
+)
 from .conv_function import (
+    LEAST_PIXELS,
     Conv2dFunction,
     kept_memory,
     suits_function,
@@ -203,8 +210,9 @@ def _folded(
     # Tensors made in inference mode do not count how often they are written to.
     countable = not any(t.is_inference() for t in sources)
     kept = _KEPT.get(conv)
-    # In training, where the rest of the network takes it, too. Maps of all sizes share weights.
-    winograd = conv.training and ((kept is not None and kept.winograd) or suits_winograd(conv, x))
+    # In training, where the rest of the network takes it, too. Small maps use the large ones'.
+    least = 1 if kept is not None and kept.winograd else LEAST_PIXELS
+    winograd = conv.training and suits_winograd(conv, x, least)
     if countable and kept is not None and kept.holds(sources, dtype, winograd):
         return kept
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
