@@ -36,6 +36,7 @@ import detops.export
 from detops.bench.run import machine_of
 from detops.config import load_config
 from detops.engine.weights import load_weights_into
+from detops.marks import fill
 from detops.modeling import build_detection_model
 
 IMAGE = (800, 1333)
@@ -218,10 +219,6 @@ CONFIG_OF = {
 }
 
 
-def median(values: list[float]) -> float:
-    return statistics.median(values)
-
-
 def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
     """Per system CPU seconds, the clock's, and page faults of a call."""
     figures: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
@@ -235,7 +232,7 @@ def times_of(runs: dict[str, Run], repeats: int) -> dict[str, dict[str, float]]:
                 figures[name].append((cpu, clock, after.ru_minflt - before.ru_minflt))
     columns = ("cpu", "wall", "faults")
     return {
-        name: dict(zip(columns, map(median, zip(*rows, strict=True)), strict=True))
+        name: dict(zip(columns, map(statistics.median, zip(*rows, strict=True)), strict=True))
         for name, rows in figures.items()
     }
 
@@ -296,7 +293,6 @@ def cases(threads: int, folder: Path) -> dict[str, Callable[[], dict[str, Run]]]
     return found
 
 
-BEGIN, END = "<!-- detectors: begin -->\n", "<!-- detectors: end -->"
 FASTEST = "detops, optimized"
 
 
@@ -333,9 +329,7 @@ def write_page(results: dict[str, Any], page: Path) -> None:
             known = system in rows
             columns.append(f"{rows[system]['cpu 1'] / limit:.2f} times" if known else "-")
         lines.append(f"| {name} | {' | '.join(columns)} |")
-    text = page.read_text()
-    head, _, rest = text.partition(BEGIN)
-    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    page.write_text(fill(page.read_text(), "detectors", "\n".join(lines) + "\n"))
 
 
 def main() -> None:

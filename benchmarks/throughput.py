@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from detops.bench.run import machine_of
+from detops.marks import fill
 
 # Processes, threads of each, images at a time.
 SETTINGS = ((1, 1, 1), (1, 2, 1), (1, 2, 4), (2, 1, 1))
 SYSTEMS = ("torchvision", "detops, optimized")
-BEGIN, END = "<!-- throughput: begin -->\n", "<!-- throughput: end -->"
 
 
 def worker(system: str, threads: int, batch: int, connection: Any) -> None:
@@ -95,10 +95,9 @@ def main() -> None:
     ]
     print(*lines, sep="\n")
     if args.page:
-        head, _, rest = args.page.read_text().partition(BEGIN)
         text = f"Mask R-CNN, R50-FPN, 800 x 1333, {machine_of(torch.device('cpu')).name}:\n\n"
         table = "\n".join(lines) + "\n"
-        args.page.write_text(head + BEGIN + text + table + END + rest.partition(END)[2])
+        args.page.write_text(fill(args.page.read_text(), "throughput", text + table))
 
 
 if __name__ == "__main__":

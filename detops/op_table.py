@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from .contract import Contract
+from .marks import fill, marks
 from .registration import CONTRACTS
 
-BEGIN, END = "<!-- ops: begin -->", "<!-- ops: end -->"
+BEGIN, END = marks("ops")
 
 
 def _arguments(contract: Contract, formals: str) -> str:
@@ -62,8 +63,7 @@ def main() -> None:
         print(table(), end="")
         return
     page = Path(sys.argv[1])
-    before, rest = page.read_text().split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table()}{END}{rest.split(END)[1]}")
+    page.write_text(fill(page.read_text(), "ops", table()))
 
 
 if __name__ == "__main__":

@@ -179,10 +179,14 @@ def in_squares(x: Tensor) -> Tensor:
     return y.permute(0, 3, 1, 2)
 
 
+def heard(module: nn.Module) -> bool:
+    """Whether somebody listens to a module, and so it must be called as it is."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
 def packable(layer: Any) -> bool:
     """Whether a layer is what it looks like, and nobody listens to it."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-    if hooks or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
+    if heard(layer) or layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
         return False
     if type(layer) is nn.Linear:
         return True

@@ -232,6 +232,16 @@ def test_add_enlarged(size):
     assert torch.equal(add_enlarged(finer, coarser), expected) and torch.equal(finer, expected)
 
 
+@pytest.mark.parametrize("size", [(6, 10), (5, 9)])
+def test_gradients_of_add_enlarged(size):
+    torch.manual_seed(0)
+    finer = torch.randn(2, 4, *size, dtype=torch.float64, requires_grad=True)
+    coarser = torch.randn(2, 4, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: add_enlarged(a.clone(), b), (finer, coarser))
+    squares = lambda a, b: add_enlarged(a.clone(), b).square()  # noqa: E731
+    assert torch.autograd.gradgradcheck(squares, (finer, coarser))
+
+
 @pytest.mark.parametrize("norm", [None, lambda c: nn.GroupNorm(2, c)])
 @pytest.mark.parametrize("relu", [True, False])
 def test_gradients_of_pyramids(norm, relu):

@@ -228,6 +228,21 @@ def test_hooks_and_layers_of_others_stay():
     assert seen and type(fast.rpn.head.cls_logits) is nn.Conv2d
 
 
+def test_blocks_that_somebody_listens_to_stay():
+    theirs = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=64)
+    block, predictor = theirs.backbone.body.layer1[0], theirs.roi_heads.mask_predictor
+    for module in (block, predictor):
+        module.register_forward_hook(lambda *_: None)
+    fast = detops.optimize(theirs)
+    assert type(fast.backbone.body.layer1[0]) is type(block)
+    assert type(fast.backbone.body.layer1[1]) is not type(block)
+    assert type(fast.roi_heads.mask_predictor) is type(predictor)
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        for a, b in zip(fast.backbone(x).values(), theirs.eval().backbone(x).values(), strict=True):
+            assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
 def test_other_processors_keep_pytorchs_convolutions(monkeypatch):
     model = detector_of(structure("mask_rcnn_R_50_FPN_1x"), "mask_rcnn_R_50_FPN_1x")
     _C.set_cpu_isa("baseline")

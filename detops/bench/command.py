@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 
 from ..device import choose_device
+from ..marks import fill, marks
 from . import corner_report
 from .report import markdown, plot, to_json
 from .run import MODULES, all_cases, measure, measure_machine
 
-BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+BEGIN, END = marks("benchmarks")
 WORKING_ON = "{op}, {name} {layout} {dtype}"
 
 
@@ -84,6 +85,4 @@ def run(
         except ImportError as error:
             messages.print(f"no plots: {error}")
     if readme is not None and text is not None:
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        readme.write_text(f"{before}{BEGIN}\n{table}{END}{after}")
+        readme.write_text(fill(text, "benchmarks", table))

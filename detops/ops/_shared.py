@@ -214,6 +214,23 @@ def unfold(x: Tensor, batch: int) -> Tensor:
     return x.unflatten(0, (batch, -1)) if x.size(0) else x.new_empty(batch, 0, *x.shape[1:])
 
 
+def one_by_one(
+    run: Callable[..., Tensor], in_dims: tuple, batch: int, *args: Any
+) -> tuple[Tensor, int]:
+    """A rule for vmap of one call after the other: each may have weights of its own."""
+    given = list(zip(args, in_dims, strict=True))
+    outputs = [
+        run(
+            *(
+                x.select(dim, i) if isinstance(x, Tensor) and dim is not None else x
+                for x, dim in given
+            )
+        )
+        for i in range(batch)
+    ]
+    return torch.stack(outputs), 0
+
+
 def fold_boxes(boxes: Tensor, dim: int | None, batch: int, images: int) -> Tensor:
     """Like :func:`fold`, with batch indices that point into the folded images.
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, as_pair, fold, raw, unfold
+from ._shared import Function, as_pair, fold, one_by_one, raw, unfold
 
 Pair = tuple[int, int]
 
@@ -71,16 +71,8 @@ class MaskedConv2dFunction(Function):
             return unfold(
                 MaskedConv2dFunction.run(*images, weight, bias, stride, padding), batch
             ), 0
-        given = list(zip((features, mask, weight, bias), in_dims[:4], strict=True))
-        outputs = [
-            MaskedConv2dFunction.run(
-                *(x if dim is None or x is None else x.select(dim, i) for x, dim in given),
-                stride,
-                padding,
-            )
-            for i in range(batch)
-        ]
-        return torch.stack(outputs), 0
+        args = features, mask, weight, bias, stride, padding
+        return one_by_one(MaskedConv2dFunction.run, in_dims, batch, *args)
 
 
 @torch.fx.wrap

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import _C
 from ..registration import composition
-from ._shared import Function, raw, reduced
+from ._shared import Function, one_by_one, raw, reduced
 
 
 class SoftmaxFocalLossFunction(Function):
@@ -54,16 +53,8 @@ class SoftmaxFocalLossFunction(Function):
         gamma: float,
     ) -> tuple[Tensor, int]:
         """One call after the other, as each may have weights of its own."""
-        given = list(zip((inputs, targets, weight), in_dims[:3], strict=True))
-        losses = [
-            SoftmaxFocalLossFunction.run(
-                *(x if dim is None or x is None else x.select(dim, i) for x, dim in given),
-                alpha,
-                gamma,
-            )
-            for i in range(info.batch_size)
-        ]
-        return torch.stack(losses), 0
+        args = inputs, targets, weight, alpha, gamma
+        return one_by_one(SoftmaxFocalLossFunction.run, in_dims, info.batch_size, *args)
 
 
 def softmax_focal_loss(

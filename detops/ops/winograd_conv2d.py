@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, as_pair, fold, unfold
+from ._shared import Function, as_pair, fold, one_by_one, unfold
 
 Pair = tuple[int, int]
 
@@ -58,14 +58,8 @@ class WinogradConv2dFunction(Function):
         if in_dims[1] is None and in_dims[2] is None:
             images = fold(input, in_dims[0], batch)
             return unfold(WinogradConv2dFunction.run(images, weight, bias, padding), batch), 0
-        given = list(zip((input, weight, bias), in_dims[:3], strict=True))
-        outputs = [
-            WinogradConv2dFunction.run(
-                *(x if dim is None or x is None else x.select(dim, i) for x, dim in given), padding
-            )
-            for i in range(batch)
-        ]
-        return torch.stack(outputs), 0
+        args = input, weight, bias, padding
+        return one_by_one(WinogradConv2dFunction.run, in_dims, batch, *args)
 
 
 class WinogradWeightFunction(Function):
@@ -98,14 +92,8 @@ class WinogradWeightFunction(Function):
         info: Any, in_dims: tuple, grad: Tensor, input: Tensor, padding: Pair
     ) -> tuple[Tensor, int]:
         """One call for each of the batch."""
-        given = list(zip((grad, input), in_dims[:2], strict=True))
-        outputs = [
-            WinogradWeightFunction.run(
-                *(x if dim is None else x.select(dim, i) for x, dim in given), padding
-            )
-            for i in range(info.batch_size)
-        ]
-        return torch.stack(outputs), 0
+        args = grad, input, padding
+        return one_by_one(WinogradWeightFunction.run, in_dims, info.batch_size, *args)
 
 
 def _to_input(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:

@@ -68,7 +68,7 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
 
 
 def release_memory() -> None:
-    """Gives the memory that optimized detectors keep between images back to the system."""
+    """Gives memory that is kept for the next image, or training step, back to the system."""
     _C.release_arena()
 
 

@@ -9,7 +9,15 @@ from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.ops import FrozenBatchNorm2d
 
-from ..packed import PackedConv2d, PackedDeconv2d, PackedLinear, in_squares, packable, side_by_side
+from ..packed import (
+    PackedConv2d,
+    PackedDeconv2d,
+    PackedLinear,
+    heard,
+    in_squares,
+    packable,
+    side_by_side,
+)
 from .rules import Affine, Packer, affine_of, scaled
 
 
@@ -65,10 +73,10 @@ class TorchvisionPacker(Packer):
         for name, child in list(module.named_children()):
             if type(child) in (resnet.BasicBlock, resnet.Bottleneck):
                 convs = [m for n, m in child.named_children() if n.startswith("conv")]
-                if all(isinstance(m, PackedConv2d) for m in convs):
+                if all(isinstance(m, PackedConv2d) for m in convs) and not heard(child):
                     module.add_module(name, Residual(child))  # type: ignore[arg-type]
             if type(child) is MaskRCNNPredictor:
-                if isinstance(child.conv5_mask, PackedDeconv2d):
+                if isinstance(child.conv5_mask, PackedDeconv2d) and not heard(child):
                     module.add_module(name, MaskPredictor(child))
         if type(module) is IntermediateLayerGetter:
             names: list[str] = []

@@ -14,6 +14,7 @@ from ...packed import (
     PackedConv2d,
     PackedDeconv2d,
     fourfold,
+    heard,
     packable,
     side_by_side,
 )
@@ -62,7 +63,7 @@ def conv2d(
         return _finish(norm(conv(x)), relu, add)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
         if _plain(conv, norm):
-            graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
+            graph = _in_graph()
             differentiated = _differentiated(conv, x, add)
             # A graph is for any number of pixels: it must not ask.
             if not (graph or differentiated) and x.numel() > 0:
@@ -91,8 +92,8 @@ def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
     if isinstance(deconv, PackedDeconv2d):
         return side_by_side(deconv.conv(x, relu=True))
     if type(deconv) is nn.ConvTranspose2d and packable(deconv):
-        graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if not graph and _differentiated(deconv, x, None) and suits_pixels(deconv, x):
+        differentiated = _differentiated(deconv, x, None)
+        if differentiated and not _in_graph() and suits_pixels(deconv, x):
             weight, bias = fourfold(deconv.weight, deconv.bias)
             return side_by_side(Conv2dFunction.apply(x, weight, bias, None, (0, 0), True))
     return None
@@ -128,12 +129,13 @@ class _Folded(NamedTuple):
 _KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
 
 
+def _in_graph() -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
     """Whether the layers are what they look like, and nobody listens to them."""
-    hooks = any(
-        m is not None and (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks)
-        for m in (conv, norm)
-    )
+    hooks = heard(conv) or (norm is not None and heard(norm))
     by_number = conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
     return type(conv) is nn.Conv2d and by_number and not hooks
 

@@ -83,7 +83,7 @@ class Conv2dFunction(torch.autograd.Function):
         """``[N, C, H, W]`` and ``[O, C, k, k]`` to ``[N, O, h, w]``."""
         x = x.contiguous(memory_format=torch.channels_last)
         with kept_memory():
-            y = _convolve(x, weight, bias, add, padding, relu)
+            y = _convolve(x, weight, padding, bias, add, relu)
         ctx.save_for_backward(x, weight, y if relu else None)
         ctx.padding = padding
         return y
@@ -113,10 +113,10 @@ class Conv2dFunction(torch.autograd.Function):
 def _convolve(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    add: Tensor | None,
     padding: tuple[int, int],
-    relu: bool,
+    bias: Tensor | None = None,
+    add: Tensor | None = None,
+    relu: bool = False,
 ) -> Tensor:
     kernel = weight.shape[2:]
     pack = _C.pack_conv2d_weight if kernel == ONCE else _C.pack_winograd_weight
@@ -129,7 +129,7 @@ def _backward_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> T
     reach = weight.size(2) - 1
     turned = weight.flip(2, 3) if reach else weight
     around = reach - padding[0], reach - padding[1]
-    return _convolve(grad, turned.transpose(0, 1), None, None, around, False)
+    return _convolve(grad, turned.transpose(0, 1), around)
 
 
 def _backward_weight(grad: Tensor, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
