@@ -171,6 +171,8 @@ STABLE_TORCH_LIBRARY(detops, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) {
   implement_ops(m);
-  DETOPS_CPU_OPS(DETOPS_IMPLEMENT)
+#define DETOPS_IMPLEMENT_ON_CPU(op, function) \
+  m.impl(#op, &detops::Structured<name_of::op, &detops::cpu::function>::call);
+  DETOPS_CPU_OPS(DETOPS_IMPLEMENT_ON_CPU)
 }
 #endif
