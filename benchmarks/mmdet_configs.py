@@ -126,7 +126,7 @@ def data(model, config, train):
                 frame.proposals = demo_mm_proposals([options["image_shapes"]], 20)[0]
     if train and "semi_train_cfg" in config:
         for sample in batch["data_samples"]:
-            sample.set_metainfo({"homography_matrix": numpy.eye(3)})
+            sample.set_metainfo({"homography_matrix": numpy.eye(3, dtype="float32")})
         branches = ("sup", "unsup_teacher", "unsup_student")
         batch = {key: {b: copy.deepcopy(part) for b in branches} for key, part in batch.items()}
     return model.data_preprocessor(batch, train)

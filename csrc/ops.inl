@@ -234,6 +234,7 @@ void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
                              const std::optional<Tensor>& bias, IntArrayRef padding,
                              Tensor& output);
 // On the CPU only.
+void batch_transpose(const Tensor& input, Tensor& output);
 void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, IntArrayRef padding,
                                      Tensor& to_weight);
 void pack_conv2d_weight(const Tensor& weight, Tensor& packed);

@@ -133,6 +133,7 @@ namespace {
 
 // Those that other processors have libraries for.
 #define DETOPS_CPU_OPS(op) \
+  op(batch_transpose, batch_transpose) \
   op(winograd_conv2d_backward_weight, winograd_conv2d_backward_weight) \
   op(pack_conv2d_weight, pack_conv2d_weight) \
   op(pack_winograd_weight, pack_winograd_weight) \

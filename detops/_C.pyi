@@ -872,6 +872,9 @@ def winograd_conv2d_backward_weight(
     input: Tensor,
     padding: Sequence[int],
 ) -> Tensor: ...
+def batch_transpose(
+    input: Tensor,
+) -> Tensor: ...
 def pack_conv2d_weight(
     weight: Tensor,
 ) -> Tensor: ...

@@ -217,6 +217,7 @@ def arguments() -> dict[str, Arguments]:
         "winograd_conv2d_forward": dict(input=x, weight=conv["weight"], bias=conv["bias"])
         | dict(padding=[1, 1]),
         "winograd_conv2d_backward_weight": dict(grad=random(2, 4, H, W), input=x, padding=[1, 1]),
+        "batch_transpose": dict(input=random(2, 3, 5)),
         "pack_conv2d_weight": dict(weight=conv["weight"]),
         "pack_winograd_weight": dict(weight=conv["weight"]),
         "packed_conv2d": dict(input=x, packed=random(1, 1, 27, 32), bias=random(4), outputs=4)

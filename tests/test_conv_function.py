@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from detops import _C
 from detops.modeling.backbone import conv as convolutions
 from detops.modeling.backbone.conv import conv2d, deconv2d
+from detops.modeling.backbone.conv_function import flatten
 from detops.modeling.backbone.norm import FrozenBatchNorm2d
 from detops.packed import in_squares
 
@@ -117,6 +118,43 @@ def test_transposed(used, bias, layout):
     with torch.no_grad():
         assert deconv2d(deconv, x) is None
     assert deconv2d(nn.ConvTranspose2d(6, 5, 4, stride=2), x) is None
+
+
+@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize("size", [(3, 4), (15, 17), (1, 1)])
+def test_pointwise_layers_of_few_pixels(used, size, with_norm):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(70, 66, 1, bias=not with_norm)
+    norm = norm_of(66) if with_norm else None
+    x = torch.randn(2, 70, *size).to(memory_format=torch.channels_last).requires_grad_()
+
+    def layers():
+        return (conv(x) if norm is None else norm(conv(x))) + add
+
+    add = torch.randn_like(conv(x)).requires_grad_()
+    grad, tensors = torch.randn_like(add), [x, add, *conv.parameters()]
+    ours = gradients(lambda: conv2d(conv, x, norm, relu=True, add=add), tensors, grad)
+    theirs = gradients(lambda: layers().relu(), tensors, grad)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5 * b.abs().max().item())
+    assert len(used) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_flatten(dtype):
+    x = torch.randn(600, 64, 3, 5).to(dtype).to(memory_format=torch.channels_last).requires_grad_()
+    flat = flatten(x)
+    assert torch.equal(flat, x.flatten(1)) and flat.grad_fn.name() == "FlattenFunctionBackward"
+    grad = torch.randn_like(flat)
+    flat.backward(grad)
+    assert torch.equal(x.grad, grad.unflatten(1, x.shape[1:]))
+    assert x.grad.is_contiguous(memory_format=torch.channels_last)
+    for other in (x[:2], x.contiguous(), x[:0]):
+        assert "FlattenFunction" not in flatten(other).grad_fn.name()
+        assert torch.equal(flatten(other), other.flatten(1))
+    assert torch.equal(torch.func.vmap(lambda t: flatten(t[None])[0])(x), x.flatten(1))
+    total = torch.autograd.grad(flatten(x).square().sum(), x, create_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(total.sum(), x)[0], torch.full_like(x, 2))
 
 
 def test_left_to_pytorch(used):

@@ -729,6 +729,10 @@ inline Tensor winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& 
   return detail::call<Tensor>("detops::winograd_conv2d_backward_weight", grad, input, padding);
 }
 
+inline Tensor batch_transpose(const Tensor& input) {
+  return detail::call<Tensor>("detops::batch_transpose", input);
+}
+
 inline Tensor pack_conv2d_weight(const Tensor& weight) {
   return detail::call<Tensor>("detops::pack_conv2d_weight", weight);
 }

@@ -71,8 +71,7 @@ def conv2d(
             if differentiated and not graph:
                 _KEPT.pop(conv, None)
             if differentiated and not graph and suits_function(conv, x, add):
-                arguments: tuple = (add, conv.padding, relu)
-                return Conv2dFunction.apply(x, *_fold(conv, norm), *arguments)
+                return _recorded(conv, x, norm, relu, add)
             if not differentiated or _more_pixels_than_weights(conv, x):
                 return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
     return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
@@ -150,6 +149,17 @@ def _differentiated(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor
     tensors = (x, add, conv.weight, conv.bias)
     recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     return recorded and not torch.compiler.is_exporting()
+
+
+def _recorded(
+    conv: nn.Conv2d, x: Tensor, norm: FrozenBatchNorm2d | None, relu: bool, add: Tensor | None
+) -> Tensor:
+    if norm is not None and x.size(0) * x.size(2) * x.size(3) < LEAST_PIXELS:
+        # Less to multiply than the weights.
+        y = Conv2dFunction.apply(x, conv.weight, conv.bias, None, conv.padding, False)
+        return _finish(norm(y), relu, add)
+    y = Conv2dFunction.apply(x, *_fold(conv, norm), add, conv.padding, relu)
+    return y
 
 
 def _fold(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> tuple[Tensor, Tensor | None]:

@@ -14,6 +14,10 @@ from ...packed import WINOGRAD_CHANNELS, packs
 
 # From so many pixels on, sums cost more than weights that are arranged for them on every call.
 LEAST_PIXELS = 512
+# With fewer weights few pixels take less than a function of Python.
+LEAST_WEIGHTS = 1 << 12
+# From so many numbers on, memory costs more than a call.
+LARGE = 1 << 18
 ONCE = (1, 1)
 
 
@@ -53,8 +57,9 @@ def suits_function(conv: nn.Conv2d, x: Tensor, add: Tensor | None) -> bool:
     """Whether :class:`Conv2dFunction` is for this convolution, and quicker than PyTorch's."""
     if add is not None and add.dtype != x.dtype:
         return False
-    pointwise = conv.kernel_size == conv.stride == ONCE and conv.padding == (0, 0)
-    return suits_pixels(conv, x) if pointwise else suits_winograd(conv, x)
+    if conv.kernel_size == conv.stride == ONCE and conv.padding == (0, 0):
+        return suits_pixels(conv, x, LEAST_PIXELS if conv.weight.numel() < LEAST_WEIGHTS else 1)
+    return suits_winograd(conv, x)
 
 
 @contextmanager
@@ -110,6 +115,42 @@ class Conv2dFunction(torch.autograd.Function):
         return to_x, to_weight, to_bias, to_add, None, None
 
 
+class FlattenFunction(torch.autograd.Function):
+    """``x.flatten(1)`` of large maps in channels_last, and its gradient in channels_last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` to ``[N, C H W]``."""
+        ctx.sizes = x.shape[1:]
+        with kept_memory():
+            return _C.batch_transpose(x.permute(0, 2, 3, 1).flatten(1, 2)).flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """The same, the other way."""
+        if torch.is_grad_enabled():  # for a derivative of the derivative
+            return grad.unflatten(1, ctx.sizes)
+        channels, *map_size = ctx.sizes
+        with kept_memory():
+            rows = _C.batch_transpose(grad.reshape(len(grad), channels, -1))
+        return rows.unflatten(1, map_size).permute(0, 3, 1, 2)
+
+
+def flatten(x: Tensor) -> Tensor:
+    """``x.flatten(1)``, which takes twice as long where large maps are in channels_last."""
+    if (
+        x.device.type == "cpu"
+        and x.is_floating_point()
+        and not (torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed())
+        and x.numel() >= LARGE
+        and not x.is_contiguous()
+        and x.is_contiguous(memory_format=torch.channels_last)
+    ):
+        flat: Tensor = FlattenFunction.apply(x)
+        return flat
+    return x.flatten(1)
+
+
 def _convolve(
     x: Tensor,
     weight: Tensor,
@@ -119,10 +160,23 @@ def _convolve(
     relu: bool = False,
 ) -> Tensor:
     kernel = weight.shape[2:]
+    if kernel == ONCE and x.size(0) * x.size(2) * x.size(3) < LEAST_PIXELS:
+        return _few_pixels(x, weight, bias, add, relu)
     pack = _C.pack_conv2d_weight if kernel == ONCE else _C.pack_winograd_weight
     return _C.packed_conv2d(
         x, pack(weight), bias, add, weight.size(0), kernel, ONCE, padding, ONCE, relu
     )
+
+
+def _few_pixels(
+    x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, relu: bool
+) -> Tensor:
+    rows, weights = x.permute(0, 2, 3, 1).flatten(0, 2), weight.flatten(1).t()
+    sums = rows @ weights if bias is None else torch.addmm(bias, rows, weights)
+    y = sums.view(x.size(0), x.size(2), x.size(3), -1).permute(0, 3, 1, 2)
+    if add is not None:
+        y += add
+    return y.relu_() if relu else y
 
 
 def _backward_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:

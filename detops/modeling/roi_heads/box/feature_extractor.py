@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....packed import PackedLinear
+from ...backbone.conv_function import flatten
 from ...backbone.norm import Norm
 from ...poolers import Pooler
 
@@ -64,7 +65,7 @@ class FPN2MLPFeatureExtractor(nn.Module):
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
         """Levels and per image ``[L, 4]``, to ``[K, hidden_features]``."""
         x = self.pooler(features, boxes)
-        x = self.fc6(x if isinstance(self.fc6, PackedLinear) else x.flatten(1))
+        x = self.fc6(x if isinstance(self.fc6, PackedLinear) else flatten(x))
         return F.relu_(self.fc7(F.relu_(x)))
 
 
@@ -114,4 +115,4 @@ class FPNXconv1fcFeatureExtractor(nn.Module):
     def forward(self, features: Sequence[Tensor], boxes: list[Tensor]) -> Tensor:
         """Levels and per image ``[L, 4]``, to ``[K, hidden_features]``."""
         x = self.xconvs(self.pooler(features, boxes))
-        return F.relu_(self.fc6(x.flatten(1)))
+        return F.relu_(self.fc6(flatten(x)))
