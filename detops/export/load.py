@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from ..module import Module
 
 Run = Callable[[Tensor], dict[str, Tensor]]
 SUFFIXES = (".pt2", ".onnx")
 
 
-class Exported(nn.Module):
+class Exported(Module):
     """A detector from a file.
 
     Args:

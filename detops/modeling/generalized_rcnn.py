@@ -1,7 +1,7 @@
 """Images in, detections or losses out."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,20 @@ class GeneralizedRCNN(nn.Module):
 
     pixel_mean: Tensor
     pixel_std: Tensor
+
+    if TYPE_CHECKING:
+        # No type tells the mode: with targets the call is that of training, whose result is losses.
+
+        @overload
+        def __call__(
+            self, images: Sequence[Tensor], targets: None = None
+        ) -> list[dict[str, Tensor]]: ...
+        @overload
+        def __call__(
+            self, images: Sequence[Tensor], targets: Sequence[Target]
+        ) -> dict[str, Tensor]: ...
+        def __call__(self, images: Any, targets: Any = None) -> Any:
+            """Runs the hooks and ``forward``."""
 
     def __init__(
         self,

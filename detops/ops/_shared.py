@@ -5,7 +5,7 @@ from types import new_class
 from typing import Any
 
 import torch
-from torch import Tensor, is_grad_enabled, nn
+from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._prims_common import suggest_memory_format
@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from ..contract import FLOAT
+from ..module import Module
 
 
 class Function(torch.autograd.Function):
@@ -117,7 +118,7 @@ def raw(op: Any, *args: Any) -> Any:
     return _RawFunction.run(op, *args)
 
 
-class PoolingModule(nn.Module):
+class PoolingModule(Module):
     """A pooling whose attributes are its arguments."""
 
     def extra_repr(self) -> str:

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, of_one_dtype
 
@@ -93,7 +94,7 @@ def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 derivative("axpy", axpy)
 
 
-class Axpy(nn.Module):
+class Axpy(Module):
     """See :func:`axpy`."""
 
     def __init__(self, alpha: float = 2.0) -> None:

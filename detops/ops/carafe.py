@@ -3,9 +3,10 @@
 from typing import Any
 
 import torch.fx
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, fold, raw, unfold
 
@@ -84,7 +85,7 @@ def carafe(
     return CarafeFunction.run(features, masks, kernel_size, group_size, scale_factor)
 
 
-class CARAFE(nn.Module):
+class CARAFE(Module):
     """See :func:`carafe`."""
 
     def __init__(self, kernel_size: int, group_size: int, scale_factor: int) -> None:

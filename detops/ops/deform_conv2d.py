@@ -8,6 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, as_pair, raw
 
@@ -94,7 +95,7 @@ derivative(
 )
 
 
-class DeformConv2d(nn.Module):
+class DeformConv2d(Module):
     """See :func:`deform_conv2d`."""
 
     bias: nn.Parameter | None

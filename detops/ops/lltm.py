@@ -7,6 +7,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from ..module import Module
 from ..registration import CONTRACTS, composition
 from ._shared import Function, of_one_dtype, raw
 
@@ -135,7 +136,7 @@ composition("lltm_cell", lltm_cell)
 composition("lltm", lltm)
 
 
-class _LLTMParameters(nn.Module):
+class _LLTMParameters(Module):
     """What a step and a sequence share: their parameters can be exchanged."""
 
     def __init__(self, input_features: int, state_size: int) -> None:

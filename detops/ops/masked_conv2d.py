@@ -7,6 +7,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, as_pair, fold, one_by_one, raw, unfold
 
@@ -117,7 +118,7 @@ def masked_conv2d(
     return output
 
 
-class MaskedConv2d(nn.Conv2d):
+class MaskedConv2d(Module, nn.Conv2d):
     """A convolution whose calls may have a mask; see :func:`masked_conv2d`."""
 
     def __init__(

@@ -6,6 +6,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, of_one_dtype, raw
 
@@ -76,7 +77,7 @@ def mlp(
 derivative("mlp", mlp)
 
 
-class MLP(nn.Module):
+class MLP(Module):
     """:func:`mlp` with its parameters, drawn uniformly from +-0.001."""
 
     def __init__(

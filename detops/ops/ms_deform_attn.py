@@ -8,6 +8,7 @@ import torch.fx
 from torch import Tensor, nn
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, fold, raw, unfold
 
@@ -125,7 +126,7 @@ def _sampling_locations(
     )
 
 
-class MultiScaleDeformableAttention(nn.Module):
+class MultiScaleDeformableAttention(Module):
     """The attention of Deformable DETR, projections included.
 
     Arguments, initial values and the names of the parameters are those of the paper's code

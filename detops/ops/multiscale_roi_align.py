@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch.fx
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, as_pair, as_rois, fold, fold_boxes, in_format, memory_format, unfold
 
@@ -195,7 +196,7 @@ def _pool_named_maps(
     )
 
 
-class MultiScaleRoIAlign(nn.Module):
+class MultiScaleRoIAlign(Module):
     """A drop-in for torchvision's module of the same name; see :func:`multiscale_roi_align`.
 
     The scale of each level is inferred from its map and the largest image, on every call.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import _C
+from ..module import Module
 from ..registration import derivative
 from ._shared import Function, as_pair, fold, one_by_one, unfold
 
@@ -146,7 +147,7 @@ def winograd_conv2d(
     return output
 
 
-class WinogradConv2d(nn.Conv2d):
+class WinogradConv2d(Module, nn.Conv2d):
     """A convolution of 3x3 kernels with stride 1; see :func:`winograd_conv2d`."""
 
     def __init__(

@@ -5,8 +5,6 @@ One file per part of the network; each part itself takes built parts and plain v
 
 from typing import Any
 
-from torch import nn
-
 from ...config import ConfigError
 from ..convention import convention_of
 from ..generalized_rcnn import GeneralizedRCNN
@@ -20,7 +18,7 @@ from .views import build_views
 __all__ = ["build_detection_model", "num_classes"]
 
 
-def build_detection_model(cfg: Any) -> nn.Module:
+def build_detection_model(cfg: Any) -> GeneralizedRCNN:
     """The network that a config (see :func:`detops.config.load_config`) describes.
 
     Raises:
