@@ -51,6 +51,15 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
 
     Raises:
         ConfigError: names the key, the file (or "overrides"), what was expected and what came.
+
+    Example:
+        >>> cfg = load_config(None, ["MODEL.MASK_ON", True, "DATASETS.TRAIN", "train.json"])
+        >>> cfg.MODEL.MASK_ON, cfg.DATASETS.TRAIN
+        (True, ['train.json'])
+        >>> load_config(None, ["MODEL.MASK_ON", 3])
+        Traceback (most recent call last):
+            ...
+        detops.config.ConfigError: overrides: MODEL.MASK_ON: expected bool, got int 3
     """
     defaults = _read(DEFAULTS)
     values = deepcopy(defaults)
@@ -66,7 +75,12 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
 
 
 def dump_config(cfg: DictConfig) -> str:
-    """YAML text of the whole config; :func:`load_config` reads it back from a file."""
+    """YAML text of the whole config; :func:`load_config` reads it back from a file.
+
+    Example:
+        >>> print(dump_config(load_config())[:5])
+        MODEL
+    """
     return OmegaConf.to_yaml(cfg)
 
 

@@ -14,6 +14,10 @@ def choose_device(device: str | torch.device | None = None) -> torch.device:
 
     Raises:
         ValueError: it is none of these, or is not there.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device is None:

@@ -43,6 +43,11 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
     Raises:
         ValueError: a machine has fewer CUDA devices than processes, or one is asked for by number;
             see also `choose_device`.
+
+    Example:
+        >>> with detops.distributed.processes("cpu") as device:  # torchrun says how many
+        ...     device, world_size()
+        (device(type='cpu'), 1)
     """
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
     place = choose_device(device)
@@ -105,22 +110,42 @@ def _own_cuda_device(wanted: torch.device) -> torch.device:
 
 
 def world_size() -> int:
-    """How many processes there are; 1 alone."""
+    """How many processes there are; 1 alone.
+
+    Example:
+        >>> world_size()
+        1
+    """
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number; 0 alone."""
+    """This process's number; 0 alone.
+
+    Example:
+        >>> rank()
+        0
+    """
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes files and talks to the user."""
+    """Whether this process is the one that writes files and talks to the user.
+
+    Example:
+        >>> is_main()
+        True
+    """
     return rank() == 0
 
 
 def on_main(function: Callable[[], T]) -> T:
-    """Calls a function in the main process; its result or its error is everyone's."""
+    """Calls a function in the main process; its result or its error is everyone's.
+
+    Example:
+        >>> on_main(lambda: 7)
+        7
+    """
     if world_size() == 1:
         return function()
     outcome: list[Any] = [None, None]
@@ -136,7 +161,12 @@ def on_main(function: Callable[[], T]) -> T:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Everyone's value, by rank, in the main process; an empty list in the others."""
+    """Everyone's value, by rank, in the main process; an empty list in the others.
+
+    Example:
+        >>> gather_objects(rank())
+        [0]
+    """
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -145,7 +175,12 @@ def gather_objects(value: T) -> list[T]:
 
 
 def mean(values: Tensor) -> Tensor:
-    """Mean over the processes of tensors of one shape."""
+    """Mean over the processes of tensors of one shape.
+
+    Example:
+        >>> mean(torch.tensor([2.0]))
+        tensor([2.])
+    """
     if world_size() > 1:
         dist.all_reduce(values)
         values /= world_size()
@@ -153,7 +188,12 @@ def mean(values: Tensor) -> Tensor:
 
 
 def maximum(values: Tensor) -> Tensor:
-    """Largest over the processes, element by element."""
+    """Largest over the processes, element by element.
+
+    Example:
+        >>> maximum(torch.tensor([2.0]))
+        tensor([2.])
+    """
     if world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
@@ -169,6 +209,10 @@ def mean_count(count: int, like: Tensor) -> int | Tensor:
     Args:
         count: samples of this process; may be 0, all of them may.
         like: its device is used.
+
+    Example:
+        >>> mean_count(8, torch.zeros(()))
+        8
     """
     if world_size() == 1:
         return max(1, count)
@@ -186,6 +230,10 @@ def best_indices(scores: Tensor, count: int) -> Tensor:
 
     Returns:
         int64 ``[k]``, best first.
+
+    Example:
+        >>> best_indices(torch.tensor([0.1, 0.9, 0.5]), 2)
+        tensor([1, 2])
     """
     values, indices = scores.topk(min(count, scores.numel()))
     if world_size() == 1:

@@ -72,6 +72,11 @@ def draw_detections(
         ImageError: the image cannot be read.
         ValueError: boxes are not [n, 4], scores, labels or names are not n, masks are not n of the
             image's size, or keypoints are not [n, k, 3] or not finite.
+
+    Example:
+        >>> image, boxes = torch.zeros(3, 40, 60), torch.tensor([[5.0, 5, 30, 30]])
+        >>> draw_detections(image, boxes, scores=torch.tensor([0.9]), names=["tree"]).size
+        (120, 80)
     """
     picture = Image.fromarray(load_image(image).permute(1, 2, 0).numpy())
     boxes = _checked("boxes", boxes)

@@ -48,7 +48,14 @@ def _end(name: str) -> None:
 
 
 class Provided:
-    """What :func:`provide` gives: on until it is removed."""
+    """What :func:`provide` gives: on until it is removed.
+
+    Example:
+        >>> provided = detops.compat.provide("torchvision")
+        >>> provided.remove()
+        >>> provided
+        <detops.compat.provide('torchvision'), removed>
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -125,6 +132,12 @@ def provide(name: str) -> Provided:
         ValueError: another name.
         RuntimeError: the package has its own compiled half loaded already.
         ImportError: a package of the last three is not installed.
+
+    Example:
+        >>> import torchvision
+        >>> with detops.compat.provide("torchvision"):
+        ...     torchvision.ops.nms(torch.tensor([[0.0, 0, 9, 9]] * 2), torch.ones(2), 0.5)
+        tensor([0])
     """
     names = import_module("detops_hook").NAMES
     if name not in names:

@@ -47,6 +47,11 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     Raises:
         AnnotationError: nothing is there, its format is not known, or its class refuses it.
         ValueError: an option that the format does not have, or a value it cannot have.
+
+    Example:
+        >>> dataset = open_dataset("tree_crowns/val.json")
+        >>> dataset.names, len(dataset)
+        (('tree',), 1)
     """
     text = str(spec)
     kind, colon, rest = text.partition(":")
@@ -92,6 +97,11 @@ def load_datasets(
         AnnotationError: no path given, categories differ by more than case, or a data set is
             refused.
         ValueError: a name in `class_map` is in none of the data sets.
+
+    Example:
+        >>> train, val = load_datasets(["tree_crowns/train.json", "tree_crowns/val.json"])
+        >>> train.names == val.names
+        True
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     if not paths:

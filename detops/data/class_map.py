@@ -19,6 +19,10 @@ def read_class_map(text: str) -> dict[str, str]:
 
     Raises:
         ValueError: it is neither, or gives one category two names.
+
+    Example:
+        >>> read_class_map("Tree=tree,Auto=car")
+        {'Tree': 'tree', 'Auto': 'car'}
     """
     pairs = _from_file(Path(text)) if "=" not in text or Path(text).is_file() else _parsed(text)
     seen: set[str] = set()

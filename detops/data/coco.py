@@ -33,6 +33,13 @@ class CocoDetection(DetectionDataset):
     Raises:
         AnnotationError: the file is missing or not COCO, or, with on_error="raise", something in it
             is broken.
+
+    Example:
+        >>> from detops.cli.options import TREE_CROWNS
+        >>> dataset = CocoDetection(TREE_CROWNS / "val.json")
+        >>> image, target = dataset[0]
+        >>> image.shape, target["boxes"].shape
+        (torch.Size([3, 1035, 369]), torch.Size([71, 4]))
     """
 
     def __init__(
@@ -65,6 +72,9 @@ class LvisDetection(CocoDetection):
         annotation_file: the JSON file.
         image_dir: see `CocoDetection`.
         options: see `DetectionDataset`.
+
+    Example:
+        >>> dataset = LvisDetection("lvis_v1_val.json", image_dir="val2017")  # doctest: +SKIP
     """
 
     @property
@@ -138,6 +148,10 @@ def export_coco(dataset: DetectionDataset, folder: str | Path) -> Path:
 
     Returns:
         Path of the JSON file.
+
+    Example:
+        >>> export_coco(detops.data.open_dataset("tree_crowns/val.json"), "copy").as_posix()
+        'copy/annotations.json'
     """
     from torchvision.io import write_png
 

@@ -88,6 +88,11 @@ class DetectionDataset(Dataset):
             numbers, an unknown category or image, a segmentation that is empty, malformed or out of
             range, an iscrowd that is neither yes nor no, keypoints of a wrong length, an image file
             that is missing, cut short, unreadable or of another size.
+
+    Example:
+        >>> dataset = detops.data.open_dataset("tree_crowns/val.json")
+        >>> isinstance(dataset, DetectionDataset), dataset.names
+        (True, ('tree',))
     """
 
     names: tuple[str, ...]

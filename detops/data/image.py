@@ -52,6 +52,10 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> Tensor:
     Raises:
         ImageError: the file is missing, unreadable, of a mode that is not listed here or larger
             than `MAX_PIXELS`; or the shape, dtype or range is none of these.
+
+    Example:
+        >>> load_image(torch.full((3, 4, 6), 0.5)).shape
+        torch.Size([3, 4, 6])
     """
     if isinstance(image, str | Path):
         with open_image(Path(image)) as file:

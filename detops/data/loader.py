@@ -146,6 +146,12 @@ def build_train_loader(
             that less of a batch is padding; see `orientations`.
         share: this process's number and how many there are; the loader gives its share.
         parts: see `SeededBatchSampler`.
+
+    Example:
+        >>> data = [(torch.rand(3, 8, 8), {"boxes": torch.zeros(0, 4)})] * 4
+        >>> images, targets = next(iter(build_train_loader(data, batch_size=2, iterations=1)))
+        >>> len(images), images[0].shape
+        (2, torch.Size([3, 8, 8]))
     """
     size = len(cast(Sized, dataset))
     groups = orientations(dataset) if group_orientations else None

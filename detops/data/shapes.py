@@ -69,6 +69,11 @@ class Shapes(DetectionDataset):
     Raises:
         ValueError: an argument out of range.
         ImportError: scikit-image is not installed.
+
+    Example:
+        >>> image, target = Shapes("train", length=1, size=96)[0]
+        >>> image.shape, [*target]
+        (torch.Size([3, 96, 96]), ['boxes', 'labels', 'image_id', 'masks'])
     """
 
     def __init__(

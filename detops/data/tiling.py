@@ -18,6 +18,10 @@ def tile_origins(length: int, tile: int, overlap: float = 0.25) -> list[int]:
         length: pixels of the side.
         tile: pixels of a tile.
         overlap: least share of a tile that it has in common with the next, in [0, 1).
+
+    Example:
+        >>> tile_origins(1000, tile=400, overlap=0.25)
+        [0, 300, 600]
     """
     if length < 1 or tile < 1:
         raise ValueError(f"tile_origins: expected length and tile >= 1, got {length} and {tile}")
@@ -28,7 +32,12 @@ def tile_origins(length: int, tile: int, overlap: float = 0.25) -> list[int]:
 
 
 def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list[Tile]:
-    """Windows (x1, y1, x2, y2) that cover an image, at most `tile` pixels wide and high."""
+    """Windows (x1, y1, x2, y2) that cover an image, at most `tile` pixels wide and high.
+
+    Example:
+        >>> cut_tiles(400, 700, tile=400)
+        [(0, 0, 400, 400), (300, 0, 700, 400)]
+    """
     return [
         (x, y, min(x + tile, width), min(y + tile, height))
         for y in tile_origins(height, tile, overlap)
@@ -100,6 +109,14 @@ def merge_detections(
     Returns:
         boxes [K, 4] in the image's pixels and clipped to it, labels [K], scores [K], by descending
         score; masks [K, 1, H, W] and keypoints, each as its tile shows it.
+
+    Example:
+        >>> tiles = cut_tiles(400, 700, tile=400)
+        >>> box = {"labels": torch.tensor([1]), "scores": torch.tensor([0.9])}
+        >>> left = box | {"boxes": torch.tensor([[320.0, 50, 360, 90]])}
+        >>> right = box | {"boxes": torch.tensor([[20.0, 50, 60, 90]])}
+        >>> merge_detections([left, right], tiles, (400, 700))["boxes"]
+        tensor([[320.,  50., 360.,  90.]])
     """
     from ..ops import batched_nms
 

@@ -51,6 +51,9 @@ class VocDetection(DetectionDataset):
     Raises:
         AnnotationError: no such folder, split or annotations, or, with on_error="raise", something
             in it is broken.
+
+    Example:
+        >>> dataset = VocDetection("VOCdevkit/VOC2007", split="val")  # doctest: +SKIP
     """
 
     def __init__(

@@ -160,6 +160,12 @@ def save_weights(
 
     Raises:
         OutputError: the file cannot be written.
+
+    Example:
+        >>> text = detops.config.dump_config(detops.config.load_config())
+        >>> save_weights("weights.pt", {"w": torch.ones(3)}, text, ["tree"], half=True)
+        >>> load_checkpoint("weights.pt")["model"]
+        {'w': tensor([1., 1., 1.], dtype=torch.float16)}
     """
     weights = {key: _compact(value.detach().cpu(), half) for key, value in state.items()}
     save_checkpoint(path, {"config": config, "names": list(names), "model": weights})
@@ -261,6 +267,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         CheckpointError: the file is missing, or not a checkpoint of this package.
         DamagedCheckpointError: the file is damaged.
+
+    Example:
+        >>> from detops.cli.options import TREE_CROWNS
+        >>> checkpoint = load_checkpoint(TREE_CROWNS / "weights.pt")
+        >>> checkpoint["names"]
+        ['tree']
     """
     checkpoint = read_file(path)
     required = {"config": str, "names": list, "model": Mapping}

@@ -40,6 +40,13 @@ class Detector:
         tile_overlap: share of a tile that it has in common with the next.
         tile_nms: IoU above which detections of different tiles are duplicates.
         device: where to run, see `choose_device`.
+
+    Example:
+        >>> from detops.cli.options import TREE_CROWNS
+        >>> detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", device="cpu")
+        >>> found = detector.detect(torch.zeros(3, 200, 300), score_threshold=0.5)
+        >>> [*found]
+        ['boxes', 'labels', 'scores', 'names']
     """
 
     def __init__(

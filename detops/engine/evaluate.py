@@ -42,6 +42,13 @@ def evaluate(
 
     Raises:
         ValueError: the detector does not find all the data set's categories.
+
+    Example:
+        >>> from detops.cli.options import TREE_CROWNS
+        >>> detector = detops.engine.Detector.from_checkpoint(TREE_CROWNS / "weights.pt")
+        >>> dataset = detops.data.open_dataset("tree_crowns/val.json")
+        >>> evaluate(detector, dataset)["objects"]
+        71
     """
     ids = matched_category_ids(detector.names, dataset)
     rated = torch.tensor([False] + [id is not None for id in ids])
@@ -154,6 +161,17 @@ def coco_metrics(
         the same three and AR under "standard" with the limit 100 (keypoints: 20); those of masks
         and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts. A
         value is None where there is no ground truth.
+
+    Example:
+        >>> box = {"image_id": 1, "category_id": 1, "bbox": [2, 2, 20, 20]}
+        >>> truth = {
+        ...     "images": [{"id": 1, "width": 40, "height": 40}],
+        ...     "categories": [{"id": 1, "name": "tree"}],
+        ...     "annotations": [box | {"id": 1, "area": 400, "iscrowd": 0}],
+        ... }
+        >>> metrics = coco_metrics(truth, [box | {"score": 0.9}])
+        >>> round(metrics["AP"], 3), metrics["objects"]
+        (1.0, 1)
     """
     unknown = set(iou_types) - {"bbox", "segm", "keypoints"}
     if unknown:

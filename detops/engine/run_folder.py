@@ -35,6 +35,12 @@ class RunFolder:
 
     Args:
         path: the folder; need not be there.
+
+    Example:
+        >>> folder = RunFolder("runs/trees")
+        >>> with folder.locked():  # no other run may write here
+        ...     folder.newest.name
+        'checkpoint.pt'
     """
 
     def __init__(self, path: str | Path) -> None:

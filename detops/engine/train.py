@@ -80,6 +80,16 @@ class Trainer:
 
     Raises:
         ValueError: a value of SOLVER or DTYPE is none of those there are; names the key.
+
+    Example:
+        >>> cfg = detops.config.load_config(None, ["SOLVER.MAX_ITER", 1, "SOLVER.IMS_PER_BATCH", 1])
+        >>> class Model(torch.nn.Linear):
+        ...     def forward(self, images, targets):
+        ...         return {"loss": super().forward(images[0]).sum()}
+        >>> data = [(torch.rand(3, 8, 8), {"boxes": torch.zeros(0, 4)})]
+        >>> trainer = Trainer(Model(8, 1), data, cfg, "", ["tree"], "run")
+        >>> trainer.step
+        0
     """
 
     def __init__(

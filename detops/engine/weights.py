@@ -43,6 +43,10 @@ class WeightsReport(NamedTuple):
         missing: the model's tensors that the file has nothing for; they stay as they were.
         left_out: the model's predictors of other classes than the file's, each with both shapes;
             they stay as they were, too.
+
+    Example:
+        >>> WeightsReport("weights.pth", loaded=2, unused=("fc.bias",), missing=()).unused
+        ('fc.bias',)
     """
 
     source: str
@@ -98,6 +102,12 @@ def load_weights_into(
             differ (but for predictors with ``other_classes``), a detector of detectron2's is for a
             model of another ``MODEL.CONVENTION``, or with ``complete`` something is left over on
             either side. The model is then as it was.
+
+    Example:
+        >>> model = detops.modeling.build_detection_model(detops.config.load_config())
+        >>> report = load_weights_into(model, model.state_dict())
+        >>> report.loaded == len(model.state_dict()), report.missing
+        (True, ())
     """
     name = str(source) if isinstance(source, str | Path) else "state dict"
     state = _state_dict(source, name)

@@ -33,6 +33,15 @@ def program(detector: nn.Module, size: tuple[int, int] | None = None) -> Exporte
 
     Raises:
         ValueError: the detector is in training mode.
+
+    Example:
+        >>> class Brightness(torch.nn.Conv2d):
+        ...     def forward(self, images):
+        ...         scores = super(Brightness, self).forward
+        ...         return [{"scores": scores(x).mean((1, 2))} for x in images]
+        >>> exported = detops.export.program(Brightness(3, 1, 1).eval())
+        >>> [*exported.module()(torch.ones(3, 100, 120))]
+        ['scores']
     """
     if detector.training:
         raise ValueError("detops.export: the detector must be in eval mode, call eval() on it")

@@ -40,6 +40,11 @@ class GeneralizedRCNN(nn.Module):
         convention: how images are resized, and what boxes become in the image.
         views: other forms of an image, whose boxes are thinned together with its own; what else a
             detection has is of the image itself.
+
+    Example:
+        >>> model = detops.modeling.build_detection_model(detops.config.load_config())
+        >>> isinstance(model, GeneralizedRCNN), model.num_classes
+        (True, 81)
     """
 
     pixel_mean: Tensor

@@ -86,6 +86,10 @@ def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 
     Raises:
         RuntimeError: ``y`` differs from ``x`` in shape, dtype or device, or ``x`` is not floating.
+
+    Example:
+        >>> axpy(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]))
+        tensor([12., 24.])
     """
     result: Tensor = AxpyFunction.run(*of_one_dtype(x, y), alpha)
     return result
@@ -95,14 +99,19 @@ derivative("axpy", axpy)
 
 
 class Axpy(Module):
-    """See :func:`axpy`."""
+    """See :func:`axpy`.
+
+    Example:
+        >>> Axpy(alpha=3.0)(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]))
+        tensor([13., 26.])
+    """
 
     def __init__(self, alpha: float = 2.0) -> None:
         super().__init__()
         self.alpha = alpha
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """See :func:`axpy`."""
+        """Two ``[...]`` of one shape to ``[...]``; see :func:`axpy`."""
         return axpy(x, y, self.alpha)
 
     def extra_repr(self) -> str:

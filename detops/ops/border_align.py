@@ -87,7 +87,14 @@ def border_align(input: Tensor, boxes: Tensor, pool_size: int = 10) -> Tensor:
 
 
 class BorderAlign(PoolingModule):
-    """See :func:`border_align`."""
+    """See :func:`border_align`.
+
+    Example:
+        >>> pool = BorderAlign(pool_size=10)
+        >>> boxes = torch.tensor([[[2.0, 2, 8, 8], [5, 5, 25, 15]]])
+        >>> pool(torch.randn(1, 4 * 16, 20, 30), boxes).shape
+        torch.Size([1, 16, 2, 4])
+    """
 
     def __init__(self, pool_size: int) -> None:
         super().__init__()

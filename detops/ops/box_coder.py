@@ -92,6 +92,11 @@ def encode_boxes(
 
     Raises:
         RuntimeError: wrong shape, dtype, device or weights.
+
+    Example:
+        >>> anchor = torch.tensor([[0.0, 0, 10, 10]])
+        >>> encode_boxes(torch.tensor([[5.0, 0, 15, 20]]), anchor)
+        tensor([[0.5000, 0.5000, 0.0000, 0.6931]])
     """
     return EncodeBoxesFunction.run(boxes, anchors, tuple(weights))
 
@@ -115,6 +120,11 @@ def decode_boxes(
 
     Raises:
         RuntimeError: wrong shape, dtype, device or weights.
+
+    Example:
+        >>> anchor = torch.tensor([[0.0, 0, 10, 10]])
+        >>> decode_boxes(torch.tensor([[0.5, 0, 0, 0]]), anchor)
+        tensor([[ 5.,  0., 15., 10.]])
     """
     return DecodeBoxesFunction.run(deltas, anchors, tuple(weights), clip)
 
@@ -124,7 +134,17 @@ derivative("decode_boxes", decode_boxes)
 
 
 class BoxCoder:
-    """:func:`encode_boxes` and :func:`decode_boxes` with fixed weights and clip."""
+    """:func:`encode_boxes` and :func:`decode_boxes` with fixed weights and clip.
+
+    Example:
+        >>> coder = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
+        >>> anchor = torch.tensor([[0.0, 0, 10, 10]])
+        >>> deltas = coder.encode(torch.tensor([[5.0, 0, 15, 10]]), anchor)
+        >>> deltas
+        tensor([[5., 0., 0., 0.]])
+        >>> coder.decode(deltas, anchor)
+        tensor([[ 5.,  0., 15., 10.]])
+    """
 
     def __init__(self, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0), clip: float = CLIP) -> None:
         self.weights = tuple(weights)

@@ -188,6 +188,11 @@ def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, *, aligned: bool = False
 
     Returns:
         ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 2, 4], [6, 0, 8, 4]])
+        >>> generalized_box_iou(boxes[:1], boxes)
+        tensor([[ 1.0000,  0.5000, -0.2500]])
     """
     return _overlap(boxes1, boxes2, "giou", aligned=aligned)
 
@@ -208,6 +213,11 @@ def distance_box_iou(
 
     Returns:
         ``[..., N, M]`` in [-1, 1], or ``[...]`` if ``aligned``.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 2, 4], [6, 0, 8, 4]])
+        >>> distance_box_iou(boxes[:1], boxes)
+        tensor([[ 1.0000,  0.4688, -0.3125]])
     """
     return _overlap(boxes1, boxes2, "diou", eps, aligned=aligned)
 
@@ -228,6 +238,11 @@ def complete_box_iou(
 
     Returns:
         ``[..., N, M]``, or ``[...]`` if ``aligned``.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 2, 4], [6, 0, 8, 4]])
+        >>> complete_box_iou(boxes[:1], boxes)
+        tensor([[ 1.0000,  0.4655, -0.3142]])
     """
     return _overlap(boxes1, boxes2, "ciou", eps, aligned=aligned)
 
@@ -247,6 +262,11 @@ def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
+
+    Example:
+        >>> anchors = torch.tensor([[0.0, 0, 4, 4], [4, 0, 8, 4], [90, 90, 94, 94]])
+        >>> match_boxes(anchors, torch.tensor([[5.0, 0, 9, 4], [0, 0, 4, 2]]))
+        (tensor([0.5000, 0.6000, 0.0000]), tensor([1, 0, 0]))
     """
     return _C.match_boxes(boxes1.detach(), boxes2.detach())
 

@@ -59,6 +59,12 @@ def generalized_box_iou_loss(
     Raises:
         RuntimeError: wrong shape or dtype, sizes that do not broadcast, or devices that differ.
         ValueError: an unknown reduction.
+
+    Example:
+        >>> first, second = torch.tensor([[0.0, 0, 4, 4]]), torch.tensor([[0.0, 0, 2, 4]])
+        >>> generalized_box_iou_loss(first.requires_grad_(), second, reduction="sum").backward()
+        >>> first.grad
+        tensor([[ 0.0625,  0.0312,  0.1250, -0.0312]])
     """
     return _loss(boxes1, boxes2, "giou", reduction, eps)
 
@@ -76,6 +82,11 @@ def distance_box_iou_loss(
         boxes2: ``[..., 4]`` likewise, of the same size or of one that broadcasts.
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the area of the union and to the squared diagonal of the enclosing box.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 4], [6, 0, 8, 4]])
+        >>> distance_box_iou_loss(boxes, boxes[:1])
+        tensor([0.0000, 1.3125])
     """
     return _loss(boxes1, boxes2, "diou", reduction, eps)
 
@@ -94,6 +105,11 @@ def complete_box_iou_loss(
         reduction: ``none``, ``mean`` or ``sum``.
         eps: added to the denominator of the trade-off factor. As in torchvision, the area of the
             union and the squared diagonal get 1e-7 whatever it is.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 4, 4], [6, 0, 8, 4]])
+        >>> complete_box_iou_loss(boxes, boxes[:1])
+        tensor([0.0000, 1.3142])
     """
     return _loss(boxes1, boxes2, "ciou", reduction, eps)
 

@@ -132,6 +132,12 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
     Raises:
         ValueError: an unknown format.
         RuntimeError: wrong shape or dtype.
+
+    Example:
+        >>> box_area(torch.tensor([[2, 3, 6, 5]]))
+        tensor([8])
+        >>> box_area(torch.tensor([[2, 3, 6, 5]]), fmt="xywh")
+        tensor([30])
     """
     if fmt not in _UPRIGHT:
         raise ValueError(f"detops.box_area: fmt must be xyxy, xywh or cxcywh, got {fmt}")
@@ -161,6 +167,12 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
     Raises:
         ValueError: an unknown format, or an upright with a rotated one.
         RuntimeError: wrong shape or dtype.
+
+    Example:
+        >>> box_convert(torch.tensor([[2.0, 3, 6, 5]]), "xyxy", "cxcywh")
+        tensor([[4., 4., 4., 2.]])
+        >>> box_convert(torch.tensor([[4.0, 4, 4, 2, 90]]), "cxcywhr", "xyxyxyxy").round(decimals=3)
+        tensor([[3., 6., 3., 2., 5., 2., 5., 6.]])
     """
     for formats in (_UPRIGHT, ROTATED):
         if in_fmt in formats and out_fmt in formats:
@@ -190,6 +202,10 @@ def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
     Raises:
         RuntimeError: wrong shape or dtype, or a size below 0 or above 2^31 - 1.
+
+    Example:
+        >>> clip_boxes_to_image(torch.tensor([[-3, 2, 6, 99]]), (40, 60))
+        tensor([[ 0,  2,  6, 40]])
     """
     height, width = size
     return _clip(boxes, height, width)
@@ -216,6 +232,10 @@ def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
 
     Returns:
         int64 ``[K]``.
+
+    Example:
+        >>> remove_small_boxes(torch.tensor([[2, 3, 6, 5], [2, 3, 6, 9]]), min_size=3)
+        tensor([1])
     """
     if boxes.dim() != 2:
         CONTRACTS["remove_small_boxes"].check({"boxes": boxes})

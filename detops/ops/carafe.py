@@ -86,7 +86,14 @@ def carafe(
 
 
 class CARAFE(Module):
-    """See :func:`carafe`."""
+    """See :func:`carafe`.
+
+    Example:
+        >>> enlarge = CARAFE(kernel_size=5, group_size=1, scale_factor=2)
+        >>> kernels = torch.randn(1, 5 * 5, 40, 60).softmax(1)
+        >>> enlarge(torch.randn(1, 16, 20, 30), kernels).shape
+        torch.Size([1, 16, 40, 60])
+    """
 
     def __init__(self, kernel_size: int, group_size: int, scale_factor: int) -> None:
         super().__init__()
@@ -95,7 +102,7 @@ class CARAFE(Module):
         self.scale_factor = scale_factor
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
-        """Features and masks to larger features."""
+        """``[N, C, H, W]`` and ``[N, G * k * k, s * H, s * W]`` to ``[N, C, s * H, s * W]``."""
         return carafe(features, masks, self.kernel_size, self.group_size, self.scale_factor)
 
     def extra_repr(self) -> str:

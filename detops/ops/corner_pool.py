@@ -73,7 +73,12 @@ def corner_pool(input: Tensor, mode: str) -> Tensor:
 
 
 class CornerPool(PoolingModule):
-    """See :func:`corner_pool`."""
+    """See :func:`corner_pool`.
+
+    Example:
+        >>> CornerPool("top")(torch.tensor([[[[0.0], [3.0], [1.0], [2.0]]]])).flatten()
+        tensor([3., 3., 2., 2.])
+    """
 
     def __init__(self, mode: str) -> None:
         super().__init__()

@@ -85,6 +85,12 @@ def deform_conv2d(
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; a stride or dilation below 1, a padding below
             0; a kernel that does not fit into the padded image.
+
+    Example:
+        >>> columns = torch.arange(6.0).expand(1, 1, 3, 6)
+        >>> half = torch.tensor([0.0, 0.5]).view(1, 2, 1, 1).expand(1, 2, 3, 6)  # to the right
+        >>> deform_conv2d(columns, half, torch.ones(1, 1, 1, 1))[0, 0, 0]
+        tensor([0.5000, 1.5000, 2.5000, 3.5000, 4.5000, 2.5000])
     """
     window = (as_pair(stride), as_pair(padding), as_pair(dilation))
     return DeformConv2dFunction.run(input, offset, mask, weight, bias, window)
@@ -96,7 +102,14 @@ derivative(
 
 
 class DeformConv2d(Module):
-    """See :func:`deform_conv2d`."""
+    """See :func:`deform_conv2d`.
+
+    Example:
+        >>> convolution = DeformConv2d(16, 32, kernel_size=3, padding=1)
+        >>> offset = torch.zeros(1, 2 * 3 * 3, 20, 30)
+        >>> convolution(torch.randn(1, 16, 20, 30), offset).shape
+        torch.Size([1, 32, 20, 30])
+    """
 
     bias: nn.Parameter | None
 

@@ -117,6 +117,19 @@ def deform_psroi_pooling(
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; sizes below 1; on the CPU, a batch index out
             of range (on CUDA such a box gives zeros).
+
+    Example:
+        >>> columns = torch.arange(8.0).expand(1, 1, 8, 8)
+        >>> boxes = [torch.tensor([[1.0, 1, 4, 4]])]
+        >>> offset = torch.full((1, 2, 2, 2), 0.5)
+        >>> how = dict(output_size=2, spatial_scale=1.0, output_channels=1)
+        >>> deform_psroi_pooling(columns, boxes, None, **how)
+        tensor([[[[1.2500, 3.2500],
+                  [1.2500, 3.2500]]]])
+        >>> # By half of trans_std of the 4 pixels that the box is wide:
+        >>> deform_psroi_pooling(columns, boxes, offset, **how, trans_std=0.5)
+        tensor([[[[2.2500, 4.2500],
+                  [2.2500, 4.2500]]]])
     """
     height, width = as_pair(output_size)
     part = height if part_size is None else part_size
@@ -130,7 +143,14 @@ def deform_psroi_pooling(
 
 
 class DeformPSRoIPooling(PoolingModule):
-    """See :func:`deform_psroi_pooling`."""
+    """See :func:`deform_psroi_pooling`.
+
+    Example:
+        >>> pool = DeformPSRoIPooling(7, spatial_scale=0.25, output_channels=16, trans_std=0.1)
+        >>> boxes = [torch.tensor([[8.0, 8, 88, 64]])]
+        >>> pool(torch.randn(1, 16, 50, 84), boxes, torch.zeros(1, 2, 7, 7)).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(
         self,

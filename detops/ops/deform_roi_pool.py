@@ -113,7 +113,14 @@ def deform_roi_pool(
 
 
 class DeformRoIPool(PoolingModule):
-    """See :func:`deform_roi_pool`."""
+    """See :func:`deform_roi_pool`.
+
+    Example:
+        >>> pool = DeformRoIPool(7, spatial_scale=0.25)
+        >>> boxes = [torch.tensor([[8.0, 8, 88, 64]])]
+        >>> pool(torch.randn(1, 16, 50, 84), boxes, torch.zeros(1, 2, 7, 7)).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(
         self,

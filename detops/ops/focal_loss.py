@@ -115,6 +115,10 @@ def sigmoid_focal_loss(
     Raises:
         ValueError: ``alpha`` out of range, or an unknown ``reduction``.
         RuntimeError: wrong shape, dtype or device.
+
+    Example:
+        >>> sigmoid_focal_loss(torch.tensor([3.0, -3.0, 0.0]), torch.tensor([1.0, 1.0, 0.0]))
+        tensor([2.7321e-05, 6.9157e-01, 1.2997e-01])
     """
     if not 0 <= alpha <= 1 and alpha != -1:
         raise ValueError(

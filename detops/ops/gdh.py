@@ -41,6 +41,10 @@ def gdh(x: Tensor) -> Tensor:
 
     Raises:
         RuntimeError: ``x`` is sparse or of another layout than strided.
+
+    Example:
+        >>> gdh(torch.tensor([[1, 2], [3, 4]]).T)
+        tensor([1, 3, 2, 4])
     """
     if x.layout != torch.strided:
         raise RuntimeError(f"detops.gdh: x must be strided, got {x.layout}")
@@ -61,5 +65,11 @@ for _key in ("Functionalize", "FuncTorchBatched"):
 
 
 def register_tensor_methods() -> None:
-    """Makes :func:`gdh` a method of every tensor: ``x.gdh()``."""
+    """Makes :func:`gdh` a method of every tensor: ``x.gdh()``.
+
+    Example:
+        >>> register_tensor_methods()
+        >>> torch.ones(2, 3).gdh().shape
+        torch.Size([6])
+    """
     torch.Tensor.gdh = gdh  # type: ignore[attr-defined]

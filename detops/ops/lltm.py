@@ -97,6 +97,11 @@ def lltm_cell(
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
+
+    Example:
+        >>> zeros, one = torch.zeros(3, 3), torch.ones(1, 1)
+        >>> lltm_cell(zeros[:1, :2], zeros, zeros[0], 0 * one, one)
+        (tensor([[0.3808]]), tensor([[1.]]))
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
@@ -125,6 +130,12 @@ def lltm(
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
+
+    Example:
+        >>> weights, bias, zeros = torch.randn(24, 12), torch.zeros(24), torch.zeros(2, 8)
+        >>> output, h, c = lltm(torch.randn(10, 2, 4), weights, bias, zeros, zeros)
+        >>> output.shape, torch.equal(output[-1], h)
+        (torch.Size([10, 2, 8]), True)
     """
     if input.dim() != 3:
         CONTRACTS["lltm"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
@@ -159,21 +170,38 @@ class _LLTMParameters(Module):
 
 
 class LLTM(_LLTMParameters):
-    """:func:`lltm_cell` with its parameters: ``new_h, new_c = cell(x, (h, c))``."""
+    """:func:`lltm_cell` with its parameters: ``new_h, new_c = cell(x, (h, c))``.
+
+    Example:
+        >>> cell = LLTM(input_features=32, state_size=128)
+        >>> h, c = cell(torch.randn(16, 32), (torch.zeros(16, 128), torch.zeros(16, 128)))
+        >>> h.shape, c.shape
+        (torch.Size([16, 128]), torch.Size([16, 128]))
+    """
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """See :func:`lltm_cell`."""
+        """``[B, I]`` and twice ``[B, H]`` to twice ``[B, H]``; see :func:`lltm_cell`."""
         h, c = state
         return lltm_cell(input, self.weights, self.bias, h, c)
 
 
 class LLTMSequence(_LLTMParameters):
-    """:func:`lltm` with its parameters: ``output, (h, c) = sequence(x, (h, c))``."""
+    """:func:`lltm` with its parameters: ``output, (h, c) = sequence(x, (h, c))``.
+
+    Example:
+        >>> sequence = LLTMSequence(input_features=32, state_size=128)
+        >>> output, (h, c) = sequence(torch.randn(100, 16, 32))
+        >>> output.shape, h.shape
+        (torch.Size([100, 16, 128]), torch.Size([16, 128]))
+    """
 
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """See :func:`lltm`; without a state, from zeros."""
+        """``[T, B, I]`` to ``[T, B, H]`` and a state of twice ``[B, H]``; see :func:`lltm`.
+
+        Without a state, from zeros.
+        """
         if state is None:
             zeros = input.new_zeros(input.size(1), self.state_size)
             state = (zeros, zeros)

@@ -119,7 +119,13 @@ def masked_conv2d(
 
 
 class MaskedConv2d(Module, nn.Conv2d):
-    """A convolution whose calls may have a mask; see :func:`masked_conv2d`."""
+    """A convolution whose calls may have a mask; see :func:`masked_conv2d`.
+
+    Example:
+        >>> convolution = MaskedConv2d(16, 32, kernel_size=3, padding=1)
+        >>> convolution(torch.randn(1, 16, 20, 30), torch.ones(1, 20, 30)).shape
+        torch.Size([1, 32, 20, 30])
+    """
 
     def __init__(
         self,

@@ -20,5 +20,11 @@ def masks_to_boxes(masks: Tensor) -> Tensor:
 
     Raises:
         RuntimeError: wrong shape or dtype.
+
+    Example:
+        >>> masks = torch.zeros(1, 20, 30, dtype=torch.bool)
+        >>> masks[0, 3:7, 10:16] = True
+        >>> masks_to_boxes(masks)
+        tensor([[10.,  3., 15.,  6.]])
     """
     return _C.masks_to_boxes(masks.detach())

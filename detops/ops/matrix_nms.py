@@ -44,5 +44,13 @@ def matrix_nms(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN ``min_score``,
             ``sigma`` not positive and finite, or an unknown method.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 6], [20, 0, 29, 9]])
+        >>> keep, scores = matrix_nms(boxes, torch.tensor([0.9, 0.8, 0.7]), method="linear")
+        >>> keep
+        tensor([0, 2, 1])
+        >>> scores
+        tensor([0.9000, 0.7000, 0.2667])
     """
     return raw(_C.matrix_nms, boxes, scores, idxs, sigma, min_score, method)

@@ -69,6 +69,11 @@ def mlp(
 
     Raises:
         RuntimeError: wrong shape, dtype or device.
+
+    Example:
+        >>> ones = torch.ones(1, 2)
+        >>> mlp(torch.tensor([[1.0, 2.0]]), ones, -ones[:, :1], 5 * ones[:, :1], ones[:, :1])
+        tensor([[11.]])
     """
     tensors = of_one_dtype(input, hidden_weights, hidden_bias, output_weights, output_bias)
     return MlpFunction.run(*tensors)[0]
@@ -78,7 +83,12 @@ derivative("mlp", mlp)
 
 
 class MLP(Module):
-    """:func:`mlp` with its parameters, drawn uniformly from +-0.001."""
+    """:func:`mlp` with its parameters, drawn uniformly from +-0.001.
+
+    Example:
+        >>> MLP(input_features=5, hidden_features=15, output_features=1)(torch.randn(64, 5)).shape
+        torch.Size([64, 1])
+    """
 
     def __init__(
         self, input_features: int = 5, hidden_features: int = 15, output_features: int = 1
@@ -96,7 +106,7 @@ class MLP(Module):
             nn.init.uniform_(parameter, -0.001, 0.001)
 
     def forward(self, input: Tensor) -> Tensor:
-        """See :func:`mlp`."""
+        """``[B, I]`` to ``[B, O]``; see :func:`mlp`."""
         return mlp(
             input, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias
         )

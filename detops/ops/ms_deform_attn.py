@@ -96,6 +96,14 @@ def ms_deform_attn(
         RuntimeError: wrong shapes, dtypes or devices; where the levels are on the CPU, levels that
             do not make up the S positions (on CUDA a level that reaches beyond them counts as
             zeros).
+
+    Example:
+        >>> value = torch.arange(6.0).view(1, 6, 1, 1)  # one level of 2 x 3 pixels, one head
+        >>> shapes, starts = torch.tensor([[2, 3]]), torch.tensor([0])
+        >>> centres = torch.tensor([[1 / 6, 0.25], [5 / 6, 0.75]]).view(1, 1, 1, 1, 2, 2)
+        >>> weights = torch.tensor([0.25, 0.75]).view(1, 1, 1, 1, 2)
+        >>> ms_deform_attn(value, shapes, starts, centres, weights)  # 0 / 4 + 5 * 3 / 4
+        tensor([[[3.7500]]])
     """
     return MSDeformAttnFunction.run(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
@@ -140,6 +148,13 @@ class MultiScaleDeformableAttention(Module):
 
     Raises:
         ValueError: ``n_heads`` does not divide ``d_model``.
+
+    Example:
+        >>> attention = MultiScaleDeformableAttention(d_model=32, n_levels=2, n_heads=4)
+        >>> shapes, starts = torch.tensor([[8, 8], [4, 4]]), torch.tensor([0, 64])
+        >>> query, maps = torch.randn(1, 100, 32), torch.randn(1, 80, 32)
+        >>> attention(query, torch.rand(1, 100, 2, 2), maps, shapes, starts).shape
+        torch.Size([1, 100, 32])
     """
 
     def __init__(

@@ -155,6 +155,13 @@ def multiscale_roi_align(
     Raises:
         RuntimeError: as :func:`roi_align`; also maps that disagree in N, C or dtype, and another
             number of scales than of maps.
+
+    Example:
+        >>> maps = [torch.full((1, 1, 64 >> k, 64 >> k), k + 2.0) for k in range(3)]
+        >>> boxes = [torch.tensor([[0.0, 0, 20, 20], [0, 0, 200, 200], [0, 0, 250, 250]])]
+        >>> pooled = multiscale_roi_align(maps, boxes, 7, [1 / 4, 1 / 8, 1 / 16])
+        >>> pooled.mean((1, 2, 3))  # the levels that they came from
+        tensor([2., 3., 4.])
     """
     height, width = as_pair(output_size)
     pooling = Pooling(
@@ -200,6 +207,12 @@ class MultiScaleRoIAlign(Module):
     """A drop-in for torchvision's module of the same name; see :func:`multiscale_roi_align`.
 
     The scale of each level is inferred from its map and the largest image, on every call.
+
+    Example:
+        >>> maps = {name: torch.randn(1, 16, 64 >> k, 64 >> k) for k, name in enumerate("abc")}
+        >>> pool = MultiScaleRoIAlign(["a", "b", "c"], output_size=7, sampling_ratio=2)
+        >>> pool(maps, [torch.tensor([[8.0, 8, 88, 64]])], [(256, 256)]).shape
+        torch.Size([1, 16, 7, 7])
     """
 
     def __init__(

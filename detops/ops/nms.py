@@ -79,6 +79,12 @@ def batched_nms(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
             negative number of boxes.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 8], [0, 0, 8, 9]])
+        >>> scores, labels = torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 2, 1])
+        >>> batched_nms(boxes, scores, labels, 0.5)
+        tensor([0, 1])
     """
     if idxs.is_floating_point():
         idxs = as_labels(idxs)
@@ -143,6 +149,11 @@ def nms_padded(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
             negative size.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 8], [20, 0, 29, 9]])
+        >>> nms_padded(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5, max_output=4)
+        (tensor([ 0,  2, -1, -1]), tensor(2))
     """
     limit = boxes.size(0) if max_output is None else max_output
     return _C.nms_padded(boxes, scores, idxs, iou_threshold, limit)

@@ -38,6 +38,12 @@ def nms_rotated(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
             negative number of boxes.
+
+    Example:
+        >>> boxes = torch.tensor([[9.0, 9, 8, 4, 0], [9, 9, 8, 4, 10], [9, 9, 8, 4, 90]])
+        >>> scores = torch.tensor([0.9, 0.8, 0.7])
+        >>> nms_rotated(boxes, scores, 0.5)
+        tensor([0, 2])
     """
     return _C.nms_rotated(boxes, scores, iou_threshold, score_threshold, max_output)
 
@@ -71,6 +77,12 @@ def batched_nms_rotated(
     Raises:
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold, or a
             negative number of boxes.
+
+    Example:
+        >>> boxes = torch.tensor([[9.0, 9, 8, 4, 0], [9, 9, 8, 4, 10], [9, 9, 8, 4, 20]])
+        >>> scores, labels = torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 2, 1])
+        >>> batched_nms_rotated(boxes, scores, labels, 0.5)
+        tensor([0, 1])
     """
     if idxs.is_floating_point():
         idxs = as_labels(idxs)

@@ -35,6 +35,14 @@ def paste_masks_in_image(
 
     Raises:
         RuntimeError: wrong shape or dtype, devices that differ, or a NaN threshold.
+
+    Example:
+        >>> boxes = torch.tensor([[2.0, 1, 6, 3]])
+        >>> paste_masks_in_image(torch.ones(1, 1, 28, 28), boxes, (4, 8)).int()
+        tensor([[[0, 0, 0, 0, 0, 0, 0, 0],
+                 [0, 0, 1, 1, 1, 1, 0, 0],
+                 [0, 0, 1, 1, 1, 1, 0, 0],
+                 [0, 0, 0, 0, 0, 0, 0, 0]]], dtype=torch.int32)
     """
     height, width = image_shape
     if masks.dtype in (torch.bool, torch.uint8):

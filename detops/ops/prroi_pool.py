@@ -91,7 +91,13 @@ def prroi_pool(
 
 
 class PrRoIPool(PoolingModule):
-    """See :func:`prroi_pool`."""
+    """See :func:`prroi_pool`.
+
+    Example:
+        >>> pool = PrRoIPool(7, spatial_scale=0.25)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[8.0, 8, 88, 64]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(self, output_size: int | tuple[int, int], spatial_scale: float = 1.0) -> None:
         super().__init__()

@@ -48,6 +48,12 @@ def ps_roi_pool(
         RuntimeError: wrong shapes, dtypes or devices; channels that are no multiple of ``height *
             width``; an output size below 1; on the CPU, a batch index out of range (on CUDA such a
             box gives zeros).
+
+    Example:
+        >>> input = torch.arange(4.0).view(1, 4, 1, 1).expand(1, 4, 8, 8)  # channel c is full of c
+        >>> ps_roi_pool(input, [torch.tensor([[1.0, 1, 5, 5]])], output_size=2)
+        tensor([[[[0., 1.],
+                  [2., 3.]]]])
     """
     pooling = (spatial_scale, *as_pair(output_size))
     pooled: Tensor = LinearPoolingFunction.run(input, as_rois(boxes), _OPS, pooling)
@@ -55,7 +61,13 @@ def ps_roi_pool(
 
 
 class PSRoIPool(PoolingModule):
-    """See :func:`ps_roi_pool`."""
+    """See :func:`ps_roi_pool`.
+
+    Example:
+        >>> pool = PSRoIPool(7, spatial_scale=0.25)
+        >>> pool(torch.randn(1, 3 * 7 * 7, 50, 84), [torch.tensor([[8.0, 8, 88, 64]])]).shape
+        torch.Size([1, 3, 7, 7])
+    """
 
     def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
         super().__init__()

@@ -73,7 +73,13 @@ def riroi_align_rotated(
 
 
 class RiRoIAlignRotated(PoolingModule):
-    """See :func:`riroi_align_rotated`."""
+    """See :func:`riroi_align_rotated`.
+
+    Example:
+        >>> pool = RiRoIAlignRotated(7, spatial_scale=0.25, sampling_ratio=2, num_orientations=8)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[80.0, 64, 60, 20, 30]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(
         self,

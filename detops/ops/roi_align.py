@@ -48,6 +48,13 @@ def roi_align(
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
             index out of range (on CUDA such a box gives zeros).
+
+    Example:
+        >>> rows = torch.arange(8.0).view(1, 1, 8, 1).expand(1, 1, 8, 8)
+        >>> boxes = [torch.tensor([[0.0, 0, 32, 32]])]
+        >>> roi_align(rows, boxes, output_size=2, spatial_scale=0.25, aligned=True)
+        tensor([[[[1.5000, 1.5000],
+                  [5.5000, 5.5000]]]])
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio, aligned)
@@ -56,7 +63,13 @@ def roi_align(
 
 
 class RoIAlign(PoolingModule):
-    """See :func:`roi_align`."""
+    """See :func:`roi_align`.
+
+    Example:
+        >>> pool = RoIAlign(7, spatial_scale=0.25, sampling_ratio=2)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[8.0, 8, 88, 64]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(
         self,

@@ -120,7 +120,13 @@ def roi_align_max(
 
 
 class RoIAlignMax(RoIAlign):
-    """See :func:`roi_align_max`; its arguments are those of :class:`RoIAlign`."""
+    """See :func:`roi_align_max`; its arguments are those of :class:`RoIAlign`.
+
+    Example:
+        >>> pool = RoIAlignMax(7, spatial_scale=0.25, sampling_ratio=2)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[8.0, 8, 88, 64]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def forward(self, input: Tensor, rois: Tensor | list[Tensor]) -> Tensor:
         """``[N, C, H, W]`` and boxes to ``[K, C, height, width]``."""

@@ -51,6 +51,12 @@ def roi_align_rotated(
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
             index out of range (on CUDA such a box gives zeros).
+
+    Example:
+        >>> columns = torch.arange(8.0).expand(1, 1, 8, 8)
+        >>> roi_align_rotated(columns, [torch.tensor([[4.0, 4, 4, 4, 90]])], output_size=2)
+        tensor([[[[2.5000, 2.5000],
+                  [4.5000, 4.5000]]]])
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio)
@@ -60,7 +66,13 @@ def roi_align_rotated(
 
 
 class RoIAlignRotated(PoolingModule):
-    """See :func:`roi_align_rotated`."""
+    """See :func:`roi_align_rotated`.
+
+    Example:
+        >>> pool = RoIAlignRotated(7, spatial_scale=0.25, sampling_ratio=2)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[80.0, 64, 60, 20, 30]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(
         self, output_size: int | tuple[int, int], spatial_scale: float, sampling_ratio: int

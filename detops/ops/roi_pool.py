@@ -152,6 +152,12 @@ def roi_pool(
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; an output size below 1; on the CPU, a batch
             index out of range (on CUDA such a box gives zeros).
+
+    Example:
+        >>> input = torch.arange(16.0).view(1, 1, 4, 4)
+        >>> roi_pool(input, [torch.tensor([[0.0, 0, 3, 3]])], output_size=2)
+        tensor([[[[ 5.,  7.],
+                  [13., 15.]]]])
     """
     pooling = (spatial_scale, *as_pair(output_size))
     output: Tensor = RoIPoolFunction.run(input, as_rois(boxes), pooling)[0]
@@ -159,7 +165,13 @@ def roi_pool(
 
 
 class RoIPool(PoolingModule):
-    """See :func:`roi_pool`."""
+    """See :func:`roi_pool`.
+
+    Example:
+        >>> pool = RoIPool(7, spatial_scale=0.25)
+        >>> pool(torch.randn(1, 16, 50, 84), [torch.tensor([[8.0, 8, 88, 64]])]).shape
+        torch.Size([1, 16, 7, 7])
+    """
 
     def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
         super().__init__()

@@ -48,5 +48,13 @@ def soft_nms(
         RuntimeError: wrong shape or dtype, lengths or devices that differ, a NaN threshold or
             ``min_score``, ``sigma`` not positive and finite, an unknown method, or a negative
             number of boxes.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0, 9, 9], [0, 0, 9, 6], [20, 0, 29, 9]])
+        >>> keep, scores = soft_nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.3)
+        >>> keep
+        tensor([0, 2, 1])
+        >>> scores
+        tensor([0.9000, 0.7000, 0.2667])
     """
     return raw(_C.soft_nms, boxes, scores, iou_threshold, sigma, min_score, method, max_output)

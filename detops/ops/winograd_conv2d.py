@@ -135,7 +135,7 @@ def winograd_conv2d(
         RuntimeError: wrong shapes, dtypes or devices; a kernel that does not fit.
 
     Example:
-        >>> winograd_conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3))
+        >>> winograd_conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3)).round(decimals=3)
         tensor([[[[4., 6., 4.],
                   [6., 9., 6.],
                   [4., 6., 4.]]]])
@@ -148,7 +148,12 @@ def winograd_conv2d(
 
 
 class WinogradConv2d(Module, nn.Conv2d):
-    """A convolution of 3x3 kernels with stride 1; see :func:`winograd_conv2d`."""
+    """A convolution of 3x3 kernels with stride 1; see :func:`winograd_conv2d`.
+
+    Example:
+        >>> WinogradConv2d(16, 32)(torch.randn(1, 16, 20, 30)).shape
+        torch.Size([1, 32, 20, 30])
+    """
 
     def __init__(
         self,

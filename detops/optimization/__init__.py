@@ -41,6 +41,12 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
     Raises:
         TypeError: another model.
         ValueError: it is not on the CPU.
+
+    Example:
+        >>> cfg = detops.config.load_config()
+        >>> detector = detops.optimize(detops.modeling.build_detection_model(cfg))
+        >>> [*detector([torch.rand(3, 48, 64)])[0]]
+        ['boxes', 'labels', 'scores']
     """
     from ..modeling import GeneralizedRCNN
 
@@ -68,7 +74,11 @@ def optimize(model: Model, *, exact: bool = False) -> Model:
 
 
 def release_memory() -> None:
-    """Gives memory that is kept for the next image, or training step, back to the system."""
+    """Gives memory that is kept for the next image, or training step, back to the system.
+
+    Example:
+        >>> detops.release_memory()
+    """
     _C.release_arena()
 
 

@@ -152,6 +152,12 @@ def patch_torchvision() -> TorchvisionPatch:
 
     Raises:
         ImportError: torchvision is not installed.
+
+    Example:
+        >>> import torchvision
+        >>> with detops.patch_torchvision():
+        ...     torchvision.ops.nms(torch.tensor([[0.0, 0, 9, 9]] * 2), torch.ones(2), 0.5)
+        tensor([0])
     """
     try:
         import torchvision  # noqa: F401

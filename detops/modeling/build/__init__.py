@@ -23,6 +23,11 @@ def build_detection_model(cfg: Any) -> GeneralizedRCNN:
 
     Raises:
         ConfigError: a combination that does not exist; names the key.
+
+    Example:
+        >>> model = build_detection_model(detops.config.load_config())
+        >>> [*model.eval()([torch.rand(3, 48, 64)])[0]]
+        ['boxes', 'labels', 'scores']
     """
     if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         raise ConfigError(

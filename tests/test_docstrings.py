@@ -1,0 +1,62 @@
+"""Every public docstring has an example, and the examples are right."""
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+import torch
+
+import detops
+
+ROOMS = ("ops", "config", "modeling", "engine", "data", "export", "compat", "distributed")
+
+
+def public(module):
+    """The functions and classes that a module offers; errors need no example."""
+    names = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
+    for name in names:
+        thing = getattr(module, name)
+        own = (getattr(thing, "__module__", None) or "").startswith(module.__name__)
+        if not own or not (inspect.isfunction(thing) or inspect.isclass(thing)):
+            continue
+        if not (inspect.isclass(thing) and issubclass(thing, Exception)):
+            yield name, thing
+
+
+PUBLIC = dict(public(detops))
+for room in ROOMS:
+    module = importlib.import_module(f"detops.{room}")
+    PUBLIC |= {f"{room}.{name}": thing for name, thing in public(module) if name not in PUBLIC}
+MODULES = [
+    name for name, x in PUBLIC.items() if inspect.isclass(x) and issubclass(x, torch.nn.Module)
+]
+
+
+def globals_of(thing):
+    names = vars(inspect.getmodule(inspect.unwrap(thing)))
+    return {"torch": torch, "detops": detops, **names}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_it_has_an_example(name):
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(PUBLIC[name]))
+    assert examples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_example_is_right(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    thing = PUBLIC[name]
+    parsed = doctest.DocTestParser().get_doctest(
+        inspect.getdoc(thing), globals_of(thing), name, None, None
+    )
+    report = []
+    doctest.DocTestRunner().run(parsed, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_forward_tells_its_shapes(name):
+    assert "``[" in inspect.getdoc(PUBLIC[name].forward)
