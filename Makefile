@@ -3,7 +3,7 @@
 # make test-quick   the quick part of it, on the processor's own instruction set
 # make peers   the packages that tests of detops.compat run unchanged: mmdet, transformers, ultralytics
 # make lint    formatting, lint and types
-# make bench   benchmarks against torchvision, results in benchmarks/results
+# make bench   benchmarks against other libraries: benchmarks/results, docs/performance.md
 # make docs    the tutorial and the ops' documentation, in build/docs
 # make stub    detops/_C.pyi, from the contracts; make header: the C++ functions
 # make wheel   dist/: one wheel for every Python in PYTHONS and every PyTorch, with CUDA kernels for
@@ -68,9 +68,12 @@ format: $(VENV)/.dependencies
 	$(BIN)/clang-format -i $(FORMATTED)
 
 bench: $(VENV)/.built
-	$(BIN)/detops bench --output benchmarks/results --readme README.md
+	$(BIN)/python benchmarks/peers.py --output benchmarks/results
+	$(BIN)/detops bench --output benchmarks/results
+	$(BIN)/python benchmarks/page.py
 
 docs: $(VENV)/.built
+	$(BIN)/python docs/figures.py
 	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
 
 stub: $(VENV)/.built

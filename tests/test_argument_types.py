@@ -17,7 +17,7 @@ OTHER = torch.tensor([[1, 0, 9, 12], [40, 40, 100, 90]])
 
 
 def test_names_and_defaults_are_torchvisions():
-    # With reasons in the README's list of differences, or another thing of the same name (MLP).
+    # With reasons in docs/ops.md's list of differences, or another thing of the same name (MLP).
     other = {"paste_masks_in_image", "MLP"}
     compared = 0
     for name in detops.ops.__all__:

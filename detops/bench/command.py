@@ -4,26 +4,22 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from ..device import choose_device
-from ..marks import fill, marks
 from . import corner_report
-from .report import markdown, plot, to_json
+from .report import markdown, plot, stem_of, to_json
 from .run import MODULES, all_cases, measure, measure_machine
 
-BEGIN, END = marks("benchmarks")
 WORKING_ON = "{op}, {name} {layout} {dtype}"
 
 
 def run(
     ops: list[str],
     output: Path | None,
-    readme: Path | None,
     threads: list[int] | None,
     quick: bool,
     device: str | None,
@@ -36,7 +32,6 @@ def run(
     Args:
         ops: beginnings of op names; all without any.
         output: folder for ``<device>.json``, ``<device>.md`` and the plots.
-        readme: file whose part between the marks becomes the table.
         threads: numbers of threads, one and all by default; on a GPU there is only one row.
         quick: a choice of cases.
         device: where to run.
@@ -45,21 +40,16 @@ def run(
         messages: for progress.
 
     Raises:
-        ValueError: an unknown op, a readme without marks, or an option that corners do not have.
+        ValueError: an unknown op, or an option that corners do not have.
         ImportError: no torchvision to compare with.
     """
     place = choose_device(device or "cpu")
     if ops == ["corners"]:
-        if readme or threads or quick or place.type != "cpu":
+        if threads or quick or place.type != "cpu":
             raise ValueError("corners are measured on one thread of the CPU: only --only, --output")
         return corner_report.run(only, output, console, messages)
     if only:
         raise ValueError("--only goes with detops bench corners; name the ops instead")
-    text = None
-    if readme is not None:
-        text = readme.read_text()
-        if BEGIN not in text or END not in text:
-            raise ValueError(f"{readme}: no {BEGIN} and {END} to put the table between")
     counts = sorted(set(threads or [1, torch.get_num_threads()]))
     if min(counts) < 1:
         raise ValueError(f"--threads must be at least 1, got {min(counts)}")
@@ -77,12 +67,10 @@ def run(
     console.print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
+        stem = stem_of(machine)
         (output / f"{stem}.json").write_text(json.dumps(to_json(machine, results), indent=1) + "\n")
         (output / f"{stem}.md").write_text(table)
         try:
             plot(results, output)
         except ImportError as error:
             messages.print(f"no plots: {error}")
-    if readme is not None and text is not None:
-        readme.write_text(fill(text, "benchmarks", table))

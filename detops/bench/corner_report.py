@@ -26,6 +26,7 @@ from rich.console import Console
 from .case import Call, Case
 from .corner_calls import calls, tiny
 from .corners import LIMIT_SECONDS, OPS, Corner, corners, gaps
+from .report import stem_of
 from .run import Machine, machine_of
 
 BLOCK_SECONDS = 0.004  # of one version, before it is the other's turn
@@ -240,7 +241,7 @@ def run(only: list[str], output: Path | None, console: Console, messages: Consol
     console.print(table)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        stem = "corners-" + re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
+        stem = f"corners-{stem_of(machine)}"
         data = to_json(machine, rows, left_out)
         (output / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
         (output / f"{stem}.md").write_text(table)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,31 @@ from .case import Case
 from .run import Machine, Result
 
 OURS, THEIRS, PLAIN = "#1b6ca8", "#d1495b", "#8a8a8a"
+# Where a table and a plot end: families of ops, by how the names of their ops begin.
+FAMILIES = {
+    "Suppression": ("nms", "batched_nms", "soft_nms", "matrix_nms", "mask_nms", "weighted_box"),
+    "RoIs": ("roi_", "multiscale_", "riroi_", "ps_roi", "prroi", "border_", "deform_roi",
+             "deform_psroi"),
+    "Boxes and losses": ("box_", "generalized_", "distance_", "complete_", "match_", "encode_",
+                         "decode_", "rotated_iou", "linear_", "sigmoid_", "softmax_", "chamfer"),
+    "Maps, attention and convolutions": ("deform_conv2d", "ms_deform", "point_sample", "carafe",
+                                         "corner_", "rotated_feature", "active_", "masked_",
+                                         "winograd_"),
+    "Masks, keypoints and polygons": ("mask_", "masks_", "paste_", "heatmaps", "convex_",
+                                      "min_area", "points_in"),
+    "Teaching": ("axpy", "gdh", "mlp", "lltm"),
+}  # fmt: skip
+
+
+def family_of(op: str) -> str:
+    """The family whose table an op stands in."""
+    found = [name for name, beginnings in FAMILIES.items() if op.startswith(beginnings)]
+    return found[0] if found else "Others"
+
+
+def stem_of(machine: Machine) -> str:
+    """A machine's name as part of a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-")
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -98,40 +125,112 @@ def markdown(machine: Machine, results: list[Result]) -> str:
     head = ["op", "case", "layout", "dtype", "PyTorch", "torchvision", "detops", "ratio", "limit"]
     if many != few:
         head += [f"detops, {many} threads", "gain"]
-    lines += [" | ".join(["", *head, ""]).strip(), "|---" * len(head) + "|"]
-    for r in results:
-        ratio, limit = _ratio(r, few), _limit(r, machine, few)
-        row = [
-            f"`{r.case.op.split()[0]}`" + "".join(f" {word}" for word in r.case.op.split()[1:]),
-            r.case.name,
-            r.case.layout,
-            r.case.dtype,
-            _milliseconds(r.pytorch.get(few)),
-            _milliseconds(r.torchvision.get(few)),
-            _milliseconds(r.ours[few]),
-            "-" if ratio is None else f"**{ratio:,.0f}x**" if ratio >= 10 else f"**{ratio:.1f}x**",
-            f"{_milliseconds(limit)} ({100 * limit / r.ours[few]:.0f}%)",
+    for family, rows in by_family(results).items():
+        lines += [
+            f"### {family}",
+            "",
+            " | ".join(["", *head, ""]).strip(),
+            "|---" * len(head) + "|",
         ]
-        if many != few:
-            row += [_milliseconds(r.ours[many]), f"{r.ours[few] / r.ours[many]:.2f}x"]
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines) + "\n"
+        lines += [_row(r, machine, few, many) for r in rows] + [""]
+    return "\n".join(lines)
+
+
+def _row(r: Result, machine: Machine, few: int, many: int) -> str:
+    ratio, limit = _ratio(r, few), _limit(r, machine, few)
+    op, *words = r.case.op.split()
+    row = [
+        " ".join([f"`{op}`", *words]),
+        r.case.name,
+        r.case.layout,
+        r.case.dtype,
+        _milliseconds(r.pytorch.get(few)),
+        _milliseconds(r.torchvision.get(few)),
+        _milliseconds(r.ours[few]),
+        "-" if ratio is None else f"**{ratio:,.0f}x**" if ratio >= 10 else f"**{ratio:.1f}x**",
+        f"{_milliseconds(limit)} ({100 * limit / r.ours[few]:.0f}%)",
+    ]
+    if many != few:
+        row += [_milliseconds(r.ours[many]), f"{r.ours[few] / r.ours[many]:.2f}x"]
+    return "| " + " | ".join(row) + " |"
+
+
+def by_family(results: list[Result]) -> dict[str, list[Result]]:
+    """The results of each family that has any, in the order of the families."""
+    families: dict[str, list[Result]] = {name: [] for name in [*FAMILIES, "Others"]}
+    for result in results:
+        families[family_of(result.case.op)].append(result)
+    return {name: rows for name, rows in families.items() if rows}
 
 
 def plot(results: list[Result], folder: Path) -> list[Path]:
-    """Time against size, and the speed-ups; returns the files.
+    """Time against size, and the speed-ups of each family; returns the files.
 
     Raises:
         ImportError: without matplotlib.
     """
+    few = min(results[0].ours)
+    files = [_plot_times(results, folder)]
+    for family, rows in by_family(results).items():
+        ratios: dict[str, list[float]] = {}
+        for r in rows:
+            if (ratio := _ratio(r, few)) is not None:
+                ratios.setdefault(r.case.op, []).append(ratio)
+        if ratios:
+            name = f"speedups-{family.split()[0].lower().strip(',')}.svg"
+            of = "torchvision, or PyTorch where it has no such op" + ", one thread" * (few == 1)
+            files.append(bars({"detops": ratios}, folder / name, f"times as fast as {of}"))
+    return files
+
+
+def bars(ratios: dict[str, dict[str, list[float]]], path: Path, label: str) -> Path:
+    """A bar per name: the median of its ratios, and a line from the least to the greatest.
+
+    Args:
+        ratios: of each series, for each name.
+        path: the file.
+        label: what the ratios are.
+    """
+    plt = pyplot()
+    names = list(dict.fromkeys(name for series in ratios.values() for name in series))
+    height = 0.8 / len(ratios)
+    figure, axis = plt.subplots(figsize=(7, 0.34 * len(names) * (1 + len(ratios)) / 2 + 0.8))
+    for k, (series, values) in enumerate(ratios.items()):
+        for i, name in enumerate(names):
+            if name not in values:
+                continue
+            place, middle = i + k * height, statistics.median(values[name])
+            colour = (OURS, PLAIN)[k]
+            axis.barh(place, middle, height * 0.9, color=colour, label=series if i == 0 else None)
+            axis.plot([min(values[name]), max(values[name])], [place] * 2, color="black", lw=0.8)
+            shown = f" {middle:,.0f}x" if middle >= 10 else f" {middle:.1f}x"
+            axis.text(max(values[name]), place, shown, va="center", fontsize=8)
+    axis.set_yticks([i + (len(ratios) - 1) * height / 2 for i in range(len(names))], names)
+    axis.set(xscale="log", xlabel=label)
+    axis.xaxis.set_major_formatter("{x:,g}x")
+    axis.set_axisbelow(True)
+    axis.axvline(1, color="black", linewidth=1)
+    axis.grid(axis="y", visible=False)
+    axis.margins(x=0.12)
+    axis.invert_yaxis()
+    if len(ratios) > 1:
+        axis.legend(loc="lower right")
+    return save(figure, path)
+
+
+def pyplot() -> Any:
+    """Matplotlib, set up to write the same file for the same figures."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "detops", "font.size": 9, "axes.grid": True})
-    return [_plot_times(results, folder), _plot_ratios(results, folder)]
+    import matplotlib.pyplot as plt
+
+    return plt
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save(figure: Any, path: Path) -> Path:
+    """Writes a figure, without the date."""
     import matplotlib.pyplot as plt
 
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
@@ -140,8 +239,7 @@ def _save(figure: Any, path: Path) -> Path:
 
 
 def _plot_times(results: list[Result], folder: Path) -> Path:
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     names = list(dict.fromkeys(r.case.series for r in results if r.case.series))
     figure, axes = plt.subplots(1, max(1, len(names)), figsize=(4 * max(1, len(names)), 3.2))
     for axis, name in zip([axes] if len(names) < 2 else axes, names, strict=False):
@@ -159,26 +257,4 @@ def _plot_times(results: list[Result], folder: Path) -> Path:
                 axis.loglog(*zip(*points, strict=True), "o-", color=color, label=label)
         axis.set(title=name, xlabel="N", ylabel="ms")
         axis.legend()
-    return _save(figure, folder / "times.svg")
-
-
-def _plot_ratios(results: list[Result], folder: Path) -> Path:
-    import matplotlib.pyplot as plt
-
-    few = min(results[0].ours)
-    bars = [(r, ratio) for r in results if r.torchvision and (ratio := _ratio(r, few)) is not None]
-    labels = [
-        ", ".join(filter(None, [r.case.op, r.case.name, r.case.layout]))
-        + ("" if r.case.dtype == "float32" else f", {r.case.dtype}")
-        for r, _ in bars
-    ]
-    figure, axis = plt.subplots(figsize=(7, 0.19 * len(bars) + 0.8))
-    axis.barh(range(len(bars)), [ratio for _, ratio in bars], color=OURS, height=0.7)
-    axis.set_yticks(range(len(bars)), labels, fontsize=6)
-    for i, (_, ratio) in enumerate(bars):
-        axis.text(ratio, i, f" {ratio:.0f}x", va="center", fontsize=6)
-    axis.set(xscale="log", xlabel="times as fast as torchvision, one thread" * (few == 1))
-    axis.axvline(1, color="black", linewidth=1)
-    axis.invert_yaxis()
-    axis.margins(y=0.01)
-    return _save(figure, folder / "speedups.svg")
+    return save(figure, folder / "times.svg")

@@ -340,10 +340,6 @@ def bench(
     output: Annotated[
         Path | None, typer.Option(help="Folder for a JSON file, a Markdown table and plots.")
     ] = None,
-    readme: Annotated[
-        Path | None,
-        typer.Option(help="File to put the table into, between its benchmark marks."),
-    ] = None,
     threads: Annotated[
         list[int] | None,
         typer.Option(help="Number of threads, repeatable.", show_default="1 and all"),
@@ -369,7 +365,7 @@ def bench(
     """
     from ..bench.command import run as run_benchmarks
 
-    run_benchmarks(ops or [], output, readme, threads, quick, device, only or [], out, err)
+    run_benchmarks(ops or [], output, threads, quick, device, only or [], out, err)
 
 
 @app.command()

@@ -1,0 +1,221 @@
+"""Times eight ops beside those of the libraries that have them, on one thread of the CPU.
+
+python benchmarks/peers.py --output benchmarks/results
+
+All of a case take turns in one process, and times are the processor's, so that what else the
+machine does disturbs them least. Before they are timed, their results are compared.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import thread_time
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import onnxruntime
+import torch
+import torchvision
+from onnx import TensorProto, helper
+
+import detops
+from detops.bench.case import clustered, gradients, plain_iou, proposals
+from detops.bench.corner_report import keep_freed_memory
+from detops.bench.ms_deform_attn import CHANNELS, HEADS, POINTS, SHAPES, plain_ms_deform_attn
+from detops.bench.report import stem_of
+from detops.bench.run import machine_of
+
+Call = Callable[[], Any]
+SECONDS, LEAST_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
+SCATTER, TRIES = 0.1, 4  # a case whose quartiles are further apart than this is measured again
+
+
+class Comparison(NamedTuple):
+    """One op, and the calls that do the same work by name; ours is ``detops``."""
+
+    name: str
+    calls: dict[str, Call]
+    same: Callable[[Any, Any], bool]
+
+
+def session(op: str, inputs: dict[str, np.ndarray], **attributes: Any) -> Call:
+    """A model of one op in ONNX Runtime, as a call."""
+    types = {np.dtype("float32"): TensorProto.FLOAT, np.dtype("int64"): TensorProto.INT64}
+    given = [helper.make_tensor_value_info(k, types[x.dtype], x.shape) for k, x in inputs.items()]
+    kind = TensorProto.INT64 if op == "NonMaxSuppression" else TensorProto.FLOAT
+    result = helper.make_tensor_value_info("result", kind, None)
+    node = helper.make_node(op, list(inputs), ["result"], **attributes)
+    graph = helper.make_graph([node], op, given, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    run = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    ).run
+    return lambda: run(None, inputs)[0]
+
+
+def same_set(ours: torch.Tensor, theirs: Any) -> bool:
+    """Indices, whatever their order; the last column of ONNX Runtime's rows."""
+    theirs = np.asarray(theirs)
+    return set(ours.tolist()) == set(theirs.reshape(len(theirs), -1)[:, -1].tolist())
+
+
+def nearly(ours: torch.Tensor, theirs: Any) -> bool:
+    """Up to rounding."""
+    return torch.allclose(ours, torch.as_tensor(theirs), rtol=1e-4, atol=1e-4)
+
+
+def nms(count: int, generator: torch.Generator) -> Comparison:
+    boxes, scores = clustered(generator, count)
+    x1, y1, x2, y2 = boxes.double().T
+    rectangles = torch.stack([x1, y1, x2 - x1, y2 - y1], 1).numpy()
+    given = {"boxes": boxes[None].numpy(), "scores": scores[None, None].numpy()}
+    given |= {"most": np.array([count]), "iou": np.array([0.5], np.float32)}
+    calls = {
+        "detops": lambda: detops.nms(boxes, scores, 0.5),
+        "torchvision": lambda: torchvision.ops.nms(boxes, scores, 0.5),
+        "OpenCV": lambda: cv2.dnn.NMSBoxes(rectangles, scores.numpy(), 0.0, 0.5),
+        "ONNX Runtime": session("NonMaxSuppression", given),
+    }
+    return Comparison(f"nms, {count:,} boxes", calls, same_set)
+
+
+def batched_nms(generator: torch.Generator) -> Comparison:
+    boxes, scores = clustered(generator, 8000)
+    labels = torch.randint(0, 80, (8000,), generator=generator)
+    x1, y1, x2, y2 = boxes.double().T
+    rectangles = torch.stack([x1, y1, x2 - x1, y2 - y1], 1).numpy()
+    given = (rectangles, scores.numpy(), labels.int().numpy())
+    calls = {
+        "detops": lambda: detops.batched_nms(boxes, scores, labels, 0.5),
+        "torchvision": lambda: torchvision.ops.batched_nms(boxes, scores, labels, 0.5),
+        "OpenCV": lambda: cv2.dnn.NMSBoxesBatched(*given, 0.0, 0.5),
+    }
+    return Comparison("batched_nms, 8,000 boxes, 80 classes", calls, same_set)
+
+
+def roi_align(generator: torch.Generator) -> Iterator[Comparison]:
+    features = torch.randn(1, 256, 50, 84, generator=generator)
+    boxes = torch.cat([torch.zeros(500, 1), proposals(generator, 500, 1333, 800)], 1)
+    given = {"x": features.numpy(), "rois": boxes[:, 1:].numpy().copy()}
+    given |= {"of": np.zeros(500, np.int64)}
+    how = {"output_height": 7, "output_width": 7, "sampling_ratio": 2, "spatial_scale": 1 / 16}
+    how |= {"coordinate_transformation_mode": "output_half_pixel"}
+    settings = (boxes, 7, 1 / 16, 2)
+    pair = {"detops": detops.roi_align, "torchvision": torchvision.ops.roi_align}
+    calls = {name: lambda op=op: op(features, *settings) for name, op in pair.items()}
+    calls["ONNX Runtime"] = session("RoiAlign", given, **how)
+    yield Comparison("roi_align, 500 RoIs", calls, nearly)
+    leaf = features.clone().requires_grad_()
+    grad = torch.randn(500, 256, 7, 7, generator=generator)
+    calls = {name: gradients(op(leaf, *settings), leaf, grad) for name, op in pair.items()}
+    yield Comparison("roi_align backward", calls, lambda a, b: nearly(a[0], b[0]))
+
+
+def deform_conv2d(generator: torch.Generator) -> Comparison:
+    x = torch.randn(1, 64, 64, 64, generator=generator)
+    weight = torch.randn(64, 64, 3, 3, generator=generator)
+    offset = torch.randn(1, 18, 64, 64, generator=generator)
+    pair = {"detops": detops.deform_conv2d, "torchvision": torchvision.ops.deform_conv2d}
+    calls = {name: lambda op=op: op(x, offset, weight, padding=1) for name, op in pair.items()}
+    return Comparison("deform_conv2d, 64 channels", calls, lambda a, b: nearly(a / 50, b / 50))
+
+
+def ms_deform_attn(generator: torch.Generator) -> Comparison:
+    shapes = torch.tensor(SHAPES)
+    starts = shapes.prod(1).cumsum(0) - shapes.prod(1)
+    value = torch.randn(1, int(shapes.prod(1).sum()), HEADS, CHANNELS, generator=generator)
+    size = (1, 900, HEADS, len(SHAPES), POINTS)
+    places = torch.rand(*size, 2, generator=generator)
+    weights = torch.randn(size, generator=generator).flatten(-2).softmax(-1).view(size)
+    calls = {
+        "detops": lambda: detops.ms_deform_attn(value, shapes, starts, places, weights),
+        "mmcv's way in PyTorch": lambda: plain_ms_deform_attn(value, SHAPES, places, weights),
+    }
+    return Comparison("ms_deform_attn, 900 queries", calls, nearly)
+
+
+def box_iou(generator: torch.Generator) -> Comparison:
+    boxes, _ = clustered(generator, 4000)
+    pair = {"detops": detops.box_iou, "torchvision": torchvision.ops.box_iou, "PyTorch": plain_iou}
+    calls = {name: lambda op=op: op(boxes[:2000], boxes[2000:]) for name, op in pair.items()}
+    return Comparison("box_iou, 2,000 x 2,000", calls, nearly)
+
+
+def comparisons() -> Iterator[Comparison]:
+    """The eight."""
+    generator = torch.Generator().manual_seed(0)
+    yield nms(1000, generator)
+    yield nms(10_000, generator)
+    yield batched_nms(generator)
+    yield from roi_align(generator)
+    yield deform_conv2d(generator)
+    yield ms_deform_attn(generator)
+    yield box_iou(generator)
+
+
+def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """Seconds of a call of each, round by round."""
+    counts = {}
+    for name, call in calls.items():
+        call()
+        began = thread_time()
+        call()
+        counts[name] = max(1, round(BLOCK_SECONDS / max(1e-7, thread_time() - began)))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    began = thread_time()
+    while len(times["detops"]) < LEAST_ROUNDS or thread_time() - began < seconds:
+        for name, call in calls.items():
+            start = thread_time()
+            for _ in range(counts[name]):
+                call()
+            times[name].append((thread_time() - start) / counts[name])
+    return times
+
+
+def scatter(times: dict[str, list[float]]) -> float:
+    """The widest distance between quartiles, as a share of its median."""
+    quartiles = (statistics.quantiles(x, n=4) for x in times.values())
+    return max((high - low) / middle for low, middle, high in quartiles)
+
+
+def measure(calls: dict[str, Call], seconds: float = SECONDS) -> dict[str, float]:
+    """Medians in seconds, of the steadiest of several tries where the first one scatters."""
+    keep_freed_memory(True)
+    tries: list[dict[str, list[float]]] = []
+    while not tries or (scatter(tries[-1]) > SCATTER and len(tries) < TRIES):
+        tries.append(in_turns(calls, seconds))
+    keep_freed_memory(False)
+    return {name: statistics.median(x) for name, x in min(tries, key=scatter).items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, help="folder for peers-<device>.json")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each try of a case")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    machine = machine_of(torch.device("cpu"))
+    versions = {"OpenCV": cv2.__version__, "ONNX Runtime": onnxruntime.__version__}
+    report: dict[str, Any] = {"device": machine.name, "versions": machine.versions | versions}
+    report["cases"] = {}
+    for case in comparisons():
+        ours = case.calls["detops"]()
+        for name, call in case.calls.items():
+            if not case.same(ours, call()):
+                parser.exit(1, f"{case.name}: {name} gives another result\n")
+        times = report["cases"][case.name] = measure(case.calls, arguments.seconds)
+        shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in times.items())
+        print(f"{case.name}: {shown} ms")
+    if arguments.output is not None:
+        path = arguments.output / f"peers-{stem_of(machine)}.json"
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
