@@ -22,7 +22,7 @@ from .cli.options import TREE_CROWNS
 from .data import CocoDetection
 from .engine import Detector, coco_metrics
 from .engine.evaluate import to_coco
-from .visualize import draw_detections
+from .visualize import PALETTE, TRUTH_COLOUR, draw_detections, with_legend
 
 SHOWN_SCORE = 0.5
 SECONDS_PER_CASE = 1.0
@@ -62,8 +62,12 @@ def run(output: Path, weights: Path, console: Console) -> None:
     picture = draw_detections(
         dataset.image_path(0), found["boxes"][shown], found["scores"][shown], ground_truth=truth
     )
+    legend = {
+        f"found, with a score of at least {SHOWN_SCORE}": PALETTE[0],
+        "marked by people": TRUTH_COLOUR,
+    }
     output.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(output)
+    with_legend(picture, legend).save(output)
 
     cases = _cases()
     if cases:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .data import Shapes
 from .engine import Detector, evaluate
-from .visualize import draw_detections
+from .visualize import colour_of, draw_detections, with_legend
 
 # Of the test photographs, and of a seed that neither training nor its evaluation uses.
 UNSEEN: dict[str, Any] = {"split": "test", "seed": 2024}
@@ -44,8 +44,9 @@ def run(output: Path, weights: Path, console: Console) -> None:
         found["names"],
         masks=found.get("masks"),
     )
+    seen = sorted(set(zip(found["labels"].tolist(), found["names"], strict=True)))
     output.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(output)
+    with_legend(picture, {name: colour_of(label) for label, name in seen}).save(output)
 
     metrics = evaluate(detector, Shapes(length=RATED_IMAGES, size=RATED_SIZE, **UNSEEN))
     table = Table(title="Shapes on photographs not seen in training", show_header=False)

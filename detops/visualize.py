@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ def draw_detections(
     font = ImageFont.load_default(size=round(11 * unit))
     colours = [PALETTE[0]] * len(boxes)
     if labels is not None:
-        colours = [PALETTE[(label - 1) % len(PALETTE)] for label in labels.tolist()]
+        colours = [colour_of(label) for label in labels.tolist()]
     if shapes is not None:
         for index in order:
             _draw_mask(overlay, shapes[index], colours[index], scale * smoothing, round(1.5 * unit))
@@ -131,6 +131,48 @@ def draw_detections(
     if smoothing > 1:
         overlay = overlay.reduce(smoothing)
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
+
+
+def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]]) -> Image.Image:
+    """A picture below a strip that says what its colours mean.
+
+    Args:
+        picture: RGB.
+        entries: colours by what they mean, from left to right.
+
+    Returns:
+        A picture as wide, and as much higher as the strip needs: lines of text, as many as the
+        entries take.
+
+    Example:
+        >>> picture = Image.new("RGB", (300, 200))
+        >>> with_legend(picture, {"found": PALETTE[0], "marked by people": TRUTH_COLOUR}).width
+        300
+    """
+    unit = max(1.0, max(picture.size) / 2000)
+    font = ImageFont.load_default(size=round(15 * unit))
+    side, gap = round(14 * unit), round(8 * unit)
+    line = side + 2 * gap
+    places, x, y = [], gap, gap
+    for text in entries:
+        width = side + gap + round(font.getlength(text))
+        if x > gap and x + width > picture.width:
+            x, y = gap, y + line
+        places.append((x, y))
+        x += width + 3 * gap
+    result = Image.new("RGB", (picture.width, picture.height + y + line - gap), (255, 255, 255))
+    result.paste(picture, (0, result.height - picture.height))
+    draw = ImageDraw.Draw(result)
+    for (x, y), (text, colour) in zip(places, entries.items(), strict=True):
+        draw.rectangle((x, y, x + side, y + side), outline=(20, 20, 20), fill=colour)
+        middle = (x + side + gap, y + side / 2)
+        draw.text(middle, text, fill=(20, 20, 20), font=font, anchor="lm")
+    return result
+
+
+def colour_of(label: int) -> tuple[int, int, int]:
+    """The colour that :func:`draw_detections` gives to a label, from 1."""
+    return PALETTE[(label - 1) % len(PALETTE)]
 
 
 def _draw_mask(

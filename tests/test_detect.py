@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
+from PIL import Image
 from small_detectors import detector_of, structure
 from torch import nn
 
 from detops.device import choose_device
 from detops.engine import Detector
-from detops.visualize import draw_detections
+from detops.visualize import PALETTE, TRUTH_COLOUR, draw_detections, with_legend
 
 SIZES = ((64, 80), (70, 61), (64, 80), (64, 80))
 
@@ -109,3 +110,17 @@ def test_devices():
             Detector(Bright(), ["tree"], device=name)
     with pytest.raises(ValueError, match="CUDA devices there are, got cuda:99"):
         choose_device("cuda:99")
+
+
+@pytest.mark.parametrize("width", [60, 400, 4000])
+def test_a_legend_stands_above_its_picture(width):
+    picture = Image.new("RGB", (width, 50), (9, 9, 9))
+    entries = {"found": PALETTE[0], "marked by people": TRUTH_COLOUR, "neither": (1, 2, 3)}
+    shown = with_legend(picture, entries)
+    assert shown.width == width
+    assert shown.crop((0, shown.height - 50, *shown.size)).tobytes() == picture.tobytes()
+    strip = shown.crop((0, 0, width, shown.height - 50))
+    colours = {colour for _, colour in strip.getcolors(maxcolors=1 << 20)}
+    assert {*entries.values(), (255, 255, 255)} <= colours
+    lower = with_legend(Image.new("RGB", (width, 50)), {"found": PALETTE[0]}).height
+    assert (shown.height > lower) == (width < 400)

@@ -223,7 +223,8 @@ def pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "detops", "font.size": 9, "axes.grid": True})
+    style = {"svg.hashsalt": "detops", "svg.fonttype": "none", "font.size": 9, "axes.grid": True}
+    matplotlib.rcParams.update(style)
     import matplotlib.pyplot as plt
 
     return plt
