@@ -58,7 +58,10 @@ def test_half_precision_rounds_once(isa, device, dtype):
     assert ours.dtype == dtype and torch.equal(ours, single.to(dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.float16, torch.uint16, torch.uint32, torch.uint64],
+)
 def test_masks_of_any_dtype(device, dtype):
     features, mask, weight, bias = inputs(*CASES[0], device=device)
     mask = mask > 0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../tensor.h"
+#include "../ops.h"
 
 namespace detops {
 
@@ -32,7 +32,11 @@ struct ConvGeometry {
 
 // mask > 0 as bool: of any dtype that the contract takes.
 inline Tensor positive(const Tensor& mask) {
-  if (mask.scalar_type() == kBool) return mask.contiguous();
+  const ScalarType type = mask.scalar_type();
+  // PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
+  const bool only_copied =
+      type == ScalarType::UInt16 || type == ScalarType::UInt32 || type == ScalarType::UInt64;
+  if (type == kBool || only_copied) return as_type(mask, kBool).contiguous();
   const Tensor zero = empty({}, mask.options()).zero_();
   return call::op("aten::gt", "Tensor", mask, zero).contiguous();
 }
