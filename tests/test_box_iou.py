@@ -237,7 +237,16 @@ def test_kin_name_themselves_in_errors():
     [
         (lambda: detops.box_iou(B[:, :3], B), r"boxes1 must be \[N, 4\], got \[3, 3\]"),
         (lambda: detops.box_iou(B, B[0]), r"boxes2 must be \[M, 4\], got \[4\]"),
+        (
+            lambda: detops.box_iou(B[0], B.expand(2, 3, 4)),
+            r"boxes1 must be \[\.\.\., N, 4\], got \[4\]",
+        ),
+        (
+            lambda: detops.box_iou(B.expand(2, 3, 4), B.expand(5, 3, 4)),
+            r"boxes1 and boxes2 must have leading sizes that broadcast, got \[2, 3, 4\] and \[5,",
+        ),
         (lambda: detops.box_iou(B, B > 0), "boxes2 must be float32.*got bool"),
+        (lambda: detops.box_iou(B.int(), B.to(torch.float8_e5m2)), "boxes1 must be .*got int32"),
         (lambda: detops.box_iou(B, B.to("meta")), "boxes2 must be on the device of boxes1"),
     ],
 )

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import _C
-from ..contract import INTEGER
-from ..registration import composition
+from ..contract import FLOAT, INTEGER
+from ..registration import CONTRACTS, composition
 from ._shared import Function, raw
 from .box_iou_rotated import box_iou_rotated
 from .boxes import ROTATED, box_convert
@@ -98,6 +98,22 @@ def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
     return boxes1, boxes2
 
 
+def _batch(boxes1: Tensor, boxes2: Tensor, kind: str) -> torch.Size:
+    """What the leading dimensions of two lists of sets of boxes broadcast to."""
+    op = CONTRACTS["box_iou_forward"].names[kind]
+    for name, boxes in (("boxes1", boxes1), ("boxes2", boxes2)):
+        if boxes.dim() < 2:
+            shape = list(boxes.shape)
+            raise RuntimeError(f"detops.{op}: {name} must be [..., N, 4], got {shape}")
+    try:
+        return torch.broadcast_shapes(boxes1.shape[:-2], boxes2.shape[:-2])
+    except RuntimeError:
+        raise RuntimeError(
+            f"detops.{op}: boxes1 and boxes2 must have leading sizes that broadcast, "
+            f"got {list(boxes1.shape)} and {list(boxes2.shape)}"
+        ) from None
+
+
 def _overlap(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -114,7 +130,7 @@ def _overlap(
         return AlignedBoxIoUFunction.run(*alike(boxes1, boxes2), kind, eps)
     if boxes1.dim() <= 2 and boxes2.dim() <= 2:
         return BoxIoUFunction.run(boxes1, boxes2, kind, eps)
-    batch = torch.broadcast_shapes(boxes1.shape[:-2], boxes2.shape[:-2])
+    batch = _batch(boxes1, boxes2, kind)
     first = boxes1.expand(*batch, *boxes1.shape[-2:]).flatten(0, -3)
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
     matrices = [BoxIoUFunction.run(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
@@ -128,7 +144,7 @@ def _overlap_of_integers(
     boxes1: Tensor, boxes2: Tensor, kind: str, eps: float, fmt: str, aligned: bool
 ) -> Tensor:
     exact = [x.to(torch.float64) if x.dtype in INTEGER else x for x in (boxes1, boxes2)]
-    if not all(x.is_floating_point() for x in exact):
+    if not all(x.dtype in FLOAT for x in exact):
         return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
     dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)
     overlap = _overlap(exact[0], exact[1], kind, eps, fmt, aligned)
