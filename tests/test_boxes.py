@@ -89,6 +89,13 @@ def test_integer_boxes(device, dtype):
     assert detops.remove_small_boxes(boxes, side - 5).tolist() == [0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_image_that_half_precision_cannot_express(device, dtype):
+    boxes = torch.tensor([[-5.0, 3, 60000, 40]], device=device).to(dtype)
+    clipped = detops.clip_boxes_to_image(boxes, (30, 70000))
+    assert torch.equal(clipped, boxes.new_tensor([[0, 3, 60000, 30]]))
+
+
 def test_clip(device):
     boxes = (reference.random_boxes(30) - 40).to(device)
     expected = torchvision.ops.clip_boxes_to_image(boxes, (30, 20))

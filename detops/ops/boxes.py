@@ -215,9 +215,10 @@ def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
     _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
     if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
         CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
-    # A side of an image that integer boxes cannot express is beyond all of them.
-    most = torch.iinfo(boxes.dtype).max if boxes.dtype in INTEGER else MOST_SIZE
-    high, wide = (min(size, most, MOST_SIZE) for size in (height, width))
+    # A side of an image that boxes cannot express is beyond all of them.
+    info = torch.iinfo if boxes.dtype in INTEGER else torch.finfo
+    most = int(min(info(boxes.dtype).max, MOST_SIZE))
+    high, wide = (min(size, most) for size in (height, width))
     # Of x and of y: two calls of each, where four columns would take twice as many.
     x, y = boxes[..., 0::2], boxes[..., 1::2]
     return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
