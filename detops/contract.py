@@ -176,11 +176,13 @@ class Contract:
     checks: list[Check] = field(default_factory=list)
     outputs: list[OutputLine] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # by a word, other names
-    tensor_lines: list[str] = field(default_factory=list)  # as they stand there
+    lines: list[str] = field(default_factory=list)  # as they stand there
+    tensor_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
         """Adds a line."""
+        self.lines.append(line)
         if line.startswith("called "):
             name, _, word = line[7:].partition(" for ")
             self.name = self.name if self.names else name

@@ -176,7 +176,12 @@ def chamfer_distance(points1, points2):
                 distance.append(least)
                 index.append(squares.index(least) if least < math.inf else -1)
         shape = first.shape[:2]
-        found.append((torch.tensor(distance).double().view(shape), torch.tensor(index).view(shape)))
+        found.append(
+            (
+                torch.tensor(distance, dtype=torch.double).view(shape),
+                torch.tensor(index).view(shape),
+            )
+        )
     return found[0][0], found[1][0], found[0][1].long(), found[1][1].long()
 
 

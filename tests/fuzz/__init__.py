@@ -1,0 +1,1 @@
+"""A fuzzer of every op of the schema list: see docs/reliability.md."""

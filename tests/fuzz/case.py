@@ -1,0 +1,88 @@
+"""A call of an op, and the file that keeps one."""
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Values within what people give; some numbers that nobody should; anything at all.
+TAME, ODD, WILD = MOODS = ("tame", "odd", "wild")
+
+
+@dataclass
+class Case:
+    """One call: which op, its arguments by name, and how they were drawn."""
+
+    op: str
+    seed: int
+    mood: str
+    args: dict[str, Any]
+
+
+def map_tensors(value: Any, change: Any) -> Any:
+    """``value`` with each of its tensors changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return [map_tensors(v, change) for v in value] if isinstance(value, list) else value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """All tensors in nested lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [t for v in value for t in tensors_of(v)]
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """All memory that a tensor's storage has, as bytes that share it."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
+def to_json(case: Case) -> dict[str, Any]:
+    """Everything about a case: layouts, shared memory and what lies between elements, too."""
+    storages: dict[int, int] = {}
+    memory: list[str] = []
+
+    def told(tensor: Tensor) -> dict[str, Any]:
+        key = tensor.untyped_storage()._cdata
+        if key not in storages:
+            storages[key] = len(memory)
+            memory.append(base64.b64encode(bytes_of(tensor).numpy().tobytes()).decode())
+        return {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "size": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "offset": tensor.storage_offset(),
+            "negated": tensor.is_neg(),
+            "memory": storages[key],
+        }
+
+    args = {name: map_tensors(value, told) for name, value in case.args.items()}
+    return {"op": case.op, "seed": case.seed, "mood": case.mood, "args": args, "memory": memory}
+
+
+def from_json(told: dict[str, Any]) -> Case:
+    """The case that :func:`to_json` wrote."""
+    memory = [
+        torch.frombuffer(bytearray(base64.b64decode(m)), dtype=torch.uint8) if m else torch.empty(0)
+        for m in told["memory"]
+    ]
+
+    def made(value: Any) -> Any:
+        if isinstance(value, list):
+            return [made(v) for v in value]
+        if not isinstance(value, dict):
+            return value
+        tensor = torch.empty(0, dtype=getattr(torch, value["dtype"]))
+        storage = memory[value["memory"]].untyped_storage()
+        tensor.set_(storage, value["offset"], value["size"], value["stride"])
+        return torch._neg_view(tensor) if value["negated"] else tensor
+
+    args = {name: made(value) for name, value in told["args"].items()}
+    return Case(told["op"], told["seed"], told["mood"], args)

@@ -1,0 +1,275 @@
+"""What holds for every call, whatever it is given."""
+
+import ctypes
+import functools
+import random
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import detops
+from detops.registration import CONTRACTS
+
+from .case import ODD, TAME, Case, bytes_of, map_tensors, tensors_of
+from .oracles import compare
+from .values import fill_between
+
+ERRORS = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError)
+M_PERTURB = -6
+# What fresh memory holds in the first run and in the second: 0, and 3.4e38 or NaN.
+FILLS = (0x00, 0x7F)
+# Of messages about values, which tensors without memory have not.
+OF_VALUES = ("batch index", "indices", "level", "positions", "num_objects", "models")
+NO_MEMORY = "not enough memory"
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Rows may come in any order. Which arguments have a row for each box.
+ROWS = {
+    "nms": ("boxes", "scores"),
+    "batched_nms": ("boxes", "scores", "idxs"),
+    "nms_rotated": ("boxes", "scores"),
+    "batched_nms_rotated": ("boxes", "scores", "idxs"),
+    "nms_quadri": ("boxes", "scores"),
+    "mask_nms": ("masks", "scores"),
+}
+# Products of matrices are PyTorch's, whose library adds up in an order that depends on the threads.
+PRODUCTS = ("lltm", "mlp", "deform_conv", "modulated_deform_conv", "winograd_conv2d_backward")
+# Which sample is the largest is up to how each is rounded.
+ROUNDED = ("border_align", "roi_align_max")
+# Relative to 1: what instruction sets may differ by, and an oracle from an op.
+CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+class Find(AssertionError):
+    """Something that must hold does not."""
+
+
+def require(holds: Any, what: str) -> None:
+    """Raises where something does not hold."""
+    if not holds:
+        raise Find(what)
+
+
+@functools.cache
+def malloc_fills() -> Any:
+    """Sets the byte that fresh memory holds; None where the allocator cannot."""
+    try:
+        return ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return None
+
+
+def fill_fresh_memory(byte: int) -> None:
+    """Results and scratch memory begin as this byte; needs glibc.malloc.tcache_count=0."""
+    mallopt = malloc_fills()
+    if mallopt is not None:
+        mallopt(M_PERTURB, byte ^ 0xFF)
+
+
+@functools.cache
+def isas() -> list[str]:
+    """Those that this processor has."""
+    found = []
+    for name in ("baseline", "avx2", "avx512"):
+        try:
+            detops._C.set_cpu_isa(name)
+        except ValueError:
+            continue
+        found.append(name)
+    detops._C.set_cpu_isa("auto")
+    return found
+
+
+@functools.cache
+def written_by(op: str) -> list[str]:
+    """The arguments that an op writes into."""
+    formals = getattr(torch.ops.detops, op).default._schema.arguments
+    return [a.name for a in formals if a.alias_info and a.alias_info.is_write]
+
+
+def call(op: str, args: dict[str, Any]) -> Any:
+    """What the op returns."""
+    return getattr(torch.ops.detops, op)(**args)
+
+
+def outcome(op: str, args: dict[str, Any]) -> Any:
+    """The tensors that a call gives and those that it writes, or the message of its error."""
+    written = written_by(op)
+    args = {k: map_tensors(v, Tensor.clone) if k in written else v for k, v in args.items()}
+    try:
+        found = call(op, args)
+    except ERRORS as error:
+        message = str(error).split("\n")[0]
+        told = "detops" in message and "INTERNAL ASSERT" not in message
+        require(told and " failed" not in message, f"{type(error).__name__}: {message[:300]}")
+        return message
+    return tensors_of(found) + [args[name] for name in written]
+
+
+def in_setting(case: Case, isa: str, threads: int, fill: int) -> Any:
+    """The outcome on an instruction set, with some threads, in memory that holds ``fill``."""
+    detops._C.set_cpu_isa(isa)
+    torch.set_num_threads(threads)
+    fill_fresh_memory(fill)
+    try:
+        return outcome(case.op, case.args)
+    finally:
+        fill_fresh_memory(0xFF)  # which is off
+        torch.set_num_threads(1)
+        detops._C.set_cpu_isa("auto")
+
+
+def same_kind(found: Any, other: Any, what: str) -> bool:
+    """Requires two errors of one text, or results of one size, dtype and layout."""
+    if any(isinstance(x, str) and NO_MEMORY in x for x in (found, other)):
+        return False  # the memory that one had is not there for the next
+    if isinstance(found, str) or isinstance(other, str):
+        require(found == other, f"{what}: {_told(found)} and {_told(other)}")
+        return False
+    require(len(found) == len(other), f"{what}: {len(found)} results and {len(other)}")
+    for a, b in zip(found, other, strict=True):
+        one, two = (f"{t.dtype} {list(t.shape)} {t.stride()}" for t in (a, b))
+        require(a.dtype == b.dtype and a.shape == b.shape, f"{what}: {one} and {two}")
+        require(a.stride() == b.stride(), f"{what}: {one} and {two}")
+    return True
+
+
+def _told(found: Any) -> str:
+    return found if isinstance(found, str) else f"results of {[list(t.shape) for t in found]}"
+
+
+def bits(x: Tensor) -> Tensor:
+    """The bits of each element."""
+    x = x.resolve_neg().resolve_conj().contiguous()
+    x = torch.view_as_real(x) if x.is_complex() else x
+    return x.view(BITS[x.element_size()])
+
+
+def same_bits(found: Any, other: Any, what: str) -> None:
+    """Requires the same results to the last bit."""
+    if not same_kind(found, other, what):
+        return
+    for k, (a, b) in enumerate(zip(found, other, strict=True)):
+        if not torch.equal(bits(a), bits(b)):
+            at = (bits(a) != bits(b)).nonzero()[0].tolist()
+            raise Find(f"{what}: result {k} at {at} is {a[tuple(at)]} and {b[tuple(at)]}")
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    """Requires results that agree within rounding."""
+    a, b = found.double(), expected.double()
+    require(a.shape == b.shape, f"{what}: {list(a.shape)} and {list(b.shape)}")
+    reach = 1 + b.abs().amax() if b.numel() else 1
+    off = ((a - b).abs() > tolerance * reach) | (a.isnan() != b.isnan())
+    if off.any():
+        at = tuple(off.nonzero()[0].tolist())
+        raise Find(f"{what}: {a[at].item()} and {b[at].item()} at {at}")
+
+
+def tolerance(case: Case, found: list[Tensor]) -> float:
+    """That of the narrowest dtype which takes part."""
+    tensors = [*tensors_of(case.args), *found]
+    return max((CLOSE[t.dtype] for t in tensors if t.dtype in CLOSE), default=0.0)
+
+
+def check_instruction_set(case: Case, isa: str, found: Any, other: Any) -> None:
+    """Decisions are the same on each, and tame numbers agree within rounding."""
+    what = f"on {isa}"
+    if not same_kind(found, other, what):
+        return
+    for k, (a, b) in enumerate(zip(found, other, strict=True)):
+        if case.op.startswith(ROUNDED) and k > 0:
+            continue
+        if not a.is_floating_point():
+            same_bits([a], [b], f"{what}, decisions {k}")
+        elif case.mood == TAME:
+            close(b, a, tolerance(case, found), f"{what}, result {k}")
+
+
+def check_threads(case: Case, found: Any, other: Any) -> None:
+    """The same bits on any number of threads, but for products of matrices."""
+    what = "on two threads"
+    if not case.op.startswith(PRODUCTS):
+        same_bits(found, other, what)
+    elif same_kind(found, other, what) and case.mood == TAME:
+        for k, (a, b) in enumerate(zip(found, other, strict=True)):
+            close(b, a, tolerance(case, found), f"{what}, result {k}")
+
+
+def check_fake(case: Case, found: Any) -> None:
+    """Tensors without memory give the sizes and the messages of real ones."""
+    contract = CONTRACTS[case.op]
+    if not contract.outputs or any(t.is_neg() for t in tensors_of(case.args)):
+        return
+    args = {k: map_tensors(v, lambda t: t.to("meta")) for k, v in case.args.items()}
+    by_values = any(d.size == "?" for line in contract.outputs for d in line.dimensions)
+    try:
+        fake: Any = contract.check(args) if by_values else tensors_of(contract.fake(**args))
+    except RuntimeError as error:
+        fake = str(error).split("\n")[0]
+    if isinstance(fake, str):
+        if isinstance(found, str) and "Expected a value" in found:
+            return  # the dispatcher comes first
+        same_kind(found, fake, "eager and fake")
+    elif isinstance(found, str):
+        told = (*OF_VALUES, NO_MEMORY, "Expected a value")
+        require(any(word in found for word in told), f"eager alone: {found}")
+    elif not by_values:
+        require(len(found) == len(fake), "eager and fake: another number of results")
+        for a, b in zip(found, fake, strict=True):
+            require((a.shape, a.dtype) == (b.shape, b.dtype), f"eager {a.shape}, fake {b.shape}")
+
+
+def check_order(case: Case, found: Any, rng: random.Random) -> None:
+    """Boxes in another order: the same are kept, in the same order."""
+    names = ROWS.get(case.op)
+    if names is None or isinstance(found, str):
+        return
+    scores = case.args["scores"]
+    count = len(scores)
+    if scores.isnan().any() or len(scores.unique()) != count:
+        return
+    order = torch.tensor(rng.sample(range(count), count), dtype=torch.int64)
+    args = case.args | {name: case.args[name][order] for name in names}
+    other = outcome(case.op, args)
+    require(not isinstance(other, str), f"in another order: {other}")
+    require(torch.equal(order[other[0]], found[0]), "another order of boxes changes what is kept")
+
+
+def check(case: Case) -> bool:
+    """Runs a case in every way; whether the op took it.
+
+    Raises:
+        Find: something does not hold.
+    """
+    rng = random.Random(case.seed)
+    inputs = tensors_of({k: v for k, v in case.args.items() if k not in written_by(case.op)})
+    fill_between(inputs, FILLS[0])
+    before = [bytes_of(t).clone() for t in inputs]
+    first, other = rng.sample(isas(), 2) if len(isas()) > 1 else isas() * 2
+    found = in_setting(case, first, 1, FILLS[0])
+    for t, memory in zip(inputs, before, strict=True):
+        require(torch.equal(bytes_of(t), memory), "an input has changed")
+    tame = case.mood == TAME and not isinstance(found, str)
+    if tame and case.args.get("reduction") != "mean" and "encode_boxes" not in case.op:
+        for t in found:  # a mean of nothing is NaN, and so are logarithms of sides that are 0
+            require(not t.is_floating_point() or not t.isnan().any(), "NaN from numbers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_fake(case, found)
+    alone = [t.contiguous() for t in tensors_of(found)]
+    if alone:  # a view shows what is done to its input next
+        found = [t.clone() if t.untyped_storage()._cdata in
+                 {x.untyped_storage()._cdata for x in inputs} else t for t in found]  # fmt: skip
+    check_order(case, found, rng)
+    if tame:
+        compare(case, found, close)
+    check_instruction_set(case, other, found, in_setting(case, other, 1, FILLS[0]))
+    check_threads(case, found, in_setting(case, first, 2, FILLS[0]))
+    fill_between(inputs, FILLS[1])
+    same_bits(found, in_setting(case, first, 1, FILLS[1]), "in memory that held something else")
+    return not isinstance(found, str)
+
+
+__all__ = ["ODD", "Find", "check"]

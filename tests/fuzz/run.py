@@ -1,0 +1,150 @@
+"""``make fuzz``: cases in processes of their own, with limits of time and memory.
+
+A process that dies or hangs names its case, and another goes on after it. What was found is told
+with the command that repeats it, and kept in a file each; the number of cases is added up.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from .case import from_json, to_json
+from .check import Find, check
+from .draw import ops
+from .table import publish
+from .worker import PLACE, case_of
+
+MEMORY = 6 << 30  # bytes of address space, of which PyTorch takes most for its code
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+HANGS = 600.0 if SANITIZED else 60.0  # seconds of one case
+CASES = 20_000  # of a process
+WORKER = [sys.executable, "-m", "fuzz.worker"]
+# Where memory is checked, a request that nobody can meet is to fail as it does elsewhere.
+REFUSES = "allocator_may_return_null=1:max_allocation_size_mb=4096"
+
+
+def environment() -> dict[str, str]:
+    """Of the processes."""
+    return os.environ | {
+        "OMP_WAIT_POLICY": "passive",
+        # A thread keeps what it freed and hands it out as it is; without, malloc fills it.
+        "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+        "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:{REFUSES}".strip(":"),
+    }
+
+
+class Run:
+    """All of one call of the command."""
+
+    def __init__(self, names: list[str], finds: Path) -> None:
+        self.names, self.folder = names, finds
+        self.counts: dict[str, list[int]] = {}
+        self.finds: list[dict[str, Any]] = []
+
+    def found(self, find: dict[str, Any]) -> None:
+        """Tells and keeps a find."""
+        self.finds.append(find)
+        again = f"make fuzz SEED={find['seed']} CASES=1"
+        if self.names != ops():
+            again += f' OPS="{" ".join(self.names)}"'
+        if SANITIZED:
+            again += " SANITIZE=1"
+        print(f"{find['op']}: {find['what']}\n    {again}", flush=True)
+        if find["op"]:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            told = to_json(case_of(find["seed"], self.names)) | {"what": find["what"]}
+            path = self.folder / f"{find['op']}-{find['seed']}.json"
+            path.write_text(json.dumps(told) + "\n")
+
+    def one_process(self, seed: int, until: float, most: int, place: Path) -> int:
+        """Cases until the process ends; the number to go on from."""
+        memory = "0" if SANITIZED else str(MEMORY)
+        command = [*WORKER, place, seed, until, most, memory]
+        process = subprocess.Popen(
+            [*map(str, command), *self.names],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        with open(place, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as at:
+            PLACE.pack_into(at, 0, seed, time.time())
+            lines, errors = self._outputs(process, at)
+            number, _ = PLACE.unpack_from(at)
+        after = number + 1
+        for line in lines.splitlines():
+            told = json.loads(line)
+            if "counts" in told:
+                after = told["next"]
+                for name, (cases, taken) in told["counts"].items():
+                    before = self.counts.get(name, [0, 0])
+                    self.counts[name] = [before[0] + cases, before[1] + taken]
+            else:
+                self.found(told)
+        if process.returncode != 0:
+            what = f"ended with {process.returncode}: {errors[-2000:]}"
+            self.found({"op": case_of(number, self.names).op, "seed": number, "what": what})
+        return after
+
+    @staticmethod
+    def _outputs(process: "subprocess.Popen[str]", at: mmap.mmap) -> tuple[str, str]:
+        while True:
+            try:
+                return process.communicate(timeout=2)
+            except subprocess.TimeoutExpired:
+                if time.time() - PLACE.unpack_from(at)[1] > HANGS:
+                    process.kill()
+
+    def work(self, seed: int, minutes: float, cases: int) -> None:
+        """Processes one after the other."""
+        until, last = time.time() + 60 * minutes, seed + cases
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "place"
+            place.write_bytes(bytes(PLACE.size))
+            while time.time() < until and seed < last:
+                seed = self.one_process(seed, until, min(CASES, last - seed), place)
+
+
+def repeat(path: Path) -> None:
+    """Checks the case of a file, in this process."""
+    check(from_json(json.loads(path.read_text())))
+
+
+def main() -> int:
+    """The command; 1 where something was found."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz.run", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1e6)
+    parser.add_argument("--cases", type=int, default=1 << 40)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--ops", nargs="+", default=ops())
+    parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
+    parser.add_argument("--finds", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--page", type=Path, help="the page that tells the numbers of cases")
+    options = parser.parse_args()
+    if options.case:
+        try:
+            repeat(options.case)
+        except Find as find:
+            print(find)
+            return 1
+        return 0
+    run = Run(options.ops, options.finds)
+    began = time.time()
+    run.work(options.seed, options.minutes, options.cases)
+    cases = sum(of for of, _ in run.counts.values())
+    took = time.time() - began
+    print(f"{cases} cases in {took / 60:.1f} minutes, {len(run.finds)} finds")
+    if options.page:
+        publish(options.page, run.counts, took, SANITIZED)
+    return int(bool(run.finds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

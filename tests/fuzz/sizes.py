@@ -1,0 +1,173 @@
+"""Sizes that an op takes, solved from its contract."""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from detops.contract import Contract
+from detops.contract_call import compiled, dimensions_of
+
+SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65)
+WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
+MANY = (31, 64, 100, 257, 600)  # rows, from which on some ops take another way
+# What a contract only checks, in terms of what may be anything.
+_PLANES = {"planes": "some * pooled_height * pooled_width"}
+_PARTS = {
+    "shifts": "2 * few",
+    "output_channels": "some * few",
+    "planes": "output_channels * group_size * group_size",
+}
+_CONVOLVED = {
+    "parts": "few",
+    "groups": "some",
+    "group_channels": "parts * more",
+    "C": "groups * group_channels",
+    "O": "groups * few",
+    "H": "max(1, tall + small - 2 * padding[0])",
+    "W": "max(1, broad + small - 2 * padding[1])",
+}
+_WINOGRAD = {"H": "max(0, 3 + small - 2 * padding[0])", "W": "max(0, 3 + small - 2 * padding[1])"}
+_TURNED = {"channels": "some * num_orientations"}
+SOLUTIONS = {
+    "ps_roi_align": _PLANES,
+    "ps_roi_pool": _PLANES,
+    "ps_roi_align_backward": {"channels": _PLANES["planes"]},
+    "ps_roi_pool_backward": {"channels": _PLANES["planes"]},
+    "riroi_align_rotated": _TURNED,
+    "riroi_align_rotated_backward": _TURNED,
+    "border_align": {"planes": "4 * some"},
+    "decode_boxes": {"columns": "4 * some"},
+    "decode_boxes_backward": {"columns": "4 * some"},
+    "deform_psroi_pool": _PARTS,
+    "deform_psroi_pooling": _PARTS,
+    "deform_psroi_pool_backward": _PARTS,
+    "deform_conv2d": _CONVOLVED,
+    "deform_conv2d_backward": _CONVOLVED,
+    "carafe": {"kernel_size": "2 * few - 1", "C": "some * group_size"},
+    "carafe_backward": {"kernel_size": "2 * few - 1", "C": "some * group_size"},
+    "masked_conv2d": {"H": "kh + small", "W": "kw + small"},
+    "winograd_conv2d": _WINOGRAD,
+    "winograd_conv2d_backward_weight": _WINOGRAD
+    | {"h": "H + 2 * padding[0] - 2", "w": "W + 2 * padding[1] - 2"},
+    "packed_conv2d": {
+        "planes": "36 if kernel_size == [3, 3] and stride == dilation == [1, 1] else 1",
+        "depth": "C if planes == 36 else kh * kw * C",
+        "H": "max(0, tall + small - 2 * padding[0])",
+        "W": "max(0, broad + small - 2 * padding[1])",
+    },
+    "ms_deform_attn": {"S": "sum([high * wide for high, wide in areas])"},
+    "ms_deform_attn_backward": {"S": "sum([high * wide for high, wide in areas])"},
+    "box_convert": {"columns": "4"},
+    "rotated_feature_align": {"points": "1 + 4 * (some % 2)"},
+    "rotated_feature_align_backward": {"points": "1 + 4 * (some % 2)"},
+}
+FREE = {"some": 3, "few": 2, "more": 3, "small": 9}  # none of them 0, but for `small`
+
+
+class Tensors:
+    """What the contract says of one tensor: its dtype, and its shape in the last line of it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        matches = [re.fullmatch(r"([\w ]+) \[(.*)\](?: or on the CPU)?", line) for line in lines]
+        self.dtype = matches[-1][1]
+        self.shapes = [dimensions_of(match[2]) for match in matches]
+
+
+class Sketch:
+    """The parts of a contract that arguments are drawn from."""
+
+    def __init__(self, contract: Contract) -> None:
+        lines: dict[str, list[str]] = {}
+        self.rules: dict[str, str] = {}
+        self.definitions: dict[str, Any] = {}
+        self.least: dict[str, int] = {}
+        for line in contract.lines:
+            name, _, text = line.partition(": ")
+            if line.startswith(("-> ", "called ")) or " | " in line:
+                continue
+            if not text:
+                name, _, text = line.partition(" = ")
+                self.definitions[name] = compiled(text)
+            elif name in contract.arguments:
+                if " [" in text and not text.startswith("in ["):
+                    lines.setdefault(name, []).append(text)
+                else:
+                    self.rules[name] = text
+        self.tensors = {name: Tensors(texts) for name, texts in lines.items()}
+        for tensor in self.tensors.values():
+            self._read(tensor)
+        plain = contract.op.removesuffix("_forward")
+        solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
+        self.definitions |= {name: compiled(text) for name, text in solutions.items()}
+        self.solved = [name for name in solutions if name in contract.arguments]
+
+    def _read(self, tensor: Tensors) -> None:
+        last = tensor.shapes[-1]
+        for shape in tensor.shapes:
+            for one, other in zip(shape, last, strict=True):
+                if one.least:
+                    self.least[one.size] = max(one.least, self.least.get(one.size, 0))
+                # A name whose size a later line tells stands for that.
+                if one.size.isidentifier() and one.size != other.size and other.code:
+                    self.definitions[one.size] = other.code
+
+
+class Sizes(dict[str, Any]):
+    """What names of a contract stand for in one call: found, computed or drawn when asked for."""
+
+    def __init__(self, rng: random.Random, sketch: Sketch, args: dict[str, Any], most: int) -> None:
+        super().__init__(args)
+        self.rng, self.sketch, self.most = rng, sketch, most
+        functions: dict[str, Callable[..., Any]] = {
+            "given": lambda x: x is not None,
+            "len": len,
+            "max": max,
+            "sum": sum,
+        }
+        self.update(functions)
+
+    def __missing__(self, name: str) -> Any:
+        code = self.sketch.definitions.get(name)
+        if code is not None:
+            value = self.value(code)
+        elif name in FREE:
+            value = self.rng.randint(0 if name == "small" else 1, FREE[name])
+        elif name == "areas":
+            value = [(self.rng.randint(1, 5), self.rng.randint(1, 5)) for _ in range(self["L"])]
+        elif name.startswith("without "):
+            value = self.rng.random() < 0.5
+        elif name == "...":
+            value = tuple(self._drawn() for _ in range(self.rng.choice((0, 1, 1, 2, 3))))
+        else:
+            value = max(self._drawn(name), self.sketch.least.get(name, 0))
+        self[name] = value
+        return value
+
+    def _drawn(self, name: str = "") -> int:
+        if name in ("N", "K", "M") and self.rng.random() < 0.08:
+            return min(self.most, self.rng.choice(MANY))
+        return min(self.most, self.rng.choices(SMALL, WEIGHTS)[0])
+
+    def value(self, code: Any) -> Any:
+        """What an expression comes to; 0 where it divides by that."""
+        try:
+            return eval(code, {"__builtins__": {}}, self)
+        except (ZeroDivisionError, IndexError, TypeError, OverflowError):
+            return 0
+
+    def shape(self, tensor: Tensors) -> list[int]:
+        """The sizes of a tensor."""
+        found: list[int] = []
+        for d in tensor.shapes[-1]:
+            if d.size == "...":
+                found += self["..."]
+            elif d.optional and self[f"without {d.size}"]:
+                continue
+            elif d.code is None:
+                found.append(
+                    self["matched"] if self.get("aligned") else max(d.least, self._drawn())
+                )
+            else:
+                found.append(max(0, int(self.value(d.code))))
+        return found

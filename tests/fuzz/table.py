@@ -1,0 +1,35 @@
+"""How many cases each op has been given, as JSON and in docs/reliability.md."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from detops.marks import fill
+
+PLAIN, SANITIZED = "plain", "sanitized"
+
+
+def table(runs: dict[str, Any]) -> str:
+    """A row per op: cases, those that it took, and cases under the sanitizers."""
+    plain, sanitized = (runs.get(kind, {}).get("ops", {}) for kind in (PLAIN, SANITIZED))
+    lines = ["| op | cases | taken | under sanitizers |", "|---|---|---|---|"]
+
+    def row(name: str, cases: int, taken: int, checked: int) -> str:
+        return f"| {name} | {cases:,} | {taken / max(cases, 1):.0%} | {checked:,} |"
+
+    for name in sorted({*plain, *sanitized}):
+        cases, taken = plain.get(name, [0, 0])
+        lines.append(row(f"`{name}`", cases, taken, sanitized.get(name, [0, 0])[0]))
+    sums = [sum(column) for column in zip(*plain.values(), strict=True)] or [0, 0]
+    lines.append(row("all", *sums, sum(cases for cases, _ in sanitized.values())))
+    return "\n".join(lines) + "\n"
+
+
+def publish(page: Path, counts: dict[str, list[int]], seconds: float, sanitized: bool) -> None:
+    """Writes the numbers of a run beside the page, in place of an earlier one's, and into it."""
+    path = page.with_suffix(".json")
+    runs = json.loads(path.read_text()) if path.exists() else {}
+    kind = SANITIZED if sanitized else PLAIN
+    runs[kind] = {"minutes": round(seconds / 60, 1), "ops": dict(sorted(counts.items()))}
+    path.write_text(json.dumps(runs, indent=1) + "\n")
+    page.write_text(fill(page.read_text(), "cases", table(runs)))

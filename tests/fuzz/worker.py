@@ -1,0 +1,95 @@
+"""One process of the fuzzer: cases one after the other, until one ends it or the time is up.
+
+What it works on is in a file that both processes map, so that a crash tells which case it was.
+"""
+
+import json
+import mmap
+import resource
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import detops
+
+from .case import Case
+from .check import Find, check
+from .draw import draw, ops
+
+PLACE = struct.Struct("qd")  # the number of the case, and when it began
+SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
+GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every op
+
+
+def case_of(seed: int, names: list[str] | None = None) -> Case:
+    """The case with this number: ops come in turn."""
+    names = names or ops()
+    return draw(names[seed % len(names)], seed)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class Worker:
+    """The cases from one number on."""
+
+    def __init__(self, place: mmap.mmap, names: list[str], sanitized: bool) -> None:
+        self.place, self.names, self.sanitized = place, names, sanitized
+        self.counts = {name: [0, 0] for name in names}
+
+    def tell(self, what: dict[str, Any]) -> None:
+        """A line for the process that started this one."""
+        print(json.dumps(what), flush=True)
+
+    def one(self, seed: int) -> None:
+        """One case."""
+        began = time.perf_counter()
+        PLACE.pack_into(self.place, 0, seed, time.time())
+        case = case_of(seed, self.names)
+        try:
+            accepted = check(case)
+        except Find as find:
+            accepted = True
+            self.tell({"op": case.op, "seed": seed, "what": str(find)})
+        took = time.perf_counter() - began
+        if took > SLOW and not self.sanitized:
+            self.tell({"op": case.op, "seed": seed, "what": f"took {took:.1f} s"})
+        self.counts[case.op][0] += 1
+        self.counts[case.op][1] += accepted
+
+    def work(self, seed: int, until: float, most: int) -> None:
+        """At most ``most`` cases."""
+        small = None
+        for number in range(seed, seed + most):
+            self.one(number)
+            if number - seed == 5 * len(self.names):
+                small = resident()
+            if time.time() > until:
+                break
+        grown = resident() - small if small is not None and not self.sanitized else 0
+        if grown > GROWTH:
+            self.tell({"op": "", "seed": seed, "what": f"memory grew by {grown >> 20} MiB"})
+        self.tell({"counts": self.counts, "next": number + 1})
+
+
+def main() -> None:
+    """``python -m fuzz.worker PLACE SEED UNTIL MOST MEMORY OPS...``; see run.py."""
+    path, seed, until, most, memory, *names = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if int(memory):
+        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    torch.set_num_threads(1)
+    assert not detops._C.emulated, "CUDA's kernels run on the CPU's one thread: build without"
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as place:
+        worker = Worker(place, names or ops(), not int(memory))
+        worker.work(int(seed), float(until), int(most))
+
+
+if __name__ == "__main__":
+    main()

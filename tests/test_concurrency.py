@@ -1,0 +1,224 @@
+"""Ops in many threads and processes at once, and what else may happen while one runs."""
+
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import raw_calls
+import reference
+import torch
+from calls import CALLS
+from fuzz.check import PRODUCTS, isas
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset
+
+import detops
+
+pytestmark = pytest.mark.skipif(detops._C.emulated, reason="CUDA's kernels are emulated by one")
+THREADS = 16
+OPS = raw_calls.schema_ops()
+
+
+def results_of(name):
+    """Of the op's call in raw_calls.py: what it returns and what it writes."""
+    args = raw_calls.arguments()[name]
+    found = getattr(torch.ops.detops, name)(**args)
+    return [t for t in tree_leaves([found, args]) if isinstance(t, torch.Tensor)]
+
+
+def same(found, expected, rounding=0.0):
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=rounding, atol=rounding, equal_nan=True)
+
+
+def in_threads(work, count=THREADS):
+    """Calls ``work(i)`` in as many threads at once; raises what one of them raises."""
+    together = threading.Barrier(count)
+
+    def begin(i):
+        together.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(begin, range(count)))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {name: results_of(name) for name in OPS}
+
+
+def test_every_op_in_sixteen_threads(expected):
+    def work(i):
+        for name in random.Random(i).sample(OPS, len(OPS)):
+            same(results_of(name), expected[name])
+
+    in_threads(work)
+
+
+def test_calls_that_reach_every_kernel_while_the_number_of_threads_changes():
+    calls = [call for call in CALLS if not call.name.startswith(PRODUCTS)]
+    before = torch.get_num_threads()
+    known = [[t.detach() for t in call.forward(call.tensors())] for call in calls]
+
+    def work(i):
+        own = random.Random(i)
+        for k in own.sample(range(len(calls)), 40):
+            torch.set_num_threads(own.choice((1, 2, 3)))
+            same([t.detach() for t in calls[k].forward(calls[k].tensors())], known[k])
+
+    try:
+        in_threads(work)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_another_instruction_set_while_ops_run():
+    boxes, scores = reference.random_boxes(400), torch.rand(400)
+    kept = detops.nms(boxes, scores, 0.4)
+    stop = threading.Event()
+
+    def change():
+        while not stop.is_set():
+            for name in isas():
+                detops._C.set_cpu_isa(name)
+
+    other = threading.Thread(target=change)
+    other.start()
+    try:
+        for _ in range(300):
+            assert torch.equal(detops.nms(boxes, scores, 0.4), kept)
+    finally:
+        stop.set()
+        other.join()
+        detops._C.set_cpu_isa("auto")
+
+
+def test_memory_that_stays_is_handed_from_thread_to_thread():
+    """Results of one thread die in another, whose next ones take their memory."""
+    boxes = reference.random_boxes(600)
+    overlaps = detops.box_iou(boxes, boxes)
+    handed, lock = [], threading.Lock()
+
+    def work(i):
+        before = detops._C.use_arena(True)
+        try:
+            for _ in range(30):
+                found = detops.box_iou(boxes, boxes)
+                with lock:
+                    handed.append(found)
+                    taken = handed.pop(random.Random(i).randrange(len(handed)))
+                assert torch.equal(taken, overlaps)
+        finally:
+            detops._C.use_arena(before)
+
+    in_threads(work)
+    handed.clear()
+    held, free = detops._C.arena_size()
+    assert held == free > 0
+    detops._C.release_arena()
+    assert detops._C.arena_size() == (0, 0)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_python_goes_on_while_an_op_runs(name):
+    """Nobody takes the interpreter from a thread here; it moves when that thread lets go of it."""
+    steps, stop = [0], threading.Event()
+
+    def other():
+        while not stop.is_set():
+            steps[0] += 1
+            time.sleep(0)
+
+    args, op = raw_calls.arguments()[name], getattr(torch.ops.detops, name)
+    before = sys.getswitchinterval()
+    thread = threading.Thread(target=other)
+    try:
+        sys.setswitchinterval(1000)
+        thread.start()
+        time.sleep(0.001)
+        begun = steps[0]
+        for _ in range(2000):
+            sum(range(100))
+        assert steps[0] == begun
+        end = time.monotonic() + 30
+        while steps[0] == begun and time.monotonic() < end:
+            op(**args)
+        assert steps[0] > begun
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        thread.join()
+
+
+class Detections(Dataset):
+    """Suppressed boxes and pooled features of a seed."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        boxes = reference.random_boxes(200, generator=generator)
+        keep = detops.nms(boxes, torch.rand(200, generator=generator), 0.3)[:5]
+        features = torch.rand(1, 3, 40, 40, generator=generator)
+        return detops.roi_align(features, [boxes[keep]], 5, 0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_workers_of_a_data_loader(method, two_threads):
+    """After ops on several threads, which a forked process does not have."""
+    data = Detections()
+    one, _ = two_threads(lambda: [data[i] for i in range(len(data))])
+    torch.set_num_threads(2)
+    large = reference.random_boxes(2000)
+    detops.box_iou(large, large)
+    loader = DataLoader(
+        data, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
+    )
+    same(list(loader), one)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
+def test_inference_mode(call):
+    tensors = call.tensors()
+    known = [t.detach() for t in call.forward(tensors)]
+    with torch.inference_mode():
+        found = call.forward({name: t.clone() for name, t in tensors.items()})
+    assert not any(t.requires_grad for t in found)
+    same(found, known)
+
+
+LONG = """
+import signal
+import torch
+import detops
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+boxes = torch.rand(3000, 5) * 100
+print("begins", flush=True)
+try:
+    while True:
+        detops.box_iou_rotated(boxes, boxes)
+except KeyboardInterrupt:
+    kept = detops.nms(boxes[:, :4], boxes[:, 4], 0.5)  # the process is as good as before
+    print("stopped", len(kept) > 0, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_waits_for_the_op_and_is_raised_then():
+    command = [sys.executable, "-c", LONG]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+    assert out == "stopped True\n" and process.returncode == 0

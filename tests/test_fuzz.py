@@ -1,0 +1,228 @@
+"""The fuzzer of tests/fuzz: a short run of it, what it found before, and what it would find."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import fuzz.check
+import fuzz.run
+import pytest
+import torch
+from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
+from fuzz.check import Find, check
+from fuzz.draw import draw, ops
+from fuzz.table import publish
+from fuzz.values import LAYOUTS, expanded, fill_between
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import detops
+
+HERE = Path(__file__).parent
+FINDS = sorted((HERE / "fuzz" / "finds").glob("*.json"))
+pytestmark = pytest.mark.skipif(detops._C.emulated, reason="compares what CPUs do")
+
+
+@pytest.mark.slow
+def test_a_short_run(tmp_path):
+    """Eight cases of every op, in a process of their own."""
+    path = [str(Path(detops.__file__).parents[1]), str(HERE)]
+    command = ["--cases", 8 * len(ops()), "--seed", 1_000_000, "--finds", tmp_path]
+    result = subprocess.run(
+        [sys.executable, "-m", "fuzz.run", *map(str, command)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(op=st.sampled_from(ops()), rng=st.randoms(use_true_random=False))
+def test_any_call(op, rng):
+    """Here a find is shrunk: smaller and tamer, as long as it stays one."""
+    check(draw(op, 0, rng=rng))
+
+
+@pytest.mark.parametrize("path", FINDS, ids=lambda path: path.stem)
+def test_what_was_found_stays_mended(path):
+    check(from_json(json.loads(path.read_text())))
+
+
+@pytest.mark.parametrize("op", ["nms", "multiscale_roi_align_forward", "deform_conv_forward"])
+def test_a_case_is_told_by_its_number_and_by_its_file(op):
+    for seed in range(20):
+        told = json.dumps(to_json(draw(op, seed)))
+        assert told == json.dumps(to_json(draw(op, seed)))
+        assert told == json.dumps(to_json(from_json(json.loads(told))))
+
+
+def test_most_cases_are_taken():
+    """What is refused early says little about a kernel."""
+    taken = {op: 0 for op in ops()}
+    for op in ops():
+        for seed in range(6):
+            case = draw(op, seed, mood=TAME)
+            try:
+                getattr(torch.ops.detops, op)(**case.args)
+            except RuntimeError:
+                continue
+            taken[op] += 1
+    assert min(taken.values()) > 0 and sum(taken.values()) > 0.95 * 6 * len(ops()), taken
+
+
+@pytest.mark.parametrize("layout", [f for f in LAYOUTS if f is not expanded])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 1, 4), (2, 3, 1, 5), (0, 2**40)])
+def test_layouts_keep_the_values(layout, shape):
+    dense = torch.rand(shape) if 0 not in shape else torch.empty(shape)
+    x = layout(dense.clone(), random.Random(0))
+    assert torch.equal(x, dense)
+    fill_between([x], 0x7F)
+    assert torch.equal(x, dense)
+
+
+def test_what_lies_between_elements_is_overwritten():
+    x = torch.zeros(4, 6)[1:3, ::2].fill_(1)
+    fill_between([x], 0x7F)
+    whole = bytes_of(x).view(torch.float32).view(4, 6)
+    assert x.eq(1).all() and (whole > 1e38).sum() == 24 - 6
+
+
+# Each breaks one promise of axpy_forward in one way.
+def _writes_its_input(x, y, alpha):
+    x.mul_(2)
+    return alpha * x + y
+
+
+FRESH = [0]  # what memory holds before it is written
+
+
+def _forgets_to_write(x, y, alpha):
+    found = alpha * x + y
+    found[0] = FRESH[-1]
+    return found
+
+
+def _reads_between(x, y, alpha):
+    return bytes_of(x).view(x.dtype).clone()
+
+
+def _counts_threads(x, y, alpha):
+    return alpha * x + y + torch.get_num_threads()
+
+
+def _depends_on_the_instruction_set(x, y, alpha):
+    return alpha * x + y + len(detops._C.cpu_isa())
+
+
+def _is_wrong(x, y, alpha):
+    return alpha * x - y
+
+
+def _has_no_name(x, y, alpha):
+    raise RuntimeError("something is wrong")
+
+
+def _has_another_size(x, y, alpha):
+    return (alpha * x + y)[..., None]
+
+
+def _gives_nan(x, y, alpha):
+    return (alpha * x + y) * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (_writes_its_input, "an input has changed"),
+        (_forgets_to_write, "held something else"),
+        (_reads_between, "held something else"),
+        (_counts_threads, "on two threads"),
+        (_depends_on_the_instruction_set, "on (baseline|avx2|avx512)"),
+        (_is_wrong, "beside the reference"),
+        (_has_no_name, "RuntimeError: something is wrong"),
+        (_has_another_size, "eager .* fake"),
+        (_gives_nan, "NaN from numbers"),
+    ],
+)
+def test_a_broken_op_is_found(monkeypatch, broken, message):
+    if broken is _depends_on_the_instruction_set and len(fuzz.check.isas()) < 2:
+        pytest.skip("this processor has one instruction set")
+    case = draw("axpy_forward", 0, mood=TAME)
+    x = torch.zeros(30)[::3].copy_(torch.linspace(1, 2, 10))
+    case.args = {"x": x, "y": torch.linspace(3, 4, 10), "alpha": 2.0}
+    check(case)
+    if broken is not _is_wrong:
+        monkeypatch.setattr(fuzz.check, "compare", lambda *_: None)
+    if broken is _reads_between:
+        monkeypatch.setattr(fuzz.check, "check_fake", lambda *_: None)
+    monkeypatch.setattr(fuzz.check, "fill_fresh_memory", FRESH.append)
+    monkeypatch.setattr(fuzz.check, "call", lambda op, args: broken(**args))
+    with pytest.raises(Find, match=message):
+        check(case)
+
+
+def test_another_order_that_changes_what_is_kept_is_found(monkeypatch):
+    case = draw("nms", 0, mood=TAME)
+    boxes = torch.arange(10.0)[:, None] + torch.tensor([0.0, 0, 4, 4])
+    case.args = {"boxes": boxes, "scores": torch.linspace(0, 1, 10), "iou_threshold": 0.5}
+    case.args |= {"score_threshold": None, "max_output": None}
+    check(case)
+    monkeypatch.setattr(fuzz.check, "call", lambda op, args: torch.arange(len(args["boxes"])))
+    monkeypatch.setattr(fuzz.check, "compare", lambda *_: None)
+    with pytest.raises(Find, match="another order"):
+        check(case)
+
+
+DIES = """
+import os, sys, time
+from fuzz.worker import PLACE
+with open(sys.argv[1], "r+b") as file:
+    file.write(PLACE.pack(7, {began}))
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("began", "end", "status"), [("time.time()", "os.abort()", -6), ("0", "time.sleep(60)", -9)]
+)
+def test_a_process_that_dies_or_hangs_names_its_case(
+    monkeypatch, tmp_path, capsys, began, end, status
+):
+    worker = [sys.executable, "-c", DIES.format(began=began, end=end)]
+    monkeypatch.setattr(fuzz.run, "WORKER", worker)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    place = tmp_path / "place"
+    place.write_bytes(bytes(fuzz.run.PLACE.size))
+    run = fuzz.run.Run(["nms", "axpy"], tmp_path)
+    assert run.one_process(3, 1e12, 10, place) == 8
+    (find,) = run.finds
+    assert find["op"] == "axpy" and f"ended with {status}" in find["what"]
+    assert 'make fuzz SEED=7 CASES=1 OPS="nms axpy"' in capsys.readouterr().out
+    kept = from_json(json.loads((tmp_path / "axpy-7.json").read_text()))
+    assert kept.op == "axpy" and len(tensors_of(kept.args)) == 2
+
+
+def test_the_page_tells_the_numbers_of_cases(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Cases.\n\n<!-- cases: begin -->\n<!-- cases: end -->\n\nMore.\n")
+    publish(page, {"nms": [1500, 1200], "axpy": [500, 500]}, 90.0, sanitized=False)
+    publish(page, {"nms": [40, 40]}, 60.0, sanitized=True)
+    lines = page.read_text().splitlines()
+    assert "| `nms` | 1,500 | 80% | 40 |" in lines and "| all | 2,000 | 85% | 40 |" in lines
+    assert lines[0] == "Cases." and lines[-1] == "More."
+    told = json.loads((tmp_path / "page.json").read_text())
+    assert told["plain"]["minutes"] == 1.5 and told["sanitized"]["ops"] == {"nms": [40, 40]}
+
+
+def test_wild_cases_are_refused_in_words_now_and_then():
+    messages = []
+    for seed in range(60):
+        try:
+            fuzz.check.call("nms", draw("nms", seed, mood=WILD).args)
+        except RuntimeError as error:
+            messages.append(str(error))
+    assert len(messages) > 5 and all("detops" in message for message in messages)
