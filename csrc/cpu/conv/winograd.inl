@@ -117,8 +117,7 @@ DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, in
   for (int64_t y = 0; y < kSide; ++y) {
     for (int64_t x = 0; x < kSide; ++x) {
       const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
-      const T* pixel = image + ((top + y) * width + left + x) * channels;
-      pixels[y * kSide + x] = inside ? pixel : zeros;
+      pixels[y * kSide + x] = inside ? image + ((top + y) * width + left + x) * channels : zeros;
     }
   }
 }
