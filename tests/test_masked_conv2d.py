@@ -66,8 +66,12 @@ def test_masks_of_any_dtype(device, dtype):
     features, mask, weight, bias = inputs(*CASES[0], device=device)
     mask = mask > 0
     expected = detops.masked_conv2d(features, mask, weight, bias, padding=1)
-    found = detops.masked_conv2d(features, mask.to(dtype), weight, bias, padding=1)
+    leaf = features.clone().requires_grad_()
+    found = detops.masked_conv2d(leaf, mask.to(dtype), weight, bias, padding=1)
     assert torch.equal(found, expected)
+    (gradient,) = torch.autograd.grad(found.sum(), leaf)
+    where = detops.masked_conv2d(leaf, mask, weight, bias, padding=1)
+    assert torch.equal(gradient, torch.autograd.grad(where.sum(), leaf)[0])
     if dtype == torch.int64:
         found = detops.masked_conv2d(features, mask.long() * 2 - 1, weight, bias, padding=1)
         assert torch.equal(found, expected)

@@ -42,9 +42,11 @@ class MaskedConv2dFunction(Function):
         wanted = [ctx.needs_input_grad[i] for i in (0, 2, 3)]
         taps = weight.size(2) * weight.size(3)
         offset = features.new_zeros(mask.size(0), 2 * taps, mask.size(1), mask.size(2))
+        # PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
+        above = mask > 0 if mask.dtype.is_signed else mask.bool()
         gradients = raw(
             _C.deform_conv2d_backward,
-            torch.where((mask > 0)[:, None], grad, 0),
+            torch.where(above[:, None], grad, 0),
             *(features, offset, None, weight, bias, ctx.stride, ctx.padding, (1, 1)),
             (wanted[0], False, False, wanted[1], wanted[2]),
         )
