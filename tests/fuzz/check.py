@@ -221,6 +221,42 @@ def check_fake(case: Case, found: Any) -> None:
             require((a.shape, a.dtype) == (b.shape, b.dtype), f"eager {a.shape}, fake {b.shape}")
 
 
+def check_gradients(case: Case, isa: str, found: Any) -> None:
+    """Where gradients are wanted the results are the same, and each gradient is like its input."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    keys = ("Autograd", "CompositeImplicitAutograd")
+    differentiable = any(has(f"detops::{case.op}", key) for key in keys)
+    if isinstance(found, str) or written_by(case.op) or not differentiable:
+        return
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.detach().requires_grad_() if x.dtype in CLOSE else x
+
+    args = {k: map_tensors(v, leaf) for k, v in case.args.items()}
+    detops._C.set_cpu_isa(isa)
+    try:
+        results = outcome(case.op, args)
+    finally:
+        detops._C.set_cpu_isa("auto")
+    require(not isinstance(results, str), f"where gradients are wanted: {results}")
+    recorded = [t for t in results if t.requires_grad]
+    if not recorded:
+        return
+    same_bits(found, [t.detach() for t in results], "where gradients are wanted")
+    leaves = [t for t in tensors_of(args) if t.requires_grad]
+    try:
+        ones = [torch.ones_like(t) for t in recorded]
+        grads = torch.autograd.grad(recorded, leaves, ones, allow_unused=True)
+    except ERRORS as error:
+        message = str(error).split("\n")[0]
+        require("detops" in message and "INTERNAL" not in message, f"backward: {message[:300]}")
+        return
+    for x, grad in zip(leaves, grads, strict=True):
+        if grad is not None:
+            alike = (grad.shape, grad.dtype) == (x.shape, x.dtype)
+            require(alike, f"a gradient in {x.dtype} {list(x.shape)} is {grad.dtype} {grad.shape}")
+
+
 def check_order(case: Case, found: Any, rng: random.Random) -> None:
     """Boxes in another order: the same are kept, in the same order."""
     names = ROWS.get(case.op)
@@ -263,6 +299,7 @@ def check(case: Case) -> bool:
         found = [t.clone() if t.untyped_storage()._cdata in
                  {x.untyped_storage()._cdata for x in inputs} else t for t in found]  # fmt: skip
     check_order(case, found, rng)
+    check_gradients(case, first, found)
     if tame:
         compare(case, found, close)
     check_instruction_set(case, other, found, in_setting(case, other, 1, FILLS[0]))

@@ -76,7 +76,10 @@ class Run:
         )
         with open(place, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as at:
             PLACE.pack_into(at, 0, seed, time.time())
-            lines, errors = self._outputs(process, at)
+            try:
+                lines, errors = self._outputs(process, at)
+            finally:
+                process.kill()
             number, _ = PLACE.unpack_from(at)
         after = number + 1
         for line in lines.splitlines():
@@ -89,7 +92,7 @@ class Run:
             else:
                 self.found(told)
         if process.returncode != 0:
-            what = f"ended with {process.returncode}: {errors[-2000:]}"
+            what = f"ended with {process.returncode}: {errors[:4000]}"
             self.found({"op": case_of(number, self.names).op, "seed": number, "what": what})
         return after
 
