@@ -54,6 +54,7 @@ def expected():
     return {name: results_of(name) for name in OPS}
 
 
+@pytest.mark.slow
 def test_every_op_in_sixteen_threads(expected):
     def work(i):
         for name in random.Random(i).sample(OPS, len(OPS)):
@@ -62,6 +63,7 @@ def test_every_op_in_sixteen_threads(expected):
     in_threads(work)
 
 
+@pytest.mark.slow
 def test_calls_that_reach_every_kernel_while_the_number_of_threads_changes():
     calls = [call for call in CALLS if not call.name.startswith(PRODUCTS)]
     before = torch.get_num_threads()

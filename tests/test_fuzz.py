@@ -186,6 +186,7 @@ with open(sys.argv[1], "r+b") as file:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("began", "end", "status"), [("time.time()", "os.abort()", -6), ("0", "time.sleep(60)", -9)]
 )
