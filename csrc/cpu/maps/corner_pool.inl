@@ -4,7 +4,7 @@
 // What comes after `best`; see csrc/maps/corner_pool.h.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
-  return (x >= best) | (x != x) ? x : best;
+  return ((x >= best) | (x != x)) ? x : best;
 }
 
 // The gradient of x, whose result was `pooled`, out of that of all from here to the end, `sum`.

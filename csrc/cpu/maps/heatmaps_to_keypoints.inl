@@ -15,7 +15,7 @@ T enlarge_rows(const T* const* rows, const T* weights, int64_t count, T* pixels)
                         load_first(rows[3] + x, n) * w[3];
     store_first(pixels + x, v, n);
     if (n < kLanes<T>) break;
-    best = (v > best) | (v != v) ? v : best;
+    best = ((v > best) | (v != v)) ? v : best;
   }
   T of_lanes[kLanes<T>];
   store(of_lanes, best);
