@@ -145,7 +145,7 @@ def main() -> int:
     took = time.time() - began
     print(f"{cases} cases in {took / 60:.1f} minutes, {len(run.finds)} finds")
     if options.page:
-        publish(options.page, run.counts, took, SANITIZED)
+        publish(options.page, run.counts, SANITIZED)
     return int(bool(run.finds))
 
 

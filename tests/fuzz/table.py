@@ -11,7 +11,7 @@ PLAIN, SANITIZED = "plain", "sanitized"
 
 def table(runs: dict[str, Any]) -> str:
     """A row per op: cases, those that it took, and cases under the sanitizers."""
-    plain, sanitized = (runs.get(kind, {}).get("ops", {}) for kind in (PLAIN, SANITIZED))
+    plain, sanitized = (runs.get(kind, {}) for kind in (PLAIN, SANITIZED))
     lines = ["| op | cases | taken | under sanitizers |", "|---|---|---|---|"]
 
     def row(name: str, cases: int, taken: int, checked: int) -> str:
@@ -25,11 +25,11 @@ def table(runs: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def publish(page: Path, counts: dict[str, list[int]], seconds: float, sanitized: bool) -> None:
-    """Writes the numbers of a run beside the page, in place of an earlier one's, and into it."""
+def publish(page: Path, counts: dict[str, list[int]], sanitized: bool) -> None:
+    """Writes a run's numbers, in place of earlier ones of its ops, beside the page and into it."""
     path = page.with_suffix(".json")
     runs = json.loads(path.read_text()) if path.exists() else {}
     kind = SANITIZED if sanitized else PLAIN
-    runs[kind] = {"minutes": round(seconds / 60, 1), "ops": dict(sorted(counts.items()))}
-    path.write_text(json.dumps(runs, indent=1) + "\n")
+    runs[kind] = dict(sorted((runs.get(kind, {}) | counts).items()))
+    path.write_text(json.dumps(runs) + "\n")
     page.write_text(fill(page.read_text(), "cases", table(runs)))
