@@ -59,6 +59,16 @@ def test_help_and_errors_of_usage_do_not_import_torch(arguments, text, status):
     assert text in out
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"]])
+def test_help_imports_little(arguments):
+    code = SCRIPT.format(arguments=arguments, **entry())
+    code += "print(len(sys.modules), *sorted({name.partition('.')[0] for name in sys.modules}))"
+    _, out, error = python("-c", code)
+    count, *packages = out.splitlines()[-1].split()
+    assert not {"torch", "numpy", "PIL", "rich", "omegaconf", "torchvision"} & set(packages), error
+    assert int(count) < 350
+
+
 def test_the_version_does_not_import_torch(tmp_path):
     # As an installation leaves it.
     facts = tmp_path / f"detops-{detops.__version__}.dist-info"

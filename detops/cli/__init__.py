@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from .commands import app, err
+from .commands import app
 from .errors import (
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -52,13 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"detops: {stop.message}", file=sys.stderr)
         return int(stop.code or 0)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            return USER_ERROR  # the help it stands for has been printed
+        usage_message = getattr(error, "format_message", None)
+        if usage_message is not None and type(error).__name__ == "NoArgsIsHelpError":
+            print(usage_message())
+            return USER_ERROR
         if debug:
+            from .consoles import err
+
             err.print_exception()
         if isinstance(error, SomeFailed):
             return fail(str(error), SOME_FAILED)
-        usage_message = getattr(error, "format_message", None)
         if usage_message is not None:
             return fail(usage_message(), USER_ERROR)
         if isinstance(error, user_errors()):

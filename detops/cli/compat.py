@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from .errors import UsageError
 
@@ -18,7 +17,6 @@ app = typer.Typer(
     "on these ops, in every Python of this environment.",
     no_args_is_help=True,
 )
-out = Console(soft_wrap=True, highlight=False, markup=False)
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="See `detops compat list`.")]
 
 
@@ -50,7 +48,7 @@ def enable(names: Names) -> None:
     """
     hook = import_module("detops_hook")
     _change(hook.enable, names, hook)
-    out.print(f"on in {sys.prefix}: {', '.join(hook.enabled())}")
+    print(f"on in {sys.prefix}: {', '.join(hook.enabled())}")
 
 
 @app.command()
@@ -63,7 +61,7 @@ def disable(names: Names) -> None:
     """
     hook = import_module("detops_hook")
     _change(hook.disable, names, hook)
-    out.print(f"on in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
+    print(f"on in {sys.prefix}: {', '.join(hook.enabled()) or 'none'}")
 
 
 @app.command("list")
@@ -77,4 +75,4 @@ def list_names() -> None:
     hook = import_module("detops_hook")
     enabled = hook.enabled()
     for name in hook.NAMES:
-        out.print(f"{name:<20}{'on' if name in enabled else 'off'}")
+        print(f"{name:<20}{'on' if name in enabled else 'off'}")

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Options that several commands take, and the files that they name by default."""
+"""Options that several commands take, the files that they name by default, and reading them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from .errors import UsageError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -50,3 +53,23 @@ ClassMap = Annotated[
         help="Other names for the data's classes, or a YAML or JSON file of them.",
     ),
 ]
+
+
+def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Any:
+    """The config of a file, in the working directory or the package's; None of None."""
+    from ..config import load_config
+
+    if path is None:
+        return None
+    # `configs/...` as in the examples, wherever the package is.
+    path = next(filter(Path.is_file, (path, PACKAGE / path)), path)
+    if not path.is_file():
+        raise UsageError(f"{path}: no such config file")
+    return load_config(path, overrides)
+
+
+def class_names(text: str | None) -> dict[str, str] | None:
+    """What `--class-map` says."""
+    from ..data import read_class_map
+
+    return None if text is None else read_class_map(text)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""`detops eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    DEFAULT_WEIGHTS,
+    TREE_CROWNS,
+    ClassMap,
+    Device,
+    Images,
+    NetworkConfig,
+    SkipBroken,
+    Weights,
+    class_names,
+    read_config,
+)
+
+
+def evaluate_command(
+    weights: Weights = DEFAULT_WEIGHTS,
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="JSON file or folder, or shapes:test; see detops.data.open_dataset.",
+            show_default="the tree crowns' val.json",
+        ),
+    ] = TREE_CROWNS / "val.json",
+    images: Images = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    max_detections: Annotated[
+        int | None,
+        typer.Option(help="Detections counted in an image; enough for all objects by default."),
+    ] = None,
+    skip_broken: SkipBroken = False,
+    config: NetworkConfig = None,
+    class_map: ClassMap = None,
+    device: Device = None,
+) -> None:
+    r"""Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+
+    Under torchrun several processes share the images.
+
+    For example:
+
+        detops eval
+
+        detops eval --weights runs/mine/weights.pt --data my/val.json --output results.json
+
+        detops eval --weights runs/mine/weights.pt --data 'VOC2007?split=test&difficult=use' \
+            --class-map tree=oak
+
+        detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
+            --data coco/instances_val2017.json
+
+        detops eval --weights trees.onnx
+    """
+    from ..engine.command import rate
+    from .consoles import err, out
+
+    cfg = read_config(config)
+    rate(
+        weights,
+        data,
+        out,
+        err,
+        images,
+        output,
+        max_detections,
+        skip_broken,
+        device,
+        cfg,
+        class_names(class_map),
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""`detops export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import SomeFailed
+from .options import DEFAULT_WEIGHTS, TREE_CROWNS, NetworkConfig, Weights, read_config
+
+
+def export_command(
+    output: Annotated[Path, typer.Option(help="File to write, .pt2 or .onnx.")],
+    format: Annotated[
+        str, typer.Option(help="pt2 (a graph), onnx, or aoti (compiled, for C++ too).")
+    ],
+    weights: Weights = DEFAULT_WEIGHTS,
+    config: NetworkConfig = None,
+    image: Annotated[
+        Path,
+        typer.Option(
+            help="Picture to compare on, with objects in it.",
+            show_default="a photograph of trees",
+        ),
+    ] = TREE_CROWNS / "val.jpg",
+    without_resizing: Annotated[
+        bool,
+        typer.Option("--without-resizing", help="Take images at their size, whatever the config."),
+    ] = False,
+    int8: Annotated[
+        Path | None, typer.Option(help="Compute in 8 bits, as fits these images.")
+    ] = None,
+) -> None:
+    """Write a detector for other runtimes, and compare it with PyTorch on a picture.
+
+    The file takes images of any size and has the names of the classes and the tiling in it: `detops
+    detect --weights` needs nothing else. If it finds something else than PyTorch does, that is told
+    and the exit status is 1.
+
+    For example:
+
+        detops export --format onnx --output trees.onnx
+
+        detops export --weights runs/trees/weights.pt --format pt2 --output trees.pt2
+
+        detops export --format onnx --output int8.onnx --int8 photographs
+
+        detops export --format aoti --output compiled.pt2
+    """
+    from ..engine.detect import open_detector
+    from ..engine.export import export_detector
+    from .consoles import out
+
+    detector = open_detector(weights, read_config(config), "cpu")
+    problem = export_detector(detector, output, format, image, out, not without_resizing, int8)
+    if problem:
+        raise SomeFailed(problem)
