@@ -8,11 +8,13 @@ in the same order.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +27,10 @@ from .device import choose_device
 T = TypeVar("T")
 
 PATIENCE = 600  # seconds that the first process waits for the others
+FOR_EVER = timedelta(days=365)
+
+_store: dist.Store | None = None  # what the processes have in common
+_meetings = itertools.count()  # the same in all processes, as all make the same calls
 
 
 @contextmanager
@@ -57,7 +63,9 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
     if place.type == "cuda":
         place = _own_cuda_device(place)
         torch.cuda.set_device(place)
+    global _store
     store, rank, size = _fresh_store()
+    _store = store
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
@@ -66,6 +74,7 @@ def processes(device: str | torch.device | None = None) -> Iterator[torch.device
         # that still holds the message's tensors meets an interpreter that is shutting down.
         dist.barrier()
     finally:
+        _store = None
         dist.destroy_process_group()
 
 
@@ -172,6 +181,32 @@ def gather_objects(value: T) -> list[T]:
     values: list[Any] = [None] * world_size()
     dist.gather_object(value, values if is_main() else None)
     return values if is_main() else []
+
+
+def shares(count: int, size: int) -> Iterator[range]:
+    """Shares the numbers 0..count out among the processes: who is ready gets the next ones.
+
+    A process that has got its last ones waits for the others, however long they take.
+
+    Args:
+        count: how many there are; the same in all processes.
+        size: how many a process gets at a time.
+
+    >>> list(shares(5, 2))
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    store, name = _store, f"shares {next(_meetings)}"
+
+    def take() -> int:
+        return store.add(name, size) - size if store else next(alone)
+
+    alone = itertools.count(0, size)
+    while (start := take()) < count:
+        yield range(start, min(start + size, count))
+    if store:
+        store.set(f"{name} done by {rank()}", "")
+        # Not a barrier: its patience may be at an end before a long video is.
+        store.wait([f"{name} done by {each}" for each in range(world_size())], FOR_EVER)
 
 
 def mean(values: Tensor) -> Tensor:

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor
 
 from .data.image import load_image
+from .fonts import Font, font_for
 
 # Bright on vegetation, asphalt and skin alike, and far from one another in hue.
 PALETTE = (
@@ -24,6 +26,7 @@ PALETTE = (
     (90, 160, 255),
     (230, 230, 120),
 )
+GOLDEN_SECTION = (5**0.5 - 1) / 2
 # COCO's seventeen points of a person: which of them, from 0, a line joins.
 PERSON_SKELETON = (
     *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8)),
@@ -48,6 +51,10 @@ def draw_detections(
     masks: Tensor | None = None,
     keypoints: Tensor | None = None,
     skeleton: Sequence[tuple[int, int]] | None = None,
+    *,
+    line_width: float | None = None,
+    tags: bool = True,
+    enlarge: bool = True,
 ) -> Image.Image:
     """Draws boxes on an image, and masks and keypoints where there are any.
 
@@ -56,7 +63,8 @@ def draw_detections(
         boxes: [n, 4] xyxy in the image's pixels.
         scores: [n], written on small tags.
         labels: [n], colour the boxes and masks.
-        names: names of the n boxes, written on the tags.
+        names: names of the n boxes, written on the tags, in a font of the system where Pillow's own
+            does not have their script.
         ground_truth: [m, 4] xyxy, drawn thin in a colour of its own.
         masks: bool or uint8 [n, H, W] or [n, 1, H, W] in the image's pixels, drawn translucent with
             a contour.
@@ -64,9 +72,12 @@ def draw_detections(
             visibility is not positive.
         skeleton: pairs of keypoints, from 0, that lines join; by default those of COCO's persons
             if there are as many keypoints, else none.
+        line_width: of the boxes, in pixels of the picture; by default it grows with the picture.
+        tags: whether there are any.
+        enlarge: whether small images become pictures of twice their size, so that tags can be read.
 
     Returns:
-        An RGB picture; twice the size of the image if that is small.
+        An RGB picture.
 
     Raises:
         ImageError: the image cannot be read.
@@ -88,7 +99,7 @@ def draw_detections(
             )
     shapes = None if masks is None else _checked_masks(masks, len(boxes), picture)
     points = None if keypoints is None else _checked_keypoints(keypoints, len(boxes))
-    scale = 2 if max(picture.size) <= SMALL_SIDE else 1
+    scale = 2 if enlarge and max(picture.size) <= SMALL_SIDE else 1
     if scale > 1:
         size = (picture.width * scale, picture.height * scale)
         picture = picture.resize(size, Image.Resampling.BICUBIC)
@@ -97,37 +108,35 @@ def draw_detections(
     draw = ImageDraw.Draw(overlay)
     # Line and text grow with the picture, from what is legible on one of a thousand pixels.
     unit = smoothing * max(1.0, max(picture.size) / 2000)
+    line = round(2 * unit) if line_width is None else max(1, round(line_width * smoothing))
 
     for box in (truth * scale * smoothing).tolist():
         draw.rectangle(_ordered(box), outline=(*TRUTH_COLOUR, 220), width=round(unit))
     # Lowest score first, so that the surest boxes and tags lie on top.
     order = range(len(boxes)) if scores is None else scores.argsort().tolist()
-    font = ImageFont.load_default(size=round(11 * unit))
     colours = [PALETTE[0]] * len(boxes)
     if labels is not None:
         colours = [colour_of(label) for label in labels.tolist()]
     if shapes is not None:
         for index in order:
             _draw_mask(overlay, shapes[index], colours[index], scale * smoothing, round(1.5 * unit))
-    tags = []
+    texts = []
     for index in order:
         corners = _ordered((boxes[index] * scale * smoothing).tolist())
         colour = colours[index]
-        draw.rounded_rectangle(
-            corners, radius=3 * unit, outline=(*colour, 255), width=round(2 * unit)
-        )
+        draw.rounded_rectangle(corners, radius=3 * unit, outline=(*colour, 255), width=line)
         words = [] if names is None else [names[index]]
         words += [] if scores is None else [f"{float(scores[index]):.2f}"]
-        tags.append((corners, " ".join(words), colour))
+        texts.append((corners, " ".join(words), colour))
     if points is not None:
         if skeleton is None:
             skeleton = PERSON_SKELETON if points.shape[1] == PERSON_POINTS else ()
         points[..., :2] *= scale * smoothing
         for index in order:
             _draw_keypoints(draw, points[index].tolist(), skeleton, colours[index], unit)
-    for corners, text, colour in tags:
+    for corners, text, colour in texts if tags else ():
         if text:
-            _draw_tag(draw, corners, text, colour, font, unit)
+            _draw_tag(draw, corners, text, colour, font_for(text, round(11 * unit)), unit)
     if smoothing > 1:
         overlay = overlay.reduce(smoothing)
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
@@ -171,8 +180,19 @@ def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
-    """The colour that :func:`draw_detections` gives to a label, from 1."""
-    return PALETTE[(label - 1) % len(PALETTE)]
+    """The colour of a class, from 1: of `PALETTE`, and beyond it one of its own for each.
+
+    Example:
+        >>> len({colour_of(label) for label in range(1, 1001)})
+        1000
+    """
+    if 1 <= label <= len(PALETTE):
+        return PALETTE[label - 1]
+    # By the golden section hues never come near one another soon; what no fraction makes whole
+    # keeps the strengths from going with them.
+    saturation, value = 0.45 + 0.5 * (label * 2**0.5 % 1), 0.75 + 0.25 * (label * 3**0.5 % 1)
+    red, green, blue = colorsys.hsv_to_rgb(label * GOLDEN_SECTION % 1, saturation, value)
+    return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def _draw_mask(
@@ -217,7 +237,7 @@ def _draw_tag(
     corners: list[float],
     text: str,
     colour: tuple[int, int, int],
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    font: Font,
     unit: float,
 ) -> None:
     pad = 2 * unit

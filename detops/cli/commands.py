@@ -16,6 +16,7 @@ from .evaluate import evaluate_command
 from .export import export_command
 from .info import info
 from .train import train
+from .weights import weights
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +30,7 @@ app.command()(detect)
 app.command("export")(export_command)
 app.command("demo")(demo_command)
 app.command()(bench)
+app.command()(weights)
 app.command()(info)
 app.add_typer(compat_app, name="compat")
 

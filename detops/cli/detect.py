@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,32 +14,76 @@ from .options import DEFAULT_WEIGHTS, Device, NetworkConfig, Weights, read_confi
 
 
 def detect(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="Pictures, videos, folders, patterns, lists of paths (.txt), cameras, streams; - "
+            "for a picture or a list on standard input.",
+        ),
+    ],
     weights: Weights = DEFAULT_WEIGHTS,
-    output: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("detections"),
+    output: Annotated[
+        Path, typer.Option(help="Folder for the pictures, and detections.jsonl.")
+    ] = Path("detections"),
+    without_pictures: Annotated[
+        bool, typer.Option("--without-pictures", help="Draw nothing.")
+    ] = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="Also write boxes, masks (RLE), keypoints to this file."),
     ] = None,
+    coco: Annotated[Path | None, typer.Option(help="Also write COCO's results format.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a table of the boxes.")] = None,
+    yolo: Annotated[
+        Path | None, typer.Option(help="Folder for YOLO's text files, one a picture.")
+    ] = None,
+    crops: Annotated[
+        Path | None, typer.Option(help="Folder for a picture of each detection.")
+    ] = None,
     score_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out detections below.")
     ] = 0.5,
+    classes: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Keep detections of these alone.")
+    ] = None,
+    line_width: Annotated[
+        float | None, typer.Option(min=0.5, max=100, help="Of the boxes, in pixels.")
+    ] = None,
+    without_tags: Annotated[
+        bool, typer.Option("--without-tags", help="Draw neither names nor scores.")
+    ] = False,
     batch: Annotated[
         int, typer.Option(min=1, help="Images at a time; those of one size go together.")
     ] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave out what --output has the results of.")
+    ] = False,
     config: NetworkConfig = None,
     device: Device = None,
 ) -> None:
-    """Detect objects in images, and draw them.
+    r"""Detect objects in pictures and videos, and draw them.
 
-    The tree-crown detector looks for trees in aerial photographs, and for nothing else. An image
-    that cannot be read is told of, and the others are worked on; the exit status is then 1.
+    The tree-crown detector looks for trees in aerial photographs, and for nothing else; `detops
+    weights` lists others. An image that cannot be read is told of, and the others are worked on;
+    the exit status is then 1.
+
+    Under torchrun several processes share the images, and their results are those of one. With
+    --resume a run that was killed goes on with the images that it had not finished.
 
     For example:
 
         detops detect photo.jpg
 
-        detops detect *.jpg --weights runs/trees/weights.pt --output found --json found.json
+        detops detect photographs 'more/**/*.png' --json found.json --csv found.csv
+
+        detops detect street.jpg --weights torchvision/maskrcnn_resnet50_fpn_v2 --classes person,car
+
+        detops detect clip.mp4 /dev/video0 --weights runs/trees/weights.pt --output found
+
+        find photographs -name '*.jpg' | detops detect - --without-pictures --coco found.json
+
+        torchrun --nproc-per-node 2 -m detops detect photographs --batch 4 --resume
 
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
             --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
@@ -47,21 +92,46 @@ def detect(
             --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights trees.onnx
-
-        detops detect frames/*.jpg --batch 4
     """
-    from ..engine.detect import open_detector
-    from ..engine.detect_files import detect_files
+    from ..distributed import is_main, processes
+    from ..engine.checkpoint import list_some
+    from ..engine.detect import Detector, open_detector
+    from ..engine.detect_files import Wanted, detect_files
+    from ..engine.sources import list_sources
     from .consoles import err, out
 
-    def make_detector() -> Any:
-        return open_detector(weights, read_config(config), device)
+    tables = {"json": json_file, "coco": coco, "csv": csv}
+    wanted = Wanted(
+        output,
+        pictures=not without_pictures,
+        tables={kind: path for kind, path in tables.items() if path is not None},
+        yolo=yolo,
+        crops=crops,
+        score_threshold=score_threshold,
+        classes=[] if classes is None else [name.strip() for name in classes.split(",")],
+        batch=batch,
+        resume=resume,
+        drawing={"line_width": line_width, "tags": not without_tags},
+    )
 
     def complain(problem: str) -> None:
         fail(problem, SOME_FAILED)
 
-    failed, last_error = detect_files(
-        make_detector, images, output, json_file, score_threshold, out, err, complain, batch
-    )
+    with processes(device) as place:
+        err.quiet = not is_main()
+
+        def make_detector() -> Detector:
+            detector = open_detector(weights, read_config(config), place if device else None)
+            what = list_some(detector.names, ", ")
+            if weights == DEFAULT_WEIGHTS:
+                what = "tree crowns in aerial photographs; `detops weights` lists other detectors"
+            err.print(f"looking for {what}")
+            return detector
+
+        # The other processes get the main one's.
+        sources, problems = list_sources(inputs if is_main() else [], sys.stdin.buffer)
+        failed, count, last_error = detect_files(
+            make_detector, str(weights), sources, problems, wanted, out, err, complain
+        )
     if failed:
-        raise SomeFailed(f"{failed} of {len(images)} images failed") from last_error
+        raise SomeFailed(f"{failed} of {count} images failed") from last_error

@@ -198,7 +198,7 @@ def rate(
     """
     with StopSignals(), _processes(device, console, messages) as place:
         if output is not None:
-            on_main(lambda: _check_writable(output))
+            on_main(lambda: check_writable(output))
         exported = cfg is None and weights.suffix in SUFFIXES
         if exported:
             detector = Detector.from_exported(weights, device)
@@ -223,7 +223,7 @@ def rate(
             write_json(output, metrics)
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Finds before the work what writing a file would find after it."""
     if path.is_dir():
         raise OutputError(f"{path}: the output must be a file, this is a folder")

@@ -20,6 +20,7 @@ from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
+from .published import OnTheseOps, is_published, load_published
 from .weights import load_weights_into
 
 TILES_AT_ONCE = 8
@@ -150,6 +151,27 @@ class Detector:
         load_weights_into(model, path, complete=True, batch_norm_epsilon=epsilon)
         return cls.from_config(model, default_names(cfg), cfg, device)
 
+    @classmethod
+    def from_published(cls, name: str, device: str | torch.device | None = None) -> Detector:
+        """A detector of torchvision with the weights and names of classes that it publishes.
+
+        It runs on this package's ops, on a CPU as `detops.optimize` makes it.
+
+        Args:
+            name: ``torchvision/`` and torchvision's name of the network, such as
+                ``torchvision/maskrcnn_resnet50_fpn_v2``.
+            device: where to run, see `choose_device`.
+
+        Raises:
+            CheckpointError: there is no such detector, or its weights cannot be had.
+        """
+        place = choose_device(device)
+        model, names = load_published(name)
+        model = to_device(model, place).eval()
+        if place.type == "cpu":
+            model = optimize(model)
+        return cls(OnTheseOps(model), names, device=place)
+
     @torch.inference_mode()
     def detect(
         self,
@@ -269,13 +291,16 @@ def open_detector(
     """A detector from any file that has one.
 
     Args:
-        path: a checkpoint; with ``cfg``, weights of any kind; or a file of `detops export`.
+        path: a checkpoint; with ``cfg``, weights of any kind; a file of `detops export`; or the
+            name of what torchvision publishes, such as ``torchvision/maskrcnn_resnet50_fpn_v2``.
         cfg: the network's config, for weights of other packages.
         device: where to run; of what was exported, the CPU.
 
     Raises:
         CheckpointError, ValueError: see `Detector`.
     """
+    if cfg is None and is_published(path):
+        return Detector.from_published(str(path), device)
     if cfg is not None:
         return Detector.from_weights(path, cfg, device)
     if Path(path).suffix in SUFFIXES:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""`detops weights`."""
+
+from __future__ import annotations
+
+from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS
+
+KINDS = ("box", "mask", "keypoints")
+
+
+def weights() -> None:
+    """List the detectors that there are weights of.
+
+    Those of torchvision are downloaded when they are first used. AP is COCO's, in percent, as
+    torchvision states it; the others' is in their README.
+
+    For example:
+
+        detops weights
+    """
+    from ..engine.published import published_detectors
+
+    rows = [("--weights", "MB", *(f"{kind} AP" for kind in KINDS), "here", "looks for")]
+    shipped = (
+        (DEFAULT_WEIGHTS, "tree crowns in aerial photographs; the default"),
+        (SHAPES_WEIGHTS, "generated shapes"),
+    )
+    for file, classes in shipped:
+        there = file.exists()
+        size = f"{file.stat().st_size / 1e6:.0f}" if there else "-"
+        rows.append((str(file), size, *"---", _yes(there), classes))
+    for each in published_detectors():
+        ap = (f"{each.ap[kind]:.1f}" if kind in each.ap else "-" for kind in KINDS)
+        classes = "persons" if each.classes == 1 else f"{each.classes} everyday classes"
+        size = f"{each.megabytes:.0f}"
+        rows.append((each.name, size, *ap, _yes(each.downloaded), classes))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""torchvision's detectors with the weights that it publishes, on this package's ops."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..compat.torchvision import patch_torchvision
+from .checkpoint import CheckpointError, first_line, list_some
+
+PREFIX = "torchvision/"
+NO_CLASS = "N/A"  # a number that COCO leaves out
+MASK_THRESHOLD = 0.5  # of torchvision's mask probabilities
+METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # its names of COCO's AP
+
+
+class OnTheseOps(nn.Module):
+    """A detector of torchvision that runs on this package's ops, with masks of bool.
+
+    Args:
+        model: the detector; on a CPU it may be what `detops.optimize` made of it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
+        """Detections in images ``[3, h, w]`` in 0..1."""
+        with patch_torchvision():
+            found = self.model(images)
+        for each in found:
+            if "masks" in each:
+                each["masks"] = each["masks"] > MASK_THRESHOLD
+        return found
+
+
+class Published(NamedTuple):
+    """A detector that torchvision publishes weights of.
+
+    Attributes:
+        name: what `--weights` takes.
+        finds: box, and mask or keypoints.
+        classes: how many.
+        megabytes: size of the file.
+        ap: COCO's AP of each that it finds, in percent, as torchvision states it.
+        downloaded: whether the file is in torch hub's cache.
+    """
+
+    name: str
+    finds: tuple[str, ...]
+    classes: int
+    megabytes: float
+    ap: dict[str, float]
+    downloaded: bool
+
+
+def is_published(weights: str | Path) -> bool:
+    """Whether this is a name of torchvision's weights, and of no file.
+
+    >>> is_published("torchvision/maskrcnn_resnet50_fpn_v2"), is_published("runs/weights.pt")
+    (True, False)
+    """
+    return str(weights).startswith(PREFIX) and not Path(weights).exists()
+
+
+def published_detectors() -> list[Published]:
+    """All detectors that the installed torchvision has weights of, by name."""
+    listed = []
+    for name in _networks():
+        weights = _weights(name)
+        metrics = weights.meta["_metrics"]["COCO-val2017"]
+        classes = [each for each in _names(weights) if each != NO_CLASS]
+        ap = {kind: metrics[key] for kind, key in METRICS.items() if key in metrics}
+        listed.append(
+            Published(
+                PREFIX + name,
+                tuple(ap),
+                len(classes),
+                weights.meta["_file_size"],
+                ap,
+                _cached_file(weights).exists(),
+            )
+        )
+    return listed
+
+
+def load_published(name: str) -> tuple[nn.Module, list[str]]:
+    """A detector of torchvision, with its weights, on the CPU, and the names of its classes.
+
+    torchvision downloads the weights, or takes them from the cache of torch hub.
+
+    Args:
+        name: as `published_detectors` lists it.
+
+    Raises:
+        CheckpointError: the name is none of these, or the weights can neither be found nor
+            downloaded; the message says where they are sought.
+    """
+    from torchvision.models import get_model
+
+    network = name.removeprefix(PREFIX)
+    if network not in _networks():
+        known = list_some([PREFIX + each for each in _networks()], ", ")
+        raise CheckpointError(f"{name}: expected one of {known}; `detops weights` lists them")
+    weights = _weights(network)
+    file = _cached_file(weights)
+    try:
+        # torchvision tells on stdout that it downloads, where the results of a command go.
+        with redirect_stdout(sys.stderr):
+            model = get_model(network, weights=weights)
+    except OSError as error:
+        raise CheckpointError(
+            f"{name}: cannot be downloaded ({error}): put {weights.url} at {file}"
+        ) from error
+    # A damaged file fails in many ways, as in `read_file`.
+    except Exception as error:
+        raise CheckpointError(
+            f"{name}: cannot be loaded from {file}: {first_line(error)}"
+        ) from error
+    return model, _names(weights)
+
+
+def _networks() -> list[str]:
+    from torchvision.models import detection, list_models
+
+    return list_models(module=detection)
+
+
+def _weights(network: str) -> Any:
+    from torchvision.models import get_model_weights
+
+    # mypy: an enumeration, of which DEFAULT is a member.
+    return get_model_weights(network).DEFAULT  # type: ignore[attr-defined]
+
+
+def _names(weights: Any) -> list[str]:
+    # The first is no class but the background.
+    return weights.meta["categories"][1:]
+
+
+def _cached_file(weights: Any) -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]

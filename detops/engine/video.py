@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Videos, streams and cameras, read and written by PyAV, which is imported when one is met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..data import ImageError
+from .checkpoint import OutputError
+from .sources import CAMERA
+
+USUAL_RATE = Fraction(25)  # where a stream does not tell
+
+
+@contextmanager
+def open_video(name: str) -> Iterator[tuple[Fraction, Iterator[Tensor]]]:
+    """Opens a video file, a camera by its device, or a stream by its address.
+
+    Yields:
+        Frames per second, and the frames, uint8 ``[3, H, W]``, turned upright.
+
+    Raises:
+        ImageError: it cannot be opened or decoded, here or while it is read; or PyAV is missing.
+    """
+    av = _pyav(name)
+    try:
+        # A camera is no file: FFmpeg reads it as what it calls a format.
+        container = av.open(name, format="v4l2" if CAMERA.fullmatch(name) else None)
+    except av.FFmpegError as error:
+        raise _unreadable(name, error) from error
+    with container:
+        if not container.streams.video:
+            raise ImageError(f"{name}: there is no video in it")
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        rate = stream.average_rate or stream.guessed_rate or USUAL_RATE
+        yield rate, _frames(name, container, stream)
+
+
+class VideoWriter:
+    """Writes a video, H.264 in MP4, of pictures of one size.
+
+    Args:
+        path: the file.
+        rate: frames per second.
+
+    Raises:
+        OutputError: the file cannot be written; in `add` or on leaving.
+    """
+
+    def __init__(self, path: Path, rate: Fraction) -> None:
+        self.path, self.rate = path, rate
+        self._av = _pyav(str(path))
+        # It is opened with the first frame.
+        self._container = self._av.open(str(path), "w", format="mp4")
+        self._stream: Any = None
+
+    def add(self, picture: Image.Image) -> None:
+        """Adds a frame.
+
+        A last odd row or column is left out, since the format has its colours in blocks of 2x2.
+        """
+        with self._writing():
+            if self._stream is None:
+                stream = self._container.add_stream("libx264", rate=self.rate)
+                stream.width, stream.height = picture.width // 2 * 2, picture.height // 2 * 2
+                stream.pix_fmt = "yuv420p"
+                self._stream = stream
+            picture = picture.crop((0, 0, self._stream.width, self._stream.height))
+            frame = self._av.VideoFrame.from_image(picture)
+            self._container.mux(self._stream.encode(frame))
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._writing():
+            try:
+                if self._stream is not None:
+                    self._container.mux(self._stream.encode(None))
+            finally:
+                self._container.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except self._av.FFmpegError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+
+def _pyav(name: str) -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise ImageError(
+            f"{name}: videos are read by PyAV, which is not installed: pip install 'detops[video]'"
+        ) from error
+    return av
+
+
+def _frames(name: str, container: Any, stream: Any) -> Iterator[Tensor]:
+    try:
+        for frame in container.decode(stream):
+            yield _pixels(frame)
+    except _pyav(name).FFmpegError as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Any) -> ImageError:
+    return ImageError(f"{name}: not a readable video ({error.strerror})")
+
+
+def _pixels(frame: Any) -> Tensor:
+    pixels = frame.to_ndarray(format="rgb24")
+    # Degrees against the clock, by which a telephone that was held upright says so.
+    pixels = np.rot90(pixels, round(frame.rotation / 90))
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

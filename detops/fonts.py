@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""Fonts for names in any script."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+from PIL import ImageFont
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+# Bitmaps of one size and pictures in colours are not for tags.
+PATTERN = ":charset={}:scalable=true:color=false:slant=0{}"
+REGULAR = ":weight=80"
+DIGITS = "0123456789."  # of the scores beside the names
+
+
+def font_for(text: str, size: float) -> Font:
+    """A font that has all characters of a text: Pillow's own, or one of the system.
+
+    Those of the system are asked for of fontconfig. Where none has all characters, that is told
+    once on stderr, and the text is drawn by Pillow's own, as boxes.
+
+    Args:
+        text: to be drawn.
+        size: in pixels.
+    """
+    characters = "".join(sorted({c for c in text if not c.isascii() and c.isprintable()}))
+    path = font_file(characters) if characters else None
+    return ImageFont.truetype(path, size) if path else ImageFont.load_default(size=size)
+
+
+@functools.cache
+def font_file(characters: str) -> str | None:
+    """The file of a font of the system that has these characters; None where there is none."""
+    codes = " ".join(f"{ord(character):x}" for character in characters + DIGITS)
+    try:
+        for weight in (REGULAR, ""):
+            command = ["fc-list", PATTERN.format(codes, weight), "file"]
+            listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            # Shortest first: the plain one of a family, before its condensed and serif relatives.
+            files = sorted((line.partition(": ")[0] for line in listed.splitlines()), key=_plain)
+            if files:
+                return files[0]
+        problem = "no font on this system has them: install one, such as Noto's of that script"
+    except (OSError, subprocess.CalledProcessError):
+        problem = "fontconfig is needed to find a font that has them: fc-list does not run"
+    _tell(problem, f"detops: cannot draw {characters}: {problem}")
+    return None
+
+
+_told: set[str] = set()
+
+
+def _tell(problem: str, text: str) -> None:
+    if problem not in _told:
+        _told.add(problem)
+        print(text, file=sys.stderr)
+
+
+def _plain(file: str) -> tuple[int, str]:
+    return len(file), file

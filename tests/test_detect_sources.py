@@ -1,0 +1,108 @@
+"""What `detops detect` takes: folders, patterns, lists, standard input."""
+
+import io
+import json
+import os
+import sys
+
+import detect_command
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detops.engine.sources import Source, list_sources
+
+detect, picture = detect_command.detect, detect_command.picture  # fixtures
+
+
+def names(*inputs, stdin=b""):
+    sources, problems = list_sources([str(each) for each in inputs], io.BytesIO(stdin))
+    return [source.name for source in sources], [str(problem) for problem in problems]
+
+
+@pytest.fixture
+def folder(picture, tmp_path):
+    """Two folders with pictures, a video and other files."""
+    for name in ("b.png", "a.JPG", "deep/c.png", "deep/.hidden.png"):
+        picture(f"photos/{name}")
+    for name in ("notes.md", "clip.mp4", "empty/x.md"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"nothing")
+    return tmp_path / "photos"
+
+
+def test_a_folder_gives_what_is_in_it_by_name(folder):
+    expected = ["a.JPG", "b.png", "clip.mp4", "deep/c.png"]
+    assert names(folder) == ([str(folder / name) for name in expected], [])
+    kinds = {source.kind for source in list_sources([str(folder)], io.BytesIO())[0]}
+    assert kinds == {"picture", "video"}
+    assert names(folder / "empty") == (
+        [],
+        [f"{folder}/empty: no picture and no video in this folder"],
+    )
+
+
+def test_patterns(folder):
+    assert names(folder / "*.png")[0] == [str(folder / "b.png")]
+    assert names(folder / "**" / "*.png")[0] == [str(folder / "b.png"), str(folder / "deep/c.png")]
+    assert names(folder / "de*")[0] == [str(folder / "deep/c.png")]
+    assert names(folder / "*.bmp") == ([], [f"{folder}/*.bmp: no file of such a name"])
+
+
+def test_a_file_whose_name_looks_like_a_pattern(picture):
+    odd = picture("photo[1].png")
+    assert names(odd) == ([str(odd)], [])
+
+
+def test_a_list_of_paths(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = tmp_path / "list.txt"
+    listed.write_text("photos/b.png\r\n\n photos/deep \nmissing.png\nphotos/b.png\n")
+    expected = ["photos/b.png", "photos/deep/c.png", "missing.png"]
+    assert names(listed) == (expected, [])
+    assert names("-", stdin=listed.read_bytes()) == (expected, [])
+    listed.write_text("\n")
+    assert names(listed) == ([], [f"{listed}: neither a picture nor a list of paths"])
+    assert names("-") == ([], ["standard input: neither a picture nor a list of paths"])
+    assert names("-", stdin=b"a\0b")[1]
+
+
+def test_names_that_are_no_unicode(picture, tmp_path):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    os.rename(picture("x.png"), name)
+    assert names("-", stdin=name) == ([os.fsdecode(name)], [])
+    assert Source(os.fsdecode(name)).read().shape == (3, 30, 40)
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Z"]), min_size=1)))
+def test_every_line_is_an_input(lines):
+    lines = [f"no/{line}.jpg" for line in lines]
+    found, problems = names("-", stdin="\n".join(lines).encode())
+    assert found == list(dict.fromkeys(lines)) and (problems == []) == bool(lines)
+
+
+def test_cameras_and_streams():
+    for name in ("/dev/video0", "rtsp://camera/1", "https://example.org/a.m3u8?x=[1]"):
+        assert list_sources([name], io.BytesIO()) == ([Source(name, "live")], [])
+
+
+def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
+    def on_stdin(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return detect("-", "--json", tmp_path / "o.json")
+
+    content = picture("a.png").read_bytes()
+    status, lines, errors = on_stdin(content)
+    assert status == 0 and lines[0].startswith("stdin: 1 found, "), errors
+    assert (tmp_path / "out" / "stdin.png").is_file()
+    assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 40
+    status, _, errors = on_stdin(content[:60])
+    assert status == 1 and any("stdin: not a readable image" in error for error in errors)
+    assert errors[-1] == "detops: error: 1 of 1 images failed"
+
+
+def test_inputs_without_a_picture_do_not_end_the_run(detect, folder, tmp_path):
+    status, lines, errors = detect(folder / "empty", folder / "b.png", tmp_path / "*.bmp")
+    assert status == 1 and len(lines) == 1
+    assert errors[-1] == "detops: error: 2 of 3 images failed"
