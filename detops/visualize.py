@@ -159,7 +159,7 @@ def with_legend(picture: Image.Image, entries: Mapping[str, tuple[int, int, int]
         300
     """
     unit = max(1.0, max(picture.size) / 2000)
-    font = ImageFont.load_default(size=round(15 * unit))
+    font = font_for("".join(entries), round(15 * unit))
     side, gap = round(14 * unit), round(8 * unit)
     line = side + 2 * gap
     places, x, y = [], gap, gap

@@ -4,6 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
+
+from detops.cli.options import TREE_CROWNS
+from detops.engine import Detector
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -46,3 +51,28 @@ def test_train_sequence_learns():
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", out)]
     (error,) = re.findall(r"error on new sequences ([\d.]+)", out)
     assert losses[0] > 0.1 and float(error) < 0.01
+
+
+def test_ray_data_finds_what_a_detector_finds(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    pandas = pytest.importorskip("pandas")
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for i in range(3):
+        Image.open(TREE_CROWNS / "val.jpg").crop((0, 0, 100 + 20 * i, 120)).save(
+            folder / f"{i}.png"
+        )
+    (folder / "bad.png").write_bytes(b"nothing")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    out = run(EXAMPLES / "detect_with_ray.py", folder, "--output", tmp_path / "found")
+    assert f"4 pictures in {tmp_path / 'found'}, 1 of them could not be read" in out
+    rows = pandas.read_parquet(tmp_path / "found").set_index("path")
+    detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
+    for path, row in rows.iterrows():
+        if path.endswith("bad.png"):
+            assert "not a readable image" in row.problem and len(row.detections) == 0
+            continue
+        expected = detector.detect(path, 0.5)
+        boxes = torch.tensor([found["box"].tolist() for found in row.detections])
+        assert row.problem == "" and len(boxes) > 0
+        assert torch.allclose(boxes.float(), expected["boxes"], atol=0.05)

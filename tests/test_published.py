@@ -1,0 +1,114 @@
+"""torchvision's published detectors by name, and `detops weights`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torchvision.models import get_model, get_model_weights
+
+from detops import cli
+from detops.cli.options import PACKAGE
+from detops.engine import CheckpointError, Detector
+from detops.engine.published import is_published, load_published, published_detectors
+
+VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
+
+
+def put_into_cache(name, folder, monkeypatch):
+    """Random weights where torch hub looks for what torchvision publishes; the model of them."""
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    torch.manual_seed(0)
+    model = get_model(name, weights=None, weights_backbone=None, num_classes=91).eval()
+    if hasattr(model, "roi_heads"):
+        # Logits that differ, so that some detections are sure.
+        torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.2)
+    file = Path(get_model_weights(name).DEFAULT.url).name
+    (folder / "hub" / "checkpoints").mkdir(parents=True)
+    torch.save(model.state_dict(), folder / "hub" / "checkpoints" / file)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "maskrcnn_resnet50_fpn_v2"])
+def test_detections_are_torchvisions(tmp_path, monkeypatch, name):
+    model = put_into_cache(name, tmp_path, monkeypatch)
+    image = Image.open(VAL).crop((0, 0, 320, 240))
+    detector = Detector.from_published(f"torchvision/{name}", "cpu")
+    found = detector.detect(image)
+    pixels = torch.frombuffer(bytearray(image.convert("RGB").tobytes()), dtype=torch.uint8)
+    with torch.inference_mode():
+        (expected,) = model([pixels.view(240, 320, 3).permute(2, 0, 1) / 255])
+    assert len(found["scores"]) == len(expected["scores"]) > 0
+    assert torch.allclose(found["boxes"], expected["boxes"], atol=0.05)
+    assert torch.allclose(found["scores"], expected["scores"], atol=1e-4)
+    assert torch.equal(found["labels"], expected["labels"])
+    names = get_model_weights(name).DEFAULT.meta["categories"]
+    assert found["names"] == [names[label] for label in expected["labels"]]
+    if "masks" in expected:
+        assert found["masks"].dtype == torch.bool
+        assert (found["masks"] != (expected["masks"] > 0.5)).float().mean() < 1e-3
+
+
+@pytest.mark.slow
+def test_the_command_takes_the_name(tmp_path, monkeypatch, capsys):
+    name = "ssdlite320_mobilenet_v3_large"
+    put_into_cache(name, tmp_path / "home", monkeypatch)
+    small = tmp_path / "small.png"
+    Image.open(VAL).crop((0, 0, 160, 120)).save(small)
+    options = ["--score-threshold", "0", "--classes", "person,cat", "--json", tmp_path / "o.json"]
+    command = ["detect", small, "--weights", f"torchvision/{name}", "--output", tmp_path / "out"]
+    assert cli.main(list(map(str, [*command, *options]))) == 0, capsys.readouterr().err
+    assert "looking for person, bicycle, car" in capsys.readouterr().err
+    (entry,) = json.loads((tmp_path / "o.json").read_text())
+    assert {found["name"] for found in entry["detections"]} <= {"person", "cat"}
+    # As COCO numbers them.
+    numbers = {found["name"]: found["label"] for found in entry["detections"]}
+    assert numbers.items() <= {"person": 1, "cat": 17}.items()
+    assert cli.main(["weights"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line.split() for line in lines if line.startswith(f"torchvision/{name} "))
+    assert line[1:] == ["13", "21.3", "-", "-", "yes", "80", "everyday", "classes"]
+
+
+def test_all_that_torchvision_publishes_is_listed(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    listed = {each.name: each for each in published_detectors()}
+    assert len(listed) >= 12 and not any(each.downloaded for each in listed.values())
+    mask = listed["torchvision/maskrcnn_resnet50_fpn_v2"]
+    assert mask.finds == ("box", "mask") and mask.classes == 80 and 150 < mask.megabytes < 200
+    assert listed["torchvision/keypointrcnn_resnet50_fpn"].finds == ("box", "keypoints")
+    assert cli.main(["weights"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in listed)
+    assert "tree crowns" in text and "generated shapes" in text
+
+
+def test_names_that_are_none(tmp_path, monkeypatch):
+    assert is_published("torchvision/no") and not is_published("weights.pt")
+    with pytest.raises(CheckpointError, match="expected one of torchvision/fasterrcnn"):
+        load_published("torchvision/no")
+    # A file comes before a name.
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "torchvision" / "ssd300_vgg16"
+    file.parent.mkdir()
+    file.write_bytes(b"")
+    assert not is_published("torchvision/ssd300_vgg16")
+
+
+def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    name = "torchvision/ssdlite320_mobilenet_v3_large"
+
+    def no_network(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    with pytest.raises(CheckpointError, match=r"cannot be downloaded \(no network\): put https://"):
+        load_published(name)
+    cache = tmp_path / "hub" / "checkpoints"
+    url = get_model_weights("ssdlite320_mobilenet_v3_large").DEFAULT.url
+    (cache / Path(url).name).write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=rf"{name}: cannot be loaded from {cache}"):
+        load_published(name)
