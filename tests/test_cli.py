@@ -168,6 +168,6 @@ def test_shipped_detector(capsys, tmp_path):
     assert 20 <= len(entry["detections"]) <= 200
     assert {detection["name"] for detection in entry["detections"]} == {"tree"}
     assert (tmp_path / "val.png").is_file()
-    assert "looking for tree\n" in capsys.readouterr().err
+    assert "looking for tree crowns in aerial photographs; " in capsys.readouterr().err
     assert cli.main(["eval", "--output", str(results)]) == 0, capsys.readouterr().err
     assert json.loads(results.read_text())["AP50"] >= 0.45

@@ -88,15 +88,19 @@ def test_cameras_and_streams():
 
 
 def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
-    def on_stdin(content):
+    def on_stdin(content, *options):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        return detect("-", "--json", tmp_path / "o.json")
+        return detect("-", "--json", tmp_path / "o.json", *options)
 
     content = picture("a.png").read_bytes()
     status, lines, errors = on_stdin(content)
     assert status == 0 and lines[0].startswith("stdin: 1 found, "), errors
     assert (tmp_path / "out" / "stdin.png").is_file()
     assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 40
+    # Another time it is another picture.
+    assert len(detect(picture("b.png"), "--resume")[1]) == 1
+    assert on_stdin(picture("c.png", (20, 20)).read_bytes(), "--resume")[0] == 0
+    assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 20
     status, _, errors = on_stdin(content[:60])
     assert status == 1 and any("stdin: not a readable image" in error for error in errors)
     assert errors[-1] == "detops: error: 1 of 1 images failed"

@@ -69,6 +69,9 @@ def test_the_command_takes_the_name(tmp_path, monkeypatch, capsys):
     assert cli.main(["weights"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = (line.split() for line in lines if line.startswith(f"torchvision/{name} "))
+    onnx = ["--format", "onnx", "--output", str(tmp_path / "x.onnx")]
+    assert cli.main(["export", "--weights", f"torchvision/{name}", *onnx]) == 2
+    assert "expected a detector of this package" in capsys.readouterr().err
     assert line[1:] == ["13", "21.3", "-", "-", "yes", "80", "everyday", "classes"]
 
 

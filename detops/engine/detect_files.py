@@ -167,7 +167,7 @@ class _Run:
     def work(self, sources: Sequence[Source], done: set[str]) -> None:
         """Detects in those that are not done, as far as this process gets them."""
         paths = picture_paths(sources, self.wanted.output)
-        left = [i for i, source in enumerate(sources) if source.name not in done]
+        left = [i for i, source in enumerate(sources) if source.name not in done or source.passes]
         with counting_progress(self.messages, "detecting") as report:
             for share in shares(len(left), self.wanted.batch):
                 group = [left[i] for i in share]

@@ -16,6 +16,7 @@ from .. import export
 from ..data import load_image
 from ..ops import box_iou, mask_iou
 from .detect import Detector
+from .published import OnTheseOps
 
 FORMATS: dict[str, Callable[..., Any]] = {
     "pt2": export.pt2,
@@ -62,12 +63,15 @@ def export_detector(
         What is wrong with the file, or None.
 
     Raises:
-        ValueError: the format or the file's ending is another, or the folder is empty.
+        ValueError: the format or the file's ending is another, the folder is empty, or the detector
+            is torchvision's.
         ImageError: the picture, or one of the folder, cannot be read.
         OSError: the file cannot be written.
     """
     if kind not in FORMATS:
         raise ValueError(f"--format: expected {', '.join(FORMATS)}, got {kind}")
+    if isinstance(detector.model, OnTheseOps):
+        raise ValueError("--weights: expected a detector of this package, got one of torchvision")
     suffix = ".onnx" if kind == "onnx" else ".pt2"
     if file.suffix != suffix:
         raise ValueError(f"--output: format {kind} ends in {suffix}, got {file}")

@@ -40,6 +40,11 @@ class Source(NamedTuple):
     kind: Literal["picture", "video", "live"] = "picture"
     content: bytes | None = None
 
+    @property
+    def passes(self) -> bool:
+        """Whether it is another one the next time, under the same name."""
+        return self.kind == "live" or self.content is not None
+
     def read(self) -> Tensor:
         """The picture, uint8 ``[3, H, W]``.
 
