@@ -102,7 +102,7 @@ def test_results_that_cannot_be_written(detect, picture, tmp_path):
         (["--json", "/dev/full"], "/dev/full", "No space left on device"),
         (["--json", tmp_path], tmp_path, "this is a folder"),
         (["--json", good / "o.json"], good / "o.json", ""),
-        (["--output", good], good, "File exists"),
+        (["--output", good], good, "this is a file"),
         (["--output", good / "out"], good / "out", "Not a directory"),
     ):
         status, _, errors = detect(good, *arguments)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from detops.engine import OutputError
+from detops.engine import OutputError, RunFolder
 from detops.engine.journal import PART, WHOLE, Journal
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
@@ -194,3 +194,24 @@ def test_processes_share_the_images(tmp_path, photographs, uninterrupted):
     assert results(output) == uninterrupted
     assert len(list(output.glob("*.png"))) == 24 and not list(output.glob(PART.format("*")))
     assert errors.count("24 images in") == 1
+
+
+@pytest.mark.slow
+def test_one_bad_picture_among_several_processes(tmp_path, photographs):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"nothing")
+    output = tmp_path / "out"
+    process = start(output, photographs, bad, processes=2)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "error: 1 of 25 images failed" in errors
+    assert (output / WHOLE).read_text().count("\n") == 24
+
+
+@pytest.mark.slow
+def test_two_runs_do_not_share_a_folder(detect, picture, tmp_path):
+    with RunFolder(tmp_path / "out").locked():
+        process = start(tmp_path / "out", picture("a.png"), "--resume")
+        _, errors = process.communicate()
+    assert process.returncode == 2 and "another run" in errors
+    assert not (tmp_path / "out" / WHOLE).exists()

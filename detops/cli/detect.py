@@ -95,8 +95,10 @@ def detect(
     """
     from ..distributed import is_main, processes
     from ..engine.checkpoint import list_some
+    from ..engine.command import locked
     from ..engine.detect import Detector, open_detector
     from ..engine.detect_files import Wanted, detect_files
+    from ..engine.run_folder import RunFolder
     from ..engine.sources import list_sources
     from .consoles import err, out
 
@@ -117,7 +119,7 @@ def detect(
     def complain(problem: str) -> None:
         fail(problem, SOME_FAILED)
 
-    with processes(device) as place:
+    with processes(device) as place, locked(RunFolder(output)):
         err.quiet = not is_main()
 
         def make_detector() -> Detector:

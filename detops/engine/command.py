@@ -85,7 +85,7 @@ def train(
         make_deterministic()
     folder = RunFolder(output)
     with StopSignals() as stop:
-        with _processes(device, console, messages) as place, _locked(folder):
+        with _processes(device, console, messages) as place, locked(folder):
             there = on_main(folder.checkpoints)
             if there and not resume:
                 raise CheckpointError(
@@ -254,7 +254,7 @@ def _processes(device: str | None, console: Console, messages: Console) -> Itera
 
 
 @contextmanager
-def _locked(folder: RunFolder) -> Iterator[None]:
+def locked(folder: RunFolder) -> Iterator[None]:
     """The folder, held by the main process for all."""
     with ExitStack() as stack:
         on_main(lambda: stack.enter_context(folder.locked()))
