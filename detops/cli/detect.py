@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .errors import SOME_FAILED, SomeFailed, fail
-from .options import DEFAULT_WEIGHTS, Device, NetworkConfig, Weights, read_config
+from .options import DEFAULT_WEIGHTS, Device, NetworkConfig, Weights, load_config_file
 
 
 def detect(
@@ -123,7 +123,7 @@ def detect(
         err.quiet = not is_main()
 
         def make_detector() -> Detector:
-            detector = open_detector(weights, read_config(config), place if device else None)
+            detector = open_detector(weights, load_config_file(config), place if device else None)
             what = list_some(detector.names, ", ")
             if weights == DEFAULT_WEIGHTS:
                 what = "tree crowns in aerial photographs; `detops weights` lists other detectors"

@@ -17,8 +17,8 @@ from .options import (
     NetworkConfig,
     SkipBroken,
     Weights,
-    class_names,
-    read_config,
+    class_map_of,
+    load_config_file,
 )
 
 
@@ -63,7 +63,7 @@ def evaluate_command(
     from ..engine.command import rate
     from .consoles import err, out
 
-    cfg = read_config(config)
+    cfg = load_config_file(config)
     rate(
         weights,
         data,
@@ -75,5 +75,5 @@ def evaluate_command(
         skip_broken,
         device,
         cfg,
-        class_names(class_map),
+        class_map_of(class_map),
     )

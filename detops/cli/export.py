@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .errors import SomeFailed
-from .options import DEFAULT_WEIGHTS, TREE_CROWNS, NetworkConfig, Weights, read_config
+from .options import DEFAULT_WEIGHTS, TREE_CROWNS, NetworkConfig, Weights, load_config_file
 
 
 def export_command(
@@ -54,7 +54,7 @@ def export_command(
     from ..engine.export import export_detector
     from .consoles import out
 
-    detector = open_detector(weights, read_config(config), "cpu")
+    detector = open_detector(weights, load_config_file(config), "cpu")
     problem = export_detector(detector, output, format, image, out, not without_resizing, int8)
     if problem:
         raise SomeFailed(problem)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Options that several commands take, the files that they name by default, and reading them."""
+"""Options that several commands take, and the files that they name by default."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ ClassMap = Annotated[
 ]
 
 
-def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Any:
-    """The config of a file, in the working directory or the package's; None of None."""
+def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
+    """The config of a file and of `KEY VALUE` pairs; None without a file."""
     from ..config import load_config
 
     if path is None:
@@ -68,8 +68,8 @@ def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Any:
     return load_config(path, overrides)
 
 
-def class_names(text: str | None) -> dict[str, str] | None:
-    """What `--class-map` says."""
+def class_map_of(text: str | None) -> dict[str, str] | None:
+    """The pairs of a `--class-map`; None without one."""
     from ..data import read_class_map
 
     return None if text is None else read_class_map(text)

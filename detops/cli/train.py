@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from .options import DEFAULT_CONFIG, ClassMap, Device, Images, SkipBroken, class_names, read_config
+from .options import (
+    DEFAULT_CONFIG,
+    ClassMap,
+    Device,
+    Images,
+    SkipBroken,
+    class_map_of,
+    load_config_file,
+)
 
 
 def train(
@@ -75,7 +83,7 @@ def train(
     from .consoles import err, out
 
     start = [] if weights is None else ["MODEL.WEIGHT", str(weights)]
-    cfg = read_config(config, [*start, *(overrides or [])])
+    cfg = load_config_file(config, [*start, *(overrides or [])])
     if output is None:
         named = cfg.OUTPUT_DIR not in ("", ".")
         output = Path(cfg.OUTPUT_DIR) if named else Path("runs") / config.stem
@@ -92,5 +100,5 @@ def train(
         deterministic=deterministic,
         tensorboard=tensorboard,
         device=device,
-        class_map=class_names(class_map),
+        class_map=class_map_of(class_map),
     )
