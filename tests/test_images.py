@@ -13,6 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from detops.data import CocoDetection, ImageError, load_image
 from detops.data import image as image_module
+from detops.data.image import LargeImageError
 from detops.engine import Detector
 
 # Every eighth of the range, and its ends.
@@ -269,3 +270,25 @@ def test_a_tiled_image_becomes_floats_a_tile_at_a_time(size, monkeypatch):
     if size[0] < 64:
         filling = expected.mean(dim=(1, 2))
         assert torch.allclose(first[:, -1, -1], filling)
+
+
+def test_a_file_s_content_is_read_as_the_file(tmp_path):
+    Image.fromarray(wide()).save(tmp_path / "a.png")
+    assert torch.equal(
+        load_image((tmp_path / "a.png").read_bytes()), load_image(tmp_path / "a.png")
+    )
+    with pytest.raises(
+        ImageError, match=r"^image: not a readable image \(its format is not known\)"
+    ):
+        load_image(b"no image")
+
+
+def test_limits_of_pixels_and_formats(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(wide()).save(path)
+    for source in (path, path.read_bytes()):
+        assert near(load_image(source, max_pixels=8, formats=["PNG"]), GREY)
+        with pytest.raises(LargeImageError, match="more than the 7 pixels that are read at once"):
+            load_image(source, max_pixels=7)
+        with pytest.raises(ImageError, match=r"not a readable image \(expected JPEG, GIF\)"):
+            load_image(source, formats=["JPEG", "GIF"])

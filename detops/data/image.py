@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 # Largest file that is read: 32768 x 32768, 3 GiB as uint8 RGB, some 10 GiB while it is decoded.
@@ -32,7 +33,16 @@ class ImageError(ValueError):
     """An image that cannot be read, or is not an image of a supported form."""
 
 
-def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> Tensor:
+class LargeImageError(ImageError):
+    """An image of more pixels than are read."""
+
+
+def load_image(
+    image: str | Path | bytes | Image.Image | np.ndarray | Tensor,
+    *,
+    max_pixels: int | None = None,
+    formats: Sequence[str] | None = None,
+) -> Tensor:
     """Reads an image.
 
     Values are scaled by the range of their type, never by those that occur, so that one brightness
@@ -41,24 +51,30 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> Tensor:
     must be in 0..65535. What lies outside is refused, not cut off.
 
     Args:
-        image: a file's path; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor [1|3, H, W],
-            uint8, uint16 or floating in 0..1. Files may be of any format that Pillow reads: bits,
-            grey or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are turned upright
-            by their EXIF orientation; alpha is left out, and so are all frames but the first.
+        image: a file's path or content; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor
+            [1|3, H, W], uint8, uint16 or floating in 0..1. Files may be of any format that Pillow
+            reads: bits, grey or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are
+            turned upright by their EXIF orientation; alpha is left out, and so are all frames but
+            the first.
+        max_pixels: of a file, `MAX_PIXELS` by default; it is refused by its header, undecoded.
+        formats: Pillow's names of those that a file may have; all that it reads by default.
 
     Returns:
         uint8 tensor [3, H, W], RGB.
 
     Raises:
-        ImageError: the file is missing, unreadable, of a mode that is not listed here or larger
-            than `MAX_PIXELS`; or the shape, dtype or range is none of these.
+        ImageError: the file is missing, unreadable, of a format or mode that is not listed here or
+            (LargeImageError) larger than `max_pixels`; or the shape, dtype or range is none of
+            these.
 
     Example:
         >>> load_image(torch.full((3, 4, 6), 0.5)).shape
         torch.Size([3, 4, 6])
     """
-    if isinstance(image, str | Path):
-        with open_image(Path(image)) as file:
+    if isinstance(image, str):
+        image = Path(image)
+    if isinstance(image, Path | bytes):
+        with open_image(image, max_pixels, formats) as file:
             return _to_tensor(file)
     try:
         return _to_tensor(image) if isinstance(image, Image.Image) else _checked(image)
@@ -67,31 +83,45 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> Tensor:
 
 
 @contextmanager
-def open_image(path: Path) -> Iterator[Image.Image]:
+def open_image(
+    source: Path | bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None
+) -> Iterator[Image.Image]:
     """Opens an image file, without decoding it; every error in the block names the file.
 
+    Args:
+        source: the file's path, or its content, which errors call "image".
+        max_pixels: as in `load_image`.
+        formats: as in `load_image`.
+
     Raises:
-        ImageError: the file is missing, unreadable, or larger than `MAX_PIXELS`.
+        ImageError: the file is missing, unreadable, of another format, or (LargeImageError) larger
+            than `max_pixels`.
     """
-    if not path.is_file():
-        raise ImageError(f"{path}: no such image file")
+    name = str(source) if isinstance(source, Path) else "image"
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    if isinstance(source, Path) and not source.is_file():
+        raise ImageError(f"{name}: no such image file")
     mode = ""
     try:
-        with _our_limit(), Image.open(path) as file:
-            mode = f", mode {file.mode}"
-            if file.width * file.height > MAX_PIXELS:
+        file = source if isinstance(source, Path) else BytesIO(source)
+        with _our_limit(), Image.open(file, formats=formats and tuple(formats)) as image:
+            mode = f", mode {image.mode}"
+            if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
-            yield file
+            yield image
     except ImageError as error:
-        raise ImageError(f"{path}: {error}") from error
+        raise ImageError(f"{name}: {error}") from error
     except Image.DecompressionBombError as error:
-        raise ImageError(
-            f"{path}: more than the {MAX_PIXELS:,} pixels that are read at once; cut it into parts"
+        raise LargeImageError(
+            f"{name}: more than the {max_pixels:,} pixels that are read at once; cut it into parts"
         ) from error
+    except UnidentifiedImageError as error:
+        expected = f"expected {', '.join(formats)}" if formats else "its format is not known"
+        raise ImageError(f"{name}: not a readable image ({expected})") from error
     # Pillow's decoders raise many types on damaged files, SyntaxError and struct.error among them.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ImageError(f"{path}: not a readable image{mode} ({reason})") from error
+        raise ImageError(f"{name}: not a readable image{mode} ({reason})") from error
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
