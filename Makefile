@@ -124,7 +124,7 @@ gpu-check:
 # its commands, where kernels run as they do elsewhere, slowly.
 NO_KERNELS = annotations bench checkpoint class_map cli command compat% compile_detectors config% data% \
 	detect% distributed docs% engine evaluate examples export% family_networks fine_tuning gpu_check \
-	help_examples images modeling% package patch_detectors shapes tiling train% transforms weights%
+	help_examples images modeling% package patch_detectors serve% shapes tiling train% transforms weights%
 KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
 	$(wildcard tests/test_*.py))
 TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))

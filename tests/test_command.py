@@ -37,7 +37,7 @@ def python(*options, folder=ROOT, **environment):
     return result.returncode, result.stdout, result.stderr
 
 
-COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "bench", "compat", "info")
+COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "serve", "bench", "compat", "info")
 
 
 @pytest.mark.slow

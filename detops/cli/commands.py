@@ -15,6 +15,7 @@ from .detect import detect
 from .evaluate import evaluate_command
 from .export import export_command
 from .info import info
+from .serve import serve
 from .train import train
 from .weights import weights
 
@@ -29,6 +30,7 @@ app.command("eval")(evaluate_command)
 app.command()(detect)
 app.command("export")(export_command)
 app.command("demo")(demo_command)
+app.command()(serve)
 app.command()(bench)
 app.command()(weights)
 app.command()(info)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""`detops serve`: detectors on a page of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from .errors import UsageError
+from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS, Device
+
+out = Console(soft_wrap=True, highlight=False, markup=False)
+err = Console(soft_wrap=True, highlight=False, markup=False, stderr=True)
+
+
+def serve(
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Checkpoint to detect with, repeatable.",
+            show_default="the tree-crown and the shapes detector",
+        ),
+    ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Config of the network, for weights of other packages: one for all, or one for "
+            "each --weights in their order."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name that the page may be called by, repeatable."),
+    ] = None,
+    max_megabytes: Annotated[
+        int, typer.Option(min=1, max=1024, help="Largest file that is taken.")
+    ] = 20,
+    max_megapixels: Annotated[
+        int, typer.Option(min=1, max=1000, help="Largest picture that is taken.")
+    ] = 16,
+    score_floor: Annotated[
+        float, typer.Option(min=0, max=1, help="Detections below are not sent to the page.")
+    ] = 0.05,
+    device: Device = None,
+) -> None:
+    r"""Open a page on this machine: drop a photograph on it and see what is found.
+
+    The page moves the threshold without detecting again, compares two detectors, and saves what
+    is found. A second tab shows what the ops do. Only this machine reaches the page unless --host
+    says otherwise; nothing that it needs is on the network. Ctrl-C ends it.
+
+    For example:
+
+        detops serve
+
+        detops serve --weights runs/trees/weights.pt --weights runs/mine/weights.pt
+
+        detops serve --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
+            --config configs/torchvision_mask_rcnn_R_50_FPN.yaml --port 8080
+    """
+    try:
+        from ..serve import Limits
+        from ..serve.command import names_of
+        from ..serve.command import serve as run_server
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("anyio", "starlette", "uvicorn"):
+            raise
+        raise ImportError(
+            f"detops serve needs {missing}, which is not installed: pip install 'detops[serve]'"
+        ) from error
+    from ..engine.detect import open_detector
+    from .commands import _load_config
+
+    files = weights or [DEFAULT_WEIGHTS, SHAPES_WEIGHTS]
+    configs: list[Any] = [*(config or [None])]
+    if len(configs) not in (1, len(files)):
+        raise UsageError(
+            f"--config: expected one for all, or one for each of the {len(files)} --weights, got "
+            f"{len(configs)}"
+        )
+    if len(configs) == 1:
+        configs *= len(files)
+
+    def make_detectors() -> dict[str, Any]:
+        opened = zip(names_of(files), files, configs, strict=True)
+        return {n: open_detector(file, _load_config(c), device) for n, file, c in opened}
+
+    limits = Limits(max_megabytes * 10**6, max_megapixels * 10**6, score_floor=score_floor)
+    run_server(make_detectors, host, port, allow_host or [], limits, out, err)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+"""The page's requests and their answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from torch import Tensor
+
+from ..data.image import ImageError, LargeImageError, load_image
+from ..engine.detect import Detector
+from ..engine.detect_files import image_entry
+from ..visualize import PALETTE, PERSON_SKELETON
+from .guard import LOOPBACK, Guard
+from .limits import FORMATS, Limits
+from .ops import SHOWN
+from .queries import read_query
+from .turns import Turns
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+QUALITY = 92  # of the JPEG that a picture goes back as
+
+
+def create_app(
+    detectors: Mapping[str, Detector],
+    hosts: Sequence[str] = LOOPBACK,
+    limits: Limits | None = None,
+    samples: Mapping[str, bytes] | None = None,
+) -> Guard:
+    """The page and its requests, as an ASGI application.
+
+    All files are read now; no request reads one.
+
+    - ``GET /`` and the files that it names: the page.
+    - ``GET /api/about``: the models and their classes, the limits, colours, names of samples.
+    - ``POST /api/detect?model=NAME``, the body being a picture's file: width, height and the
+      picture as the detector saw it; for each model that is named the seconds and the detections,
+      as `detops detect --json` has them, and their labels.
+    - ``GET /api/samples/NAME``: a picture to try.
+    - ``GET /api/ops/OP``: see `detops.serve.ops`.
+
+    What is refused is answered with ``{"error": message}``: 400 a query that is not understood,
+    403 another page's request, 408 an upload that is too slow, 413 one that is too large, 415 what
+    is no picture, 421 a request for another host, 503 when too many wait.
+
+    Args:
+        detectors: by name.
+        hosts: names and addresses that the server may be called by, without a port.
+        limits: see `Limits`; its defaults if None.
+        samples: files of pictures, by name.
+
+    Returns:
+        What an ASGI server runs, such as uvicorn.
+
+    Example:
+        >>> app = create_app({}, hosts=["photos.example"])
+        >>> app.hosts
+        ('photos.example',)
+    """
+    page = _Page(detectors, limits or Limits(), samples or {})
+    routes = [
+        Route("/api/about", page.about),
+        Route("/api/detect", page.detect, methods=["POST"]),
+        Route("/api/samples/{name}", page.sample),
+        *(
+            Route(f"/api/ops/{name}", partial(_answer_op, function, known))
+            for name, (function, known) in SHOWN.items()
+        ),
+        *(Route(f"/{file.name}", _answer_file(file)) for file in sorted(STATIC.iterdir())),
+        Route("/", _answer_file(STATIC / "index.html")),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _tell, Exception: _tell_failure}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+class _Page:
+    def __init__(
+        self, detectors: Mapping[str, Detector], limits: Limits, samples: Mapping[str, bytes]
+    ) -> None:
+        self.detectors, self.limits, self.samples = detectors, limits, samples
+        self.turns = Turns(limits)
+
+    async def about(self, request: Request) -> Response:
+        models = [{"name": n, "classes": d.names} for n, d in self.detectors.items()]
+        return JSONResponse(
+            {
+                "models": models,
+                "max_bytes": self.limits.bytes,
+                "max_pixels": self.limits.pixels,
+                "score_floor": self.limits.score_floor,
+                "formats": FORMATS,
+                "palette": PALETTE,
+                "person_skeleton": PERSON_SKELETON,
+                "samples": list(self.samples),
+            }
+        )
+
+    async def sample(self, request: Request) -> Response:
+        content = self.samples.get(request.path_params["name"])
+        if content is None:
+            raise HTTPException(404, "no such sample")
+        return Response(content, media_type="application/octet-stream")
+
+    async def detect(self, request: Request) -> Response:
+        names = request.query_params.getlist("model")
+        if set(request.query_params) != {"model"} or len(set(names)) < len(names):
+            raise HTTPException(400, "query: expected model, once for each model, and nothing else")
+        for name in names:
+            if name not in self.detectors:
+                known = ", ".join(self.detectors)
+                raise HTTPException(400, f"model: expected one of {known}, got {name!r}")
+        with self.turns.place():
+            body = await self.turns.body(request)
+            if not body:
+                raise HTTPException(400, "the body is empty; expected a picture's file")
+            answer = await self.turns.run(self._detect, body, names)
+        return JSONResponse(answer)
+
+    def _detect(self, body: bytes, names: Sequence[str]) -> dict[str, Any]:
+        try:
+            pixels = load_image(body, max_pixels=self.limits.pixels, formats=FORMATS)
+        except LargeImageError as error:
+            raise HTTPException(413, str(error)) from error
+        except ImageError as error:
+            raise HTTPException(415, str(error)) from error
+        _, height, width = pixels.shape
+        return {
+            "width": width,
+            "height": height,
+            "picture": _data_url(pixels),
+            "results": [self._found(name, pixels) for name in names],
+        }
+
+    def _found(self, name: str, pixels: Tensor) -> dict[str, Any]:
+        began = time.perf_counter()
+        found = self.detectors[name].detect(pixels, self.limits.score_floor)
+        seconds = time.perf_counter() - began
+        detections = image_entry(Path(), Path(), pixels.shape, found)["detections"]
+        labelled = zip(found["labels"].tolist(), detections, strict=True)
+        return {
+            "model": name,
+            "seconds": seconds,
+            "detections": [{"label": label, **detection} for label, detection in labelled],
+        }
+
+
+def _data_url(pixels: Tensor) -> str:
+    """The picture as the detector saw it: browsers turn and show files each in their own way."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+async def _answer_op(function: Any, known: Any, request: Request) -> Response:
+    # The ops take less than a millisecond here: no thread is worth its while.
+    return JSONResponse(function(**read_query(request.query_params, **known)))
+
+
+def _answer_file(file: Path) -> Any:
+    content, media_type = file.read_bytes(), TYPES[file.suffix]
+
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=media_type)
+
+    return answer
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _tell_failure(request: Request, error: Exception) -> Response:
+    # RuntimeError is what PyTorch raises where memory does not suffice.
+    if isinstance(error, MemoryError | RuntimeError):
+        text = str(error) or "not enough memory"
+        return JSONResponse({"error": f"the detector failed: {text}"}, 500)
+    return JSONResponse({"error": "the server failed; its console tells more"}, 500)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""The command `detops serve`: detectors are loaded, a port is taken, requests are answered."""
+
+from __future__ import annotations
+
+import io
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+from PIL import Image
+from rich.console import Console
+
+from ..cli.options import TREE_CROWNS
+from ..engine.checkpoint import list_some
+from ..engine.detect import Detector
+from ..engine.stop import StopSignals
+from .app import create_app
+from .guard import LOOPBACK
+from .limits import Limits
+
+# Connections at a time; a browser opens six.
+CONNECTIONS = 64
+SECONDS_TO_FINISH = 5
+EVERYWHERE = ("", "0.0.0.0", "::")
+SHAPES_SAMPLE = 35  # that of `detops demo --masks`
+
+
+def serve(
+    make_detectors: Callable[[], Mapping[str, Detector]],
+    host: str,
+    port: int,
+    allowed: Sequence[str],
+    limits: Limits,
+    console: Console,
+    messages: Console,
+) -> None:
+    """Answers requests until a signal comes.
+
+    Args:
+        make_detectors: called once the port is taken; gives detectors by name.
+        host: address to listen on.
+        port: likewise; 0 takes a free one.
+        allowed: further names that the server may be called by.
+        limits: see `Limits`.
+        console: for the page's address.
+        messages: for what is loaded.
+
+    Raises:
+        OSError: the address cannot be listened on.
+        Stopped: SIGINT or SIGTERM; requests that are being answered have some seconds to end.
+    """
+    with StopSignals(), listen(host, port) as listener:
+        detectors = make_detectors()
+        for name, detector in detectors.items():
+            messages.print(f"{name}: looks for {list_some(detector.names, ', ')}")
+        own = [] if host in EVERYWHERE else [in_address(host)]
+        app = create_app(detectors, [*LOOPBACK, *own, *allowed], limits, demo_samples())
+        if host in EVERYWHERE or not is_loopback(listener):
+            messages.print(
+                "warning: others in the network can reach this page; it asks nobody for a password"
+            )
+        shown = "localhost" if host in EVERYWHERE else in_address(host)
+        console.print(f"http://{shown}:{listener.getsockname()[1]}/")
+        uvicorn.Server(server_config(app)).run([listener])
+
+
+def server_config(app: object) -> uvicorn.Config:
+    """The server's settings: HTTP alone, and no word to the console but of errors."""
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=SECONDS_TO_FINISH,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on an address; 0 is any free port.
+
+    Raises:
+        OSError: it is taken, not this machine's, or no address.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"{host}:{port}: cannot listen ({reason})") from error
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine reaches the socket."""
+    address = listener.getsockname()[0]
+    return address == "::1" or address.startswith("127.")
+
+
+def in_address(host: str) -> str:
+    """A host as it stands in an address: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """A short name for each file, none twice: its stem, or its folder's name for `weights.pt`."""
+    seen: Counter[str] = Counter()
+    names = []
+    for path in paths:
+        name = path.parent.name if path.stem == "weights" and path.parent.name else path.stem
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return names
+
+
+def demo_samples() -> dict[str, bytes]:
+    """Pictures to try: those of the demonstration, as far as what they need is installed."""
+    samples = {}
+    photograph = TREE_CROWNS / "val.jpg"
+    if photograph.is_file():
+        samples["tree crowns"] = photograph.read_bytes()
+    with suppress(ImportError):
+        samples["shapes"] = shapes_sample()
+    return samples
+
+
+def shapes_sample() -> bytes:
+    """The picture of `detops demo --masks`, as PNG; ImportError without scikit-image."""
+    from ..data import Shapes
+    from ..demo_masks import PICTURE, UNSEEN
+
+    scene = Shapes(length=SHAPES_SAMPLE + 1, **PICTURE, **UNSEEN)
+    buffer = io.BytesIO()
+    Image.fromarray(scene.image(SHAPES_SAMPLE).permute(1, 2, 0).numpy()).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Which requests are answered at all, and the headers of every answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+# A name or address, IPv6 in brackets, and a port: behind a tunnel it is not the server's own.
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    # The rest of a body that is refused would be read to its end otherwise, if it has one.
+    "Connection": "close",
+}
+
+
+class Guard:
+    """Refuses requests that come by another name or from another page.
+
+    A page elsewhere whose name was made to point here (DNS rebinding) sends its own name as Host;
+    one that sends a request across says so in Origin.
+
+    Args:
+        app: what answers the others.
+        hosts: names and addresses that the server may be called by, without a port.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self.app = app
+        self.hosts = tuple(dict.fromkeys(host.lower() for host in hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, as ASGI has it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope))
+        await (refusal or self.app)(scope, receive, send_guarded)
+
+    def _refusal(self, headers: Headers) -> ASGIApp | None:
+        host = headers.get("host", "").lower()
+        known = HOST.fullmatch(host)
+        if not known or known[1] not in self.hosts:
+            expected = ", ".join(self.hosts)
+            return _refused(421, f"Host: expected one of {expected}, got {host!r}")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            return _refused(403, f"Origin: expected this page's, http://{host}, got {origin!r}")
+        return None
+
+
+def _refused(status: int, message: str) -> ASGIApp:
+    return JSONResponse({"error": message}, status)

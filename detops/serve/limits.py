@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""How much a request may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Those that a photograph comes in; Pillow has decoders of many more, few of them looked at often.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is more than this is refused.
+
+    Args:
+        bytes: of an uploaded file.
+        pixels: of an uploaded picture, by its header.
+        waiting: requests that wait while another one is on the detector.
+        seconds: that an upload may take.
+        score_floor: detections below it are not sent, wherever the page's threshold stands.
+
+    Raises:
+        ValueError: one of them is not above 0, or the floor not in 0..1.
+
+    Example:
+        >>> Limits(pixels=1_000_000).waiting
+        4
+    """
+
+    bytes: int = 20_000_000
+    pixels: int = 16_000_000
+    waiting: int = 4
+    seconds: float = 30.0
+    score_floor: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("bytes", "pixels", "waiting", "seconds"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"Limits: expected {name} above 0, got {value}")
+        if not 0 <= self.score_floor <= 1:
+            raise ValueError(f"Limits: expected score_floor in 0..1, got {self.score_floor}")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: MIT
+"""What the page shows of the ops: their own answers, computed here, never by the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops import deform_conv2d, nms_match, roi_align
+from .queries import Choice, Number
+
+THRESHOLDS = [step / 50 for step in range(51)]
+SCENE = (480, 320)  # width and height of the picture that the boxes lie in, pixels
+CANDIDATES = 9  # boxes around each object
+MAP_HEIGHT, MAP_WIDTH = 12, 16
+PLANE = 17  # side of the map that the deformable convolution reads
+KERNEL = 3
+# The middle of the plane, from which no offset that can be asked for reaches beyond its border.
+REACH = (5, PLANE - 6)
+PATTERNS = ("none", "wider", "turned", "shifted", "random")
+
+
+def nms_scene(seed: int, objects: int) -> dict[str, Any]:
+    """Random candidates around random objects, and what NMS makes of them at each threshold.
+
+    Args:
+        seed: of the random numbers.
+        objects: how many.
+
+    Returns:
+        size, the picture's [width, height]; objects and boxes, xyxy in its pixels; scores; for each
+        of the thresholds, in matches, the index of the box that each box falls to, its own if it is
+        kept (`detops.nms_match`).
+    """
+    numbers = torch.Generator().manual_seed(seed)
+    size = torch.tensor(SCENE, dtype=torch.float32)
+    extent = 50 + 70 * torch.rand(objects, 2, generator=numbers)
+    centre = extent / 2 + torch.rand(objects, 2, generator=numbers) * (size - extent)
+    truth = torch.cat([centre - extent / 2, centre + extent / 2], 1)
+
+    spread = extent.repeat_interleave(CANDIDATES, 0)
+    moved = 0.16 * spread * torch.randn(spread.shape, generator=numbers)
+    scaled = spread * torch.exp(0.18 * torch.randn(spread.shape, generator=numbers))
+    middle = centre.repeat_interleave(CANDIDATES, 0) + moved
+    boxes = torch.cat([middle - scaled / 2, middle + scaled / 2], 1)
+    boxes = boxes.clamp(min=0).minimum(size.repeat(2))
+    # A candidate that is off scores less, as a detector's would.
+    off = (moved / spread).abs().sum(1) + (scaled / spread).log().abs().sum(1)
+    noise = 0.08 * torch.rand(off.shape, generator=numbers)
+    scores = (0.98 * torch.exp(-off) + noise).clamp(max=0.99)
+    return {
+        "size": SCENE,
+        "objects": truth.tolist(),
+        "boxes": boxes.tolist(),
+        "scores": scores.tolist(),
+        "thresholds": THRESHOLDS,
+        "matches": [nms_match(boxes, scores, threshold).tolist() for threshold in THRESHOLDS],
+    }
+
+
+def roi_align_samples(
+    x1: float, y1: float, x2: float, y2: float, bins: int, sampling_ratio: int, aligned: int
+) -> dict[str, Any]:
+    """Where RoIAlign samples a map, how much it reads of each pixel, and what it makes of them.
+
+    The op itself says where: in a map that holds its own coordinates a bilinear sample is the place
+    that it was taken at, and with one bin for each sample every sample is there to be seen. How
+    much a bin reads of a pixel is its value on the map in which that pixel alone is 1.
+
+    Args:
+        x1: left border of the box, in pixels of the map.
+        y1: upper border.
+        x2: right border.
+        y2: lower border.
+        bins: on each axis.
+        sampling_ratio: samples in a bin on each axis.
+        aligned: 0 or 1.
+
+    Returns:
+        map, the features; samples, [x, y, counts] of each, counts being 0 outside of the map;
+        values, those of the bins, row by row; reads, for each bin pairs of a pixel's index and
+        weight.
+    """
+    box = torch.tensor([[0.0, x1, y1, x2, y2]])
+    features = smooth_map(MAP_HEIGHT, MAP_WIDTH)
+    places = torch.cat([coordinates(MAP_HEIGHT, MAP_WIDTH), torch.ones(1, MAP_HEIGHT, MAP_WIDTH)])
+    samples = roi_align(places[None], box, bins * sampling_ratio, 1.0, 1, bool(aligned))
+    pixels = torch.eye(MAP_HEIGHT * MAP_WIDTH).view(1, -1, MAP_HEIGHT, MAP_WIDTH)
+    of_bins = torch.cat([features[None, None], pixels], 1)
+    pooled = roi_align(of_bins, box, bins, 1.0, sampling_ratio, bool(aligned))[0].flatten(1)
+    reads = pooled[1:].T
+    return {
+        "map": features.tolist(),
+        "samples": samples[0].flatten(1).T.tolist(),
+        "values": pooled[0].tolist(),
+        "reads": [[[i, row[i].item()] for i in row.nonzero()[:, 0].tolist()] for row in reads],
+    }
+
+
+def deform_conv2d_samples(
+    pattern: str, amount: float, dilation: int, row: int, column: int
+) -> dict[str, Any]:
+    """Where a deformable convolution reads for one position, and where a plain one would.
+
+    The op itself says where: each kernel point is an output channel whose weight is 1 there and 0
+    elsewhere, so on a map that holds its own coordinates the output is the place that was read.
+
+    Args:
+        pattern: of the offsets: one of PATTERNS.
+        amount: of the offsets, pixels.
+        dilation: pixels between neighbouring kernel points.
+        row: of the output position.
+        column: likewise.
+
+    Returns:
+        map, the features; position [x, y]; regular and moved, [x, y] of each kernel point without
+        offsets and with them; value and plain, the means of what is read there.
+    """
+    offsets = offset_pattern(pattern, amount, dilation)
+    features = smooth_map(PLANE, PLANE)
+    points = KERNEL * KERNEL
+    # One output channel for x at each kernel point, then for y, and one for the features' mean.
+    weight = torch.zeros(2 * points + 1, 3, KERNEL, KERNEL)
+    for axis in range(2):
+        block = weight[axis * points : (axis + 1) * points, axis]
+        block.view(points, points).copy_(torch.eye(points))
+    weight[-1, 2] = 1 / points
+
+    input = torch.cat([coordinates(PLANE, PLANE), features[None]])[None]
+
+    def read(offset: Tensor) -> Tensor:
+        output = deform_conv2d(input, offset, weight, padding=dilation, dilation=dilation)
+        return output[0, :, row, column]
+
+    moved, regular = read(offsets), read(torch.zeros_like(offsets))
+    return {
+        "map": features.tolist(),
+        "position": [column, row],
+        "regular": regular[:-1].view(2, points).T.tolist(),
+        "moved": moved[:-1].view(2, points).T.tolist(),
+        "value": moved[-1].item(),
+        "plain": regular[-1].item(),
+    }
+
+
+def offset_pattern(pattern: str, amount: float, dilation: int) -> Tensor:
+    """Offsets [1, 2 * points, PLANE, PLANE] as (y, x) of each kernel point."""
+    axis = torch.arange(KERNEL) - KERNEL // 2
+    unit = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).view(-1, 2).float()
+    offsets = torch.zeros(len(unit), 2, PLANE, PLANE)
+    if pattern == "wider":
+        offsets += (amount * unit)[..., None, None]
+    elif pattern == "turned":
+        # By that much at a kernel point beside the middle.
+        angle = torch.tensor(amount / dilation)
+        turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
+        offsets += (dilation * (unit @ turn - unit))[..., None, None]
+    elif pattern == "shifted":
+        offsets += amount
+    elif pattern == "random":
+        numbers = torch.Generator().manual_seed(0)
+        offsets = amount * (2 * torch.rand(offsets.shape, generator=numbers) - 1)
+    return offsets.view(1, -1, PLANE, PLANE)
+
+
+def smooth_map(height: int, width: int) -> Tensor:
+    """Features [height, width] in 0..1 with something to see in them; always the same."""
+    y, x = coordinates(height, width).flip(0)
+    return 0.5 + 0.3 * (x / 2.1).sin() * (y / 1.7).cos() + 0.2 * ((x + 2 * y) / 4.3).sin()
+
+
+def coordinates(height: int, width: int) -> Tensor:
+    """A map [2, height, width] of each pixel's x, and of its y."""
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return torch.stack([x, y]).float()
+
+
+# Name of each op on the page: what answers, and what its query may be.
+SHOWN: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Number | Choice]]] = {
+    "nms": (nms_scene, {"seed": Number(0, 0, 9999), "objects": Number(5, 1, 12)}),
+    "roi_align": (
+        roi_align_samples,
+        {
+            "x1": Number(2.3, 0, MAP_WIDTH),
+            "y1": Number(2.6, 0, MAP_HEIGHT),
+            "x2": Number(12.1, 0, MAP_WIDTH),
+            "y2": Number(9.4, 0, MAP_HEIGHT),
+            "bins": Number(3, 1, 7),
+            "sampling_ratio": Number(2, 1, 4),
+            "aligned": Number(1, 0, 1),
+        },
+    ),
+    "deform_conv2d": (
+        deform_conv2d_samples,
+        {
+            "pattern": Choice("wider", PATTERNS),
+            "amount": Number(1.5, 0, 3),
+            "dilation": Number(1, 1, 2),
+            "row": Number(PLANE // 2, *REACH),
+            "column": Number(PLANE // 2, *REACH),
+        },
+    ),
+}

@@ -1,0 +1,173 @@
+// The first tab: a photograph goes to the server, and what comes back is shown above a threshold.
+
+import { drawDetections } from "./draw.js";
+import { $, ask, make, newestOnly, request, say, slider } from "./page.js";
+import { asCoco, asJson, savePicture, saveText } from "./save.js";
+
+const LISTED = 200; // rows of the table of detections
+
+let about;
+let photograph = null; // {name, blob}
+let answer = null; // of the server, with the photograph's name and the picture as an image
+let threshold;
+
+export async function startDetect() {
+  try {
+    about = await ask("api/about");
+  } catch (error) {
+    say($("status"), error.message, true);
+    return;
+  }
+  fillModels();
+  const range = $("threshold");
+  range.min = about.score_floor;
+  range.value = Math.max(0.5, about.score_floor);
+  threshold = slider("threshold", show, 2);
+  for (const name of about.samples) {
+    const button = make("button", { type: "button", textContent: `Try: ${name}` });
+    button.addEventListener("click", () => trySample(name));
+    $("samples").append(button);
+  }
+  for (const id of ["show-boxes", "show-masks", "show-tags"]) $(id).addEventListener("change", show);
+  for (const id of ["model", "other"]) $(id).addEventListener("change", detect);
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("file").addEventListener("change", () => take($("file").files[0]));
+  takeDrops();
+  takeSaves();
+}
+
+function fillModels() {
+  for (const { name } of about.models) {
+    $("model").append(make("option", { value: name, textContent: name }));
+    $("other").append(make("option", { value: name, textContent: name }));
+  }
+  $("other").prepend(make("option", { value: "", textContent: "nothing", selected: true }));
+}
+
+function takeDrops() {
+  const drop = $("drop");
+  // Anywhere on the page: a browser would leave it for a file that misses.
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) drop.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    drop.classList.remove("over");
+    take(event.dataTransfer.files[0]);
+  });
+}
+
+async function trySample(name) {
+  try {
+    const response = await request(`api/samples/${encodeURIComponent(name)}`);
+    take(await response.blob(), name);
+  } catch (error) {
+    say($("status"), error.message, true);
+  }
+}
+
+function take(blob, name = blob?.name) {
+  if (!blob) return;
+  if (blob.size > about.max_bytes) {
+    const [size, most] = [blob.size, about.max_bytes].map((n) => (n / 1e6).toFixed(1));
+    say($("status"), `${name} has ${size} MB; at most ${most} MB are taken`, true);
+    return;
+  }
+  photograph = { name, blob };
+  detect();
+}
+
+const detect = newestOnly(async () => {
+  if (photograph === null) return;
+  const { name, blob } = photograph;
+  const models = new Set([$("model").value, $("other").value].filter(Boolean));
+  const query = new URLSearchParams([...models].map((model) => ["model", model]));
+  say($("status"), `detecting in ${name} …`);
+  try {
+    const found = await ask(`api/detect?${query}`, { method: "POST", body: blob });
+    const picture = make("img", { src: found.picture });
+    await picture.decode();
+    answer = { ...found, name, picture };
+  } catch (error) {
+    answer = null;
+    say($("status"), `${name}: ${error.message}`, true);
+    show();
+    return;
+  }
+  say($("status"), `${name}: ${answer.width} x ${answer.height} pixels`);
+  show();
+});
+
+const classesOf = (model) => about.models.find(({ name }) => name === model).classes;
+const above = (result) => result.detections.filter(({ score }) => score >= threshold.value);
+
+function show() {
+  $("save").disabled = answer === null;
+  if (answer === null) {
+    $("figures").replaceChildren(make("p", { className: "empty", textContent: "Nothing to show." }));
+    return;
+  }
+  const shown = { boxes: $("show-boxes").checked, masks: $("show-masks").checked,
+    tags: $("show-tags").checked };
+  const figures = $("figures");
+  const wanted = answer.results.map(({ model }) => model).join("\n");
+  if (figures.dataset.models !== wanted || figures.querySelector(".empty")) {
+    figures.dataset.models = wanted;
+    figures.replaceChildren(...answer.results.map(newFigure));
+  }
+  for (const [index, result] of answer.results.entries()) {
+    fillFigure(figures.children[index], result, shown);
+  }
+}
+
+function newFigure() {
+  const canvas = make("canvas");
+  canvas.setAttribute("role", "img");
+  const table = make("table", {}, make("tbody"));
+  const details = make("details", {}, make("summary", { textContent: "List" }), table);
+  return make("figure", {}, canvas, make("figcaption"), details);
+}
+
+function fillFigure(figure, result, shown) {
+  const detections = above(result);
+  const canvas = figure.querySelector("canvas");
+  // A name that all have tells nothing.
+  const names = classesOf(result.model).length > 1;
+  drawDetections(canvas, answer.picture, detections, { ...shown, names }, about);
+  const counts = `${detections.length} of ${result.detections.length} detections`;
+  const caption = `${result.model}: ${counts}, ${result.seconds.toFixed(2)} s`;
+  figure.querySelector("figcaption").textContent = caption;
+  canvas.setAttribute("aria-label", `${answer.name}, ${caption}`);
+  const rows = detections.slice(0, LISTED).map(({ name, score, box }) => {
+    const cells = [name, score.toFixed(3), box.map((value) => value.toFixed(1)).join(", ")];
+    return make("tr", {}, ...cells.map((text) => make("td", { textContent: text })));
+  });
+  figure.querySelector("tbody").replaceChildren(...rows);
+}
+
+function takeSaves() {
+  const stem = () => answer.name.replace(/\.[^.]*$/, "") || "picture";
+  $("save-json").addEventListener("click", () => {
+    const shown = answer.results.map((each) => ({ model: each.model, detections: above(each) }));
+    saveText(`${stem()}.json`, asJson(answer, shown));
+  });
+  $("save-coco").addEventListener("click", () => {
+    for (const each of answer.results) {
+      const shown = { classes: classesOf(each.model), detections: above(each) };
+      saveText(`${fileName(each.model)}.coco.json`, asCoco(answer, shown));
+    }
+  });
+  $("save-picture").addEventListener("click", () => {
+    const canvases = document.querySelectorAll("#figures canvas");
+    for (const [index, each] of answer.results.entries()) {
+      savePicture(`${fileName(each.model)}.png`, canvases[index]);
+    }
+  });
+  function fileName(model) {
+    return `${stem()}.${model.replace(/[^\w.-]/g, "_")}`;
+  }
+}

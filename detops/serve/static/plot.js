@@ -1,0 +1,66 @@
+// Small maps of numbers as squares of colour, and marks on them.
+
+import { colour } from "./page.js";
+
+export const CELL = 40; // pixels of the canvas that a pixel of a map takes
+const LOW = [34, 47, 92];
+const MIDDLE = [64, 145, 140];
+const HIGH = [250, 218, 120];
+
+// A colour for a value in 0..1, from dark blue over green to yellow.
+export function heat(value) {
+  const clipped = Math.max(0, Math.min(1, value));
+  const [from, to] = clipped < 0.5 ? [LOW, MIDDLE] : [MIDDLE, HIGH];
+  const share = clipped < 0.5 ? 2 * clipped : 2 * clipped - 1;
+  return `rgb(${from.map((low, i) => Math.round(low + share * (to[i] - low))).join(" ")})`;
+}
+
+// Draws rows of values in 0..1; gives the context, in which a pixel of the map is one unit wide.
+export function drawMap(canvas, rows) {
+  canvas.width = CELL * rows[0].length;
+  canvas.height = CELL * rows.length;
+  const context = canvas.getContext("2d");
+  context.scale(CELL, CELL);
+  for (const [y, row] of rows.entries()) {
+    for (const [x, value] of row.entries()) {
+      context.fillStyle = heat(value);
+      context.fillRect(x, y, 1, 1);
+    }
+  }
+  context.lineWidth = 0.02;
+  context.strokeStyle = "rgb(255 255 255 / 0.25)";
+  for (let x = 1; x < rows[0].length; x += 1) line(context, [x, 0], [x, rows.length]);
+  for (let y = 1; y < rows.length; y += 1) line(context, [0, y], [rows[0].length, y]);
+  return context;
+}
+
+export function line(context, from, to) {
+  context.beginPath();
+  context.moveTo(...from);
+  context.lineTo(...to);
+  context.stroke();
+}
+
+export function dot(context, [x, y], radius, fill) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = fill;
+  context.fill();
+}
+
+export function ring(context, [x, y], radius) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.stroke();
+}
+
+// An empty canvas of this many units, the page's panel colour under it.
+export function blank(canvas, [width, height], scale) {
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  const context = canvas.getContext("2d");
+  context.fillStyle = colour("--ground");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.scale(scale, scale);
+  return context;
+}

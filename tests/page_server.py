@@ -1,0 +1,104 @@
+"""The page of `detops serve` on a real socket, in a thread."""
+
+import io
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+import numpy as np
+import torch
+import uvicorn
+from PIL import Image
+from torch import nn
+
+from detops.engine import Detector
+from detops.serve import Limits, create_app
+from detops.serve.command import listen, server_config
+
+SMALL = Limits(bytes=200_000, pixels=10_000, waiting=1, seconds=0.5)
+PIXELS = np.random.default_rng(0).integers(0, 256, (30, 50, 3), np.uint8)
+DETECT = "/api/detect?model=a"
+
+
+def encoded(format="PNG", image=None, **options):
+    """A picture's file; that of PIXELS by default."""
+    buffer = io.BytesIO()
+    (Image.fromarray(PIXELS) if image is None else image).save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+class Finds(nn.Module):
+    """Finds three objects with masks in every image, of scores 0.9, 0.4 and 0.01."""
+
+    def forward(self, images):
+        return [self.found(image) for image in images]
+
+    def found(self, image):
+        height, width = image.shape[1:]
+        masks = torch.zeros(3, 1, height, width, dtype=torch.bool)
+        masks[:, :, : height // 2, : width // 2] = True
+        return {
+            "boxes": torch.tensor([[0.0, 0, width / 2, height / 2]]).repeat(3, 1),
+            "labels": torch.tensor([2, 1, 1]),
+            "scores": torch.tensor([0.9, 0.4, 0.01]),
+            "masks": masks,
+        }
+
+
+def finds(model=None):
+    return Detector(model or Finds(), ["cat", "dog"], device="cpu")
+
+
+@contextmanager
+def serving(detectors, **options):
+    """The port of a server with these detectors."""
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(server_config(create_app(detectors, **options)))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield port
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def send(port, method, path, body=None, headers=()):
+    """Status, headers and content of the answer; JSON is read."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.getheader("content-type", "").startswith("application/json"):
+            content = json.loads(content)
+        return answer.status, answer.headers, content
+    finally:
+        connection.close()
+
+
+def error_of(port, status, method, path, body=None, headers=()):
+    """The message of an answer that has to be this refusal."""
+    found, _, content = send(port, method, path, body, headers)
+    assert found == status, content
+    assert list(content) == ["error"]
+    return content["error"]
+
+
+def send_raw(port, *pieces, pause=0.0):
+    """What comes back on a connection that these bytes are written to, until it is closed."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""`detops serve`: what the page, its requests and pictures are answered with."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from page_server import (  # noqa: E402
+    DETECT,
+    PIXELS,
+    SMALL,
+    Finds,
+    encoded,
+    error_of,
+    finds,
+    send,
+    serving,
+)
+
+from detops.data import load_image  # noqa: E402
+from detops.data.masks import decode_masks  # noqa: E402
+from detops.serve.app import STATIC  # noqa: E402
+from detops.serve.guard import HEADERS  # noqa: E402
+from detops.serve.limits import FORMATS  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def port():
+    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
+        yield port
+
+
+def test_the_page_has_all_that_it_names_and_nothing_from_elsewhere(port):
+    status, headers, page = send(port, "GET", "/")
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    text = page.decode()
+    assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", text)
+    named = set(re.findall(r'(?:href|src)="([^"#]+)"', text))
+    for file in STATIC.iterdir():
+        content = file.read_text()
+        named |= {m.removeprefix("./") for m in re.findall(r'from "([^"]+)"', content)}
+        outside = set(re.findall(r"\bhttps?://[^\"'\s]+", content)) - {"http://www.w3.org/2000/svg"}
+        assert not outside, file
+    assert named | {"index.html"} == {file.name for file in STATIC.iterdir()}
+    for name in named:
+        status, headers, content = send(port, "GET", f"/{name}")
+        assert status == 200 and content == (STATIC / name).read_bytes()
+        kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+        assert headers["Content-Type"].startswith(kind[name.rpartition(".")[2]])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 200),
+        ("GET", "/api/about", 200),
+        ("GET", "/api/samples/one", 200),
+        ("GET", "/api/ops/nms", 200),
+        ("GET", "/missing", 404),
+        ("PUT", "/api/detect", 405),
+        ("POST", DETECT, 400),
+    ],
+)
+def test_every_answer_has_the_security_headers(port, method, path, status):
+    found, headers, _ = send(port, method, path)
+    assert found == status
+    for name, value in HEADERS.items():
+        assert headers.get_all(name) == [value]
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy and headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_about_tells_what_the_page_needs(port):
+    _, _, about = send(port, "GET", "/api/about")
+    assert about["models"] == [{"name": name, "classes": ["cat", "dog"]} for name in "ab"]
+    assert (about["max_bytes"], about["max_pixels"]) == (SMALL.bytes, SMALL.pixels)
+    assert about["score_floor"] == 0.05 and about["samples"] == ["one"]
+    assert send(port, "GET", "/api/samples/one")[2] == b"pixels"
+
+
+def test_what_is_found(port):
+    status, _, answer = send(port, "POST", DETECT, encoded())
+    assert status == 200 and (answer["width"], answer["height"]) == (50, 30)
+    (result,) = answer["results"]
+    assert result["model"] == "a" and result["seconds"] > 0
+    # The third is below the floor.
+    found = result["detections"]
+    assert [d["score"] for d in found] == pytest.approx([0.9, 0.4])
+    assert [(d["label"], d["name"]) for d in found] == [(2, "dog"), (1, "cat")]
+    assert found[0]["box"] == [0, 0, 25, 15]
+    expected = Finds().found(torch.zeros(3, 30, 50))["masks"][:2, 0]
+    assert torch.equal(decode_masks([d["mask"] for d in found], 30, 50).bool(), expected)
+    picture = base64.b64decode(answer["picture"].removeprefix("data:image/jpeg;base64,"))
+    assert Image.open(io.BytesIO(picture)).size == (50, 30)
+
+
+def test_two_models_on_one_picture(port):
+    _, _, answer = send(port, "POST", "/api/detect?model=b&model=a", encoded())
+    assert [result["model"] for result in answer["results"]] == ["b", "a"]
+
+
+class Remembers(Finds):
+    def found(self, image):
+        self.seen = image
+        return super().found(image)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_formats(format):
+    model = Remembers()
+    body = encoded(format)
+    with serving({"a": finds(model)}, limits=SMALL) as port:
+        status, _, _ = send(port, "POST", DETECT, body)
+    assert status == 200
+    assert torch.equal((model.seen * 255).round().byte(), load_image(body))
+
+
+@pytest.mark.parametrize(
+    ("image", "format"),
+    [
+        (Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257), "PNG"),
+        (Image.fromarray(PIXELS).convert("CMYK"), "JPEG"),
+        (Image.fromarray(PIXELS).convert("P"), "GIF"),
+        (Image.fromarray(PIXELS).convert("1"), "BMP"),
+        (Image.fromarray(PIXELS).convert("RGBA"), "WEBP"),
+    ],
+)
+def test_modes(port, image, format):
+    assert send(port, "POST", DETECT, encoded(format, image))[0] == 200
+
+
+def test_pictures_are_turned_upright(port):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    status, _, answer = send(port, "POST", DETECT, encoded("JPEG", exif=turned))
+    assert status == 200 and (answer["width"], answer["height"]) == (30, 50)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"hello",
+        b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
+        b"<!doctype html><html></html>",
+        b"%PDF-1.7",
+        b"\0" * 1000,
+        encoded("PPM"),
+        encoded("ICO"),
+        encoded("TGA"),
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+    ],
+)
+def test_what_is_no_picture_is_refused(port, body):
+    message = error_of(port, 415, "POST", DETECT, body)
+    assert message == f"image: not a readable image (expected {', '.join(FORMATS)})"
+
+
+def test_an_empty_body_is_refused(port):
+    assert "empty" in error_of(port, 400, "POST", DETECT, b"")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
+def test_truncated_pictures_are_refused(port, format, share):
+    body = encoded(format)
+    status, _, content = send(port, "POST", DETECT, body[: int(share * len(body))])
+    # Some cuts leave a picture that is whole: what follows it in the file is not pixels.
+    assert status == 415 and content["error"].startswith("image: "), content
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    format=st.sampled_from(FORMATS),
+    changes=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=8),
+)
+def test_damaged_pictures_are_read_or_refused(port, format, changes):
+    body = bytearray(encoded(format))
+    for place, value in changes:
+        body[int(place * len(body))] = value
+    assert send(port, "POST", DETECT, bytes(body))[0] in (200, 413, 415)

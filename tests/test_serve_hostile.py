@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: MIT
+"""`detops serve`: bombs, endless bodies, other hosts, too many requests, detectors that fail."""
+
+import queue
+import re
+import socket
+import struct
+import threading
+import zlib
+
+import pytest
+from PIL import Image, ImageFile
+from torch import nn
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from page_server import (  # noqa: E402
+    DETECT,
+    SMALL,
+    Finds,
+    encoded,
+    error_of,
+    finds,
+    send,
+    send_raw,
+    serving,
+)
+
+from detops.serve import Limits  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def port():
+    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
+        yield port
+
+
+def png(width, height, *chunks):
+    """A PNG of these sides that holds nothing but these chunks."""
+
+    def chunk(kind, data):
+        checksum = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + checksum
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        png(101, 100),
+        png(20_000, 20_000, (b"IDAT", zlib.compress(b"\0" * 10_000_000))),
+        png(2**31 - 1, 2**31 - 1),
+        # The sides of a GIF's screen, and of a bitmap.
+        b"GIF89a" + struct.pack("<HH", 65535, 65535) + encoded("GIF")[10:],
+        encoded("BMP")[:18] + struct.pack("<ii", 100_000, 100_000) + encoded("BMP")[26:],
+        encoded("PNG", Image.new("1", (4000, 4000))),
+    ],
+    ids=["just above", "bomb", "largest", "gif", "bmp", "bits"],
+)
+def test_pictures_of_too_many_pixels_are_refused_undecoded(port, body, monkeypatch):
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda *_: pytest.fail("decoded"))
+    assert "more than the 10,000 pixels" in error_of(port, 413, "POST", DETECT, body)
+
+
+def test_a_picture_of_as_many_pixels_as_are_taken(port):
+    assert send(port, "POST", DETECT, encoded("PNG", Image.new("L", (100, 100))))[0] == 200
+
+
+def test_a_bomb_in_a_text_is_refused(port):
+    text = b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000)
+    assert len(text) < SMALL.bytes
+    message = error_of(port, 415, "POST", DETECT, png(10, 10, (b"zTXt", text)))
+    assert "not a readable image" in message
+
+
+def request_head(*lines):
+    return "\r\n".join([f"POST {DETECT} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+def test_a_body_that_is_announced_as_too_large_is_not_waited_for(port):
+    answer = send_raw(port, request_head(f"Content-Length: {SMALL.bytes + 1}"))
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"more than the 200,000 bytes" in answer
+
+
+def test_a_body_without_an_end_is_cut_off(port):
+    """Without Content-Length, its size is known only by counting."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(request_head("Transfer-Encoding: chunked"))
+        piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+        # What is in flight when the connection is closed stays below that.
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(2000):
+                connection.sendall(piece)
+    assert send(port, "POST", DETECT, encoded())[0] == 200
+
+
+def test_a_body_just_too_long_without_its_length_is_told_so(port):
+    size = SMALL.bytes + 1
+    body = f"{size:x}\r\n".encode() + b"x" * size + b"\r\n0\r\n\r\n"
+    answer = send_raw(port, request_head("Transfer-Encoding: chunked"), body)
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"more than the 200,000 bytes" in answer
+
+
+def test_a_picture_in_chunks_is_taken(port):
+    # http.client sends what it does not know the length of in chunks.
+    pieces = (encoded()[start : start + 100] for start in range(0, len(encoded()), 100))
+    assert send(port, "POST", DETECT, pieces)[0] == 200
+
+
+def test_a_slow_body_is_not_waited_for(port):
+    answer = send_raw(port, request_head("Content-Length: 100"), b"x", pause=0.1)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"within 0.5 seconds" in answer
+    # Its place is free again.
+    assert send(port, "POST", DETECT, encoded())[0] == 200
+
+
+def test_a_client_that_leaves_gives_its_place_back(port):
+    for _ in range(2 * SMALL.waiting + 3):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(request_head("Content-Length: 1000") + b"x")
+    statuses = {send(port, "POST", DETECT, encoded())[0] for _ in range(20)}
+    assert 200 in statuses and statuses <= {200, 503}
+    assert send(port, "POST", DETECT, encoded())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GET / HTTP/1.1",  # no Host
+        "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example",
+        "NONSENSE",
+        "POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1",
+        "POST /api/detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2",
+    ],
+)
+def test_what_is_not_http_is_refused(port, lines):
+    answer = send_raw(port, f"{lines}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_header_without_an_end_is_refused(port):
+    answer = send_raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "localhost.evil.example", "localhost@evil.example",
+     "127.0.0.2", "2130706433", "[::2]", "", "localhost:", "localhost:80:80", "localhost/x"],
+)  # fmt: skip
+def test_other_hosts_are_refused(port, host):
+    for path in ("/", "/api/about"):
+        assert error_of(port, 421, "GET", path, headers={"Host": host}).startswith("Host: expected")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:80"]
+)
+def test_own_hosts_are_answered(port, host):
+    assert send(port, "GET", "/", headers={"Host": host})[0] == 200
+
+
+def test_further_hosts_may_be_allowed():
+    with serving({"a": finds()}, hosts=["photos.example"]) as port:
+        assert send(port, "GET", "/", headers={"Host": "Photos.example"})[0] == 200
+        assert send(port, "GET", "/")[0] == 421
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:5", 200),
+        ("https://localhost:5", 200),
+        ("http://localhost:6", 403),
+        ("http://localhost", 403),
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("file://", 403),
+    ],
+)
+def test_other_pages_are_refused(port, origin, status):
+    headers = {"Host": "localhost:5", "Origin": origin}
+    assert send(port, "POST", DETECT, encoded(), headers)[0] == status
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/app.py", "/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/static/index.html",
+     "//etc/passwd", "/etc/passwd", "/api/samples/..%2f..%2fapp.py", "/api/samples/", "/api",
+     "/index.html%00", "/.git/config", "/docs", "/openapi.json"],
+)  # fmt: skip
+def test_no_path_reaches_a_file(port, path):
+    status, _, content = send(port, "GET", path)
+    assert status in (307, 404) and b"import" not in bytes(str(content), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "query: expected model"),
+        ("?model=c", "model: expected one of a, b, got 'c'"),
+        ("?model=../a", "model: expected one of a, b, got '../a'"),
+        ("?model=a&model=a", "query: expected model, once for each model"),
+        ("?model=a&x=1", "and nothing else"),
+    ],
+)
+def test_queries_that_are_not_understood(port, query, message):
+    assert message in error_of(port, 400, "POST", f"/api/detect{query}", encoded())
+
+
+class Waits(Finds):
+    """Does not answer before it may; counts those that are in it at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered, self.may_answer = threading.Semaphore(0), threading.Event()
+        self.inside = self.most = 0
+
+    def found(self, image):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.entered.release()
+        assert self.may_answer.wait(20)
+        self.inside -= 1
+        return super().found(image)
+
+
+def test_one_request_at_a_time_a_few_wait_others_are_turned_away():
+    model, answers = Waits(), queue.Queue()
+    with serving({"a": finds(model)}, limits=Limits(waiting=2)) as port:
+
+        def request():
+            answers.put(send(port, "POST", DETECT, encoded()))
+
+        threads = [threading.Thread(target=request) for _ in range(5)]
+        threads[0].start()
+        assert model.entered.acquire(timeout=20)
+        for thread in threads[1:]:
+            thread.start()
+        # One is on the detector and two wait; the others are told at once.
+        for _ in range(2):
+            status, headers, content = answers.get(timeout=20)
+            assert status == 503 and headers["Retry-After"] == "1"
+            assert content["error"].startswith("busy: 3 requests")
+        assert send(port, "GET", "/api/ops/nms")[0] == 200  # the rest of the page goes on
+        model.may_answer.set()
+        assert [answers.get(timeout=20)[0] for _ in range(3)] == [200] * 3
+        for thread in threads:
+            thread.join()
+        assert model.most == 1
+        assert send(port, "POST", DETECT, encoded())[0] == 200
+
+
+class Fails(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, images):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("tried to allocate 9 bytes"), "the detector failed: tried to allocate 9"),
+        (MemoryError(), "the detector failed: not enough memory"),
+        (KeyError("secret"), "the server failed; its console tells more"),
+    ],
+)
+def test_a_detector_that_fails_is_told_of_and_the_server_goes_on(error, message):
+    with serving({"a": finds(Fails(error)), "b": finds()}, limits=SMALL) as port:
+        assert error_of(port, 500, "POST", DETECT, encoded()).startswith(message)
+        assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("bytes", 0, "Limits: expected bytes above 0, got 0"),
+        ("pixels", -1, "Limits: expected pixels above 0, got -1"),
+        ("seconds", float("nan"), "Limits: expected seconds above 0, got nan"),
+        ("score_floor", 1.5, "Limits: expected score_floor in 0..1, got 1.5"),
+    ],
+)
+def test_limits_that_are_none(option, value, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Limits(**{option: value})
