@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from .consoles import err, out
 from .errors import UsageError
 from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS, Device
-
-out = Console(soft_wrap=True, highlight=False, markup=False)
-err = Console(soft_wrap=True, highlight=False, markup=False, stderr=True)
 
 
 def serve(

@@ -16,11 +16,11 @@ export function heat(value) {
 }
 
 // Draws rows of values in 0..1; gives the context, in which a pixel of the map is one unit wide.
-export function drawMap(canvas, rows) {
-  canvas.width = CELL * rows[0].length;
-  canvas.height = CELL * rows.length;
+export function drawMap(canvas, rows, cell = CELL) {
+  canvas.width = cell * rows[0].length;
+  canvas.height = cell * rows.length;
   const context = canvas.getContext("2d");
-  context.scale(CELL, CELL);
+  context.scale(cell, cell);
   for (const [y, row] of rows.entries()) {
     for (const [x, value] of row.entries()) {
       context.fillStyle = heat(value);

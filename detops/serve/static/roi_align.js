@@ -5,6 +5,7 @@ import { CELL, dot, drawMap, line } from "./plot.js";
 
 const STEP = 0.1; // pixels of the map that an arrow key moves
 const LEAST_SIDE = 0.5;
+const POOLED_SIDE = 700; // pixels of the canvas of bins
 const CORNER = 0.8; // distance within which the pointer takes the lower right corner
 let box = [2.3, 2.6, 12.1, 9.4]; // in pixels of the map, whose first covers 0..1
 let answer = null;
@@ -79,7 +80,7 @@ function draw() {
   dot(context, [x2, y2], 0.2, "#ffffff");
   const rows = Array.from({ length: bins }, (_, row) =>
     answer.values.slice(row * bins, (row + 1) * bins));
-  const pooled = drawMap($("roi-bins-map"), rows);
+  const pooled = drawMap($("roi-bins-map"), rows, Math.round(POOLED_SIDE / bins));
   pooled.font = "0.24px system-ui, sans-serif";
   pooled.textAlign = "center";
   pooled.textBaseline = "middle";
