@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,14 +76,14 @@ def serve(
     from .commands import _load_config
 
     files = weights or [DEFAULT_WEIGHTS, SHAPES_WEIGHTS]
-    configs: list[Any] = [*(config or [None])]
+    configs: Sequence[Path | None] = config or (None,)
     if len(configs) not in (1, len(files)):
         raise UsageError(
             f"--config: expected one for all, or one for each of the {len(files)} --weights, got "
             f"{len(configs)}"
         )
     if len(configs) == 1:
-        configs *= len(files)
+        configs = [configs[0]] * len(files)
 
     def make_detectors() -> dict[str, Any]:
         opened = zip(names_of(files), files, configs, strict=True)

@@ -104,7 +104,8 @@ def open_image(
     mode = ""
     try:
         file = source if isinstance(source, Path) else BytesIO(source)
-        with _our_limit(), Image.open(file, formats=formats and tuple(formats)) as image:
+        decoders = None if formats is None else tuple(formats)
+        with _our_limit(), Image.open(file, formats=decoders) as image:
             mode = f", mode {image.mode}"
             if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
