@@ -37,7 +37,8 @@ def python(*options, folder=ROOT, **environment):
     return result.returncode, result.stdout, result.stderr
 
 
-COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "serve", "bench", "compat", "info")
+COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "serve", "bench", "compat")
+COMMANDS += ("info",)
 
 
 @pytest.mark.slow

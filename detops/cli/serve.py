@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .consoles import err, out
 from .errors import UsageError
-from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS, Device
+from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS, Device, load_config_file
 
 
 def serve(
@@ -73,7 +72,7 @@ def serve(
             f"detops serve needs {missing}, which is not installed: pip install 'detops[serve]'"
         ) from error
     from ..engine.detect import open_detector
-    from .commands import _load_config
+    from .consoles import err, out
 
     files = weights or [DEFAULT_WEIGHTS, SHAPES_WEIGHTS]
     configs: Sequence[Path | None] = config or (None,)
@@ -87,7 +86,7 @@ def serve(
 
     def make_detectors() -> dict[str, Any]:
         opened = zip(names_of(files), files, configs, strict=True)
-        return {n: open_detector(file, _load_config(c), device) for n, file, c in opened}
+        return {n: open_detector(file, load_config_file(c), device) for n, file, c in opened}
 
     limits = Limits(max_megabytes * 10**6, max_megapixels * 10**6, score_floor=score_floor)
     run_server(make_detectors, host, port, allow_host or [], limits, out, err)
