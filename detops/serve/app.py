@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..data.image import ImageError, LargeImageError, load_image
 from ..engine.detect import Detector
-from ..engine.detect_files import image_entry
+from ..engine.formats import image_entry
 from ..visualize import PALETTE, PERSON_SKELETON
 from .guard import LOOPBACK, Guard
 from .limits import FORMATS, Limits
@@ -153,13 +153,8 @@ class _Page:
         began = time.perf_counter()
         found = self.detectors[name].detect(pixels, self.limits.score_floor)
         seconds = time.perf_counter() - began
-        detections = image_entry(Path(), Path(), pixels.shape, found)["detections"]
-        labelled = zip(found["labels"].tolist(), detections, strict=True)
-        return {
-            "model": name,
-            "seconds": seconds,
-            "detections": [{"label": label, **detection} for label, detection in labelled],
-        }
+        detections = image_entry("", pixels.shape, found)["detections"]
+        return {"model": name, "seconds": seconds, "detections": detections}
 
 
 def _data_url(pixels: Tensor) -> str:
