@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from . import weights_detectron2 as detectron2
+from . import weights_torchvision as torchvision
 from .checkpoint import CheckpointError, list_some, read_file
 from .pickled import is_pickle, read_pickle
 from .weights_detectron2 import Rule
 
-BATCH_NORM_EPSILON = 1e-5  # of torchvision's BatchNorm2d and FrozenBatchNorm2d
 ANCHORS = "rpn.anchor_generator.cell_anchors."
 # The layers whose number of outputs is that of the classes, or of the keypoints.
 PREDICTORS = (
@@ -69,7 +69,7 @@ def load_weights_into(
     *,
     complete: bool = False,
     other_classes: bool = False,
-    batch_norm_epsilon: float = BATCH_NORM_EPSILON,
+    batch_norm_epsilon: float = torchvision.BATCH_NORM_EPSILON,
 ) -> WeightsReport:
     """Fills a detector of this package with weights of this or another library.
 
@@ -85,14 +85,16 @@ def load_weights_into(
 
     Args:
         model: from :func:`detops.modeling.build_detection_model`.
-        source: a file, of which no code is run, or what is in one.
+        source: a file, of which no code is run, or what is in one; or what torchvision publishes,
+            as ``torchvision/fasterrcnn_resnet50_fpn``: see :func:`published_weights`.
         complete: refuse weights that leave anything of the model as it was, or have no place.
         other_classes: leave out predictors whose number of outputs is not the model's, to train
             on other classes, or with other keypoints, than the weights were trained on.
         batch_norm_epsilon: what the frozen batch norms of a torchvision detector add to the
             variance. Its file does not tell: 0 in what torchvision publishes as COCO_V1, 1e-5 in
             what is trained from an ImageNet network. Where the file shows that they were not
-            frozen it is 1e-5, whatever is given here.
+            frozen it is 1e-5, whatever is given here. For weights that are given by their name it
+            is known.
 
     Returns:
         What was loaded and what was not.
@@ -110,12 +112,14 @@ def load_weights_into(
         (True, ())
     """
     name = str(source) if isinstance(source, str | Path) else "state dict"
+    if isinstance(source, str | Path) and torchvision.is_published(source):
+        source, batch_norm_epsilon = torchvision.published_weights(name)
     state = _state_dict(source, name)
     expected = model.state_dict(keep_vars=True)
     from_detectron2 = detectron2.is_detectron2(state)
     if from_detectron2:
         _check_convention(model, state, name)
-    rules = detectron2.RULES if from_detectron2 else _rules(state)
+    rules = detectron2.RULES if from_detectron2 else torchvision.rules(state)
     found: State = {}
     unused = []
     for key, value in state.items():
@@ -132,7 +136,7 @@ def load_weights_into(
         detectron2.background_first(found, expected)
         batch_norm_epsilon = detectron2.BATCH_NORM_EPSILON
     _fold_epsilon(found, state, batch_norm_epsilon, from_detectron2)
-    _drop_class_0(found, state, expected)
+    torchvision.drop_class_0(found, state, expected)
     unused += _fit_anchors(found, expected, model)
     left_out = _leave_out_predictors(found, expected) if other_classes else {}
     # One tensor may have two names, in a head that shares its layers.
@@ -199,49 +203,6 @@ def _check_convention(model: nn.Module, state: State, name: str) -> None:
         )
 
 
-def _rules(state: State) -> tuple[Rule, ...]:
-    """From the names of torchvision, old and new, to the family's; all others are the family's."""
-    # torchvision counts a pyramid's levels from its finest, the family by the stages of the body.
-    levels = sum(re.match(r"backbone\.fpn\.inner_blocks\..*weight", k) is not None for k in state)
-
-    def level(match: re.Match[str]) -> str:
-        return f"backbone.fpn.fpn_{match[1]}{5 - levels + int(match[2])}."
-
-    def tower(match: re.Match[str], layers: int = 1) -> str:
-        kind = {"classification": "cls", "regression": "bbox"}[match[1]]
-        return f"rpn.head.{kind}_tower.{layers * int(match[2])}."
-
-    box, mask, keypoint = (f"roi_heads.{head}" for head in ("box", "mask", "keypoint"))
-    return (
-        # Counters of batch norm, and the classes of ImageNet.
-        (r".*\.num_batches_tracked$", None),
-        (r"fc\.", None),
-        # The body, alone or in a detector.
-        (r"(?:backbone\.body\.)?(conv1|bn1)\.", r"backbone.body.stem.\1."),
-        (r"(layer[1-4])\.", r"backbone.body.\1."),
-        (r"backbone\.fpn\.(inner|layer)_blocks\.(\d+)\.(?:0\.)?", level),
-        (r"backbone\.fpn\.extra_blocks\.", "backbone.fpn.top_blocks."),
-        (r"rpn\.head\.conv\.0\.0\.", "rpn.head.conv."),
-        (r"roi_heads\.box_head\.(fc\d)\.", rf"{box}.feature_extractor.\1."),
-        (r"roi_heads\.box_predictor\.", f"{box}.predictor."),
-        (r"roi_heads\.mask_head\.(mask_fcn\d)\.", rf"{mask}.feature_extractor.\1."),
-        (
-            r"roi_heads\.mask_head\.(\d+)\.0\.",
-            lambda m: f"{mask}.feature_extractor.mask_fcn{int(m[1]) + 1}.",
-        ),
-        (r"roi_heads\.mask_predictor\.", f"{mask}.predictor."),
-        (
-            r"roi_heads\.keypoint_head\.(\d+)\.",
-            lambda m: f"{keypoint}.feature_extractor.conv_fcn{int(m[1]) // 2 + 1}.",
-        ),
-        (r"roi_heads\.keypoint_predictor\.", f"{keypoint}.predictor."),
-        (r"head\.(classification|regression)_head\.conv\.(\d+)\.0\.", lambda m: tower(m, 2)),
-        (r"head\.(classification|regression)_head\.conv\.(\d+)\.", tower),
-        (r"head\.classification_head\.cls_logits\.", "rpn.head.cls_logits."),
-        (r"head\.regression_head\.bbox_reg\.", "rpn.head.bbox_pred."),
-    )
-
-
 def _rename(key: str, rules: tuple[Rule, ...]) -> str | None:
     for pattern, replacement in rules:
         if re.match(pattern, key):
@@ -269,24 +230,11 @@ def _fold_epsilon(found: State, state: State, epsilon: float, from_detectron2: b
     if not (classifier or detector or from_detectron2):
         return
     if classifier or any(key.endswith("num_batches_tracked") for key in state):
-        epsilon = BATCH_NORM_EPSILON
+        epsilon = torchvision.BATCH_NORM_EPSILON
     for place in found:
         if place.endswith(".running_var"):
             # In half precision the sum would be what it was.
             found[place] = found[place].float() + epsilon
-
-
-def _drop_class_0(found: State, state: State, expected: Mapping[str, Tensor]) -> None:
-    deltas = expected.get("rpn.head.bbox_pred.bias")
-    if "head.classification_head.cls_logits.bias" not in state or deltas is None:
-        return
-    anchors = deltas.numel() // 4
-    for place in ("rpn.head.cls_logits.weight", "rpn.head.cls_logits.bias"):
-        if place not in found or found[place].dim() != expected[place].dim():
-            continue
-        if len(found[place]) == len(expected[place]) + anchors:
-            by_anchor = found[place].unflatten(0, (anchors, -1))
-            found[place] = by_anchor[:, 1:].flatten(0, 1)
 
 
 def _leave_out_predictors(found: State, expected: Mapping[str, Tensor]) -> dict[str, str]:
