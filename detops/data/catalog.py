@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,23 @@ from urllib.parse import parse_qsl
 
 from .class_map import ClassMap, renamed
 from .coco import CocoDetection, LvisDetection
+from .cvat import FILE_NAME as CVAT_FILE
+from .cvat import CvatDetection
 from .detection import DetectionDataset
+from .label_studio import LabelStudioDetection
 from .problems import AnnotationError, OnError
 from .shapes import Shapes
 from .voc import VocDetection
+from .yolo import CLASS_FILES, YoloDetection
 
 PACKAGE = Path(__file__).resolve().parent.parent
 FORMATS: dict[str, Callable[..., DetectionDataset]] = {
     "coco": CocoDetection,
     "lvis": LvisDetection,
     "voc": VocDetection,
+    "yolo": YoloDetection,
+    "cvat": CvatDetection,
+    "label-studio": LabelStudioDetection,
     "shapes": Shapes,
 }
 COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
@@ -30,9 +38,11 @@ COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
 def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     """Opens a data set by its path.
 
-    The format is told by what is there: a folder with `Annotations` is Pascal VOC; a JSON file is
-    LVIS if its categories have frequencies, COCO otherwise; any other folder is searched for its
-    JSON file, in itself and in `annotations`.
+    The format is told by what is there: a folder with `Annotations` is Pascal VOC; one with
+    `data.yaml`, `classes.txt` or `obj.names`, or a YAML file, is YOLO; one with `annotations.xml`,
+    or an XML file, is CVAT. Any other folder is searched for its JSON file, in itself and in
+    `annotations`; that is Label Studio if it holds a list, LVIS if its categories have
+    frequencies, COCO otherwise.
 
     Args:
         spec: a path; a relative one is looked for in the working folder, then among the
@@ -42,7 +52,8 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
             ``voc:data/VOC2007?split=val&difficult=use``.
         options: of the format's class, besides those in `spec`: see `DetectionDataset` (on_error,
             check, masks, keypoints, transform), `CocoDetection` (image_dir), `VocDetection`,
-            `Shapes`. `split` chooses among a COCO folder's files the one that has it in its name.
+            `YoloDetection`, `CvatDetection`, `LabelStudioDetection`, `Shapes`. `split` chooses
+            among a COCO folder's files the one that has it in its name.
 
     Raises:
         AnnotationError: nothing is there, its format is not known, or its class refuses it.
@@ -67,13 +78,10 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     path = resolve_path(place)
     if not path.exists():
         raise AnnotationError(f"{path}: cannot read: no such file or folder")
-    if not kind and (path / "Annotations").is_dir():
-        kind = "voc"
-    if kind != "voc" and path.is_dir():
+    kind = kind or _told_by_name(path)
+    if kind not in ("voc", "yolo", "cvat") and path.is_dir():
         path = _json_file(path, options.pop("split", None))
-    # A word that COCO files have no use for; and LVIS's reader reads them as well.
-    kind = kind or ("lvis" if b'"frequency"' in path.read_bytes() else "coco")
-    return _open(kind, text, path, options)
+    return _open(kind or _told_by_content(path), text, path, options)
 
 
 def load_datasets(
@@ -87,7 +95,7 @@ def load_datasets(
 
     Args:
         paths: see `open_dataset`.
-        image_dir: folder of the images, of data sets in COCO and LVIS format.
+        image_dir: folder of the images, of data sets in COCO, LVIS, CVAT and Label Studio format.
         on_error: see `DetectionDataset`.
         class_map: other names for categories, by their own; see `DetectionDataset.rename`. A name
             need not be in all of the data sets.
@@ -140,6 +148,26 @@ def _folded(dataset: DetectionDataset) -> list[str]:
     return [name.casefold() for name in dataset.names]
 
 
+def _told_by_name(path: Path) -> str:
+    """The format that a file's suffix or a folder's contents show; empty for those of JSON."""
+    if path.is_file():
+        return {".yaml": "yolo", ".yml": "yolo", ".xml": "cvat"}.get(path.suffix.lower(), "")
+    if (path / "Annotations").is_dir():
+        return "voc"
+    if any((path / name).is_file() for name in CLASS_FILES):
+        return "yolo"
+    return "cvat" if (path / CVAT_FILE).is_file() else ""
+
+
+def _told_by_content(path: Path) -> str:
+    """The format of a JSON file."""
+    content = path.read_bytes().removeprefix(BOM_UTF8)
+    if content.lstrip().startswith(b"["):
+        return "label-studio"
+    # A word that COCO files have no use for; and LVIS's reader reads them as well.
+    return "lvis" if b'"frequency"' in content else "coco"
+
+
 def _parsed(text: str, query: str) -> dict[str, Any]:
     try:
         return {name: _value(value) for name, value in parse_qsl(query, strict_parsing=True)}
@@ -171,7 +199,8 @@ def _json_file(folder: Path, split: Any) -> Path:
         return fitting[0]
     if not files:
         raise AnnotationError(
-            f"{folder}: no known format: neither a folder 'Annotations' nor a JSON file"
+            f"{folder}: no known format: no folder 'Annotations', no data.yaml, no {CVAT_FILE} and "
+            "no JSON file"
         )
     names = ", ".join(file.name for file in fitting or files)
     raise AnnotationError(f"{folder}: choose one of {names} (by its path, or ?split=...)")

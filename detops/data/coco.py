@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from .detection import DetectionDataset
+from .files import is_there, named_file
 from .problems import AnnotationError, Problems
 
 REQUIRED = {
@@ -27,7 +28,7 @@ class CocoDetection(DetectionDataset):
             annotation file's folder, `images` in it, and, where that folder is `annotations`,
             beside it the folder that the last part of the file's name tells
             (`instances_val2017.json`: `val2017`, `images/val2017`), `images`, or its parent. File
-            names may have Windows' separators.
+            names may be those of annotation tools: see :func:`detops.data.files.named_file`.
         options: see `DetectionDataset`: on_error, check, masks, keypoints, transform.
 
     Raises:
@@ -188,17 +189,15 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
     for candidate in candidates:
         for image in images[:1]:
             name = _file_name(candidate, image)
-            if isinstance(name, str) and (candidate / name).is_file():
+            if isinstance(name, str) and is_there(candidate, name):
                 return candidate
     return folder
 
 
 def _file_name(folder: Path, image: dict) -> Any:
-    """An image's file name under the folder: as it is written, unless other separators fit."""
+    """The name of an image's file under the folder; whatever else the record has for a name."""
     name = image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
-    if not isinstance(name, str) or "\\" not in name or (folder / name).is_file():
-        return name
-    return PureWindowsPath(name).as_posix()
+    return named_file(folder, name) if isinstance(name, str) else name
 
 
 def _file_of_url(folder: Path, url: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +68,26 @@ def enclosing_box(segmentation: Any, height: int, width: int) -> list[float]:
     _check_polygons(segmentation, height, width)
     x, y = ([value for polygon in segmentation for value in polygon[i::2]] for i in (0, 1))
     return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
+
+
+def rotated_corners(box: list[float], angle: float, about: tuple[float, float]) -> list[float]:
+    """The corners of a turned box as a polygon [x, y, x, y, ...].
+
+    Args:
+        box: x, y, width, height before it is turned.
+        angle: degrees, clockwise as seen in the image.
+        about: the point that it is turned about.
+
+    >>> rotated_corners([0, 0, 2, 1], 180, (0, 0))[:4]
+    [0.0, 0.0, -2.0, 0.0]
+    """
+    x, y, w, h = box
+    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    polygon = []
+    for corner_x, corner_y in ((x, y), (x + w, y), (x + w, y + h), (x, y + h)):
+        dx, dy = corner_x - about[0], corner_y - about[1]
+        polygon += [about[0] + dx * cosine - dy * sine, about[1] + dx * sine + dy * cosine]
+    return [round(value, 6) + 0.0 for value in polygon]
 
 
 def decode_masks(rles: Sequence[RLE], height: int, width: int) -> Tensor:

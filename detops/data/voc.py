@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from .detection import DetectionDataset
+from .files import IMAGE_SUFFIXES
 from .image import ImageError, open_image
 from .masks import encode_mask
 from .problems import AnnotationError, Problems, as_flag, check_choice
@@ -21,16 +22,16 @@ VOC_NAMES = tuple(
     "person pottedplant sheep sofa train tvmonitor".split()
 )
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class VocDetection(DetectionDataset):
     """Images and objects of a folder as those of the Pascal VOC challenges.
 
-    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png), listed in
-    `ImageSets/Main/<split>.txt`; masks come from `SegmentationObject/<name>.png`, where pixels of
-    the k-th object have the value k, of the images that `ImageSets/Segmentation/<split>.txt`
-    lists. Where no lists are, all images with annotations are taken.
+    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png, and in `images` where that is
+    the one of the two that is there), listed in `ImageSets/Main/<split>.txt`; masks come from
+    `SegmentationObject/<name>.png`, where pixels of the k-th object have the value k, of the images
+    that `ImageSets/Segmentation/<split>.txt` lists. Where no lists are, all images with annotations
+    are taken.
 
     VOC counts pixels from 1 and includes the last: its box (xmin, ymin, xmax, ymax) becomes
     (xmin - 1, ymin - 1, xmax, ymax), clipped to the image, as that of a tool that counts from 0 has
@@ -68,6 +69,9 @@ class VocDetection(DetectionDataset):
         root = Path(root)
         masks = options.get("masks", False)
         problems = Problems(root)
+        pictures = root / "JPEGImages"
+        if not pictures.is_dir() and (root / "images").is_dir():
+            pictures = root / "images"
         images: list[dict] = []
         objects: list[dict] = []
         for name in _listed(root, split, "Segmentation" if masks else "Main"):
@@ -77,7 +81,7 @@ class VocDetection(DetectionDataset):
             except _XmlError as error:
                 problems.add(where, "broken annotation file", str(error))
                 continue
-            image["file_name"] = _file_name(root / "JPEGImages", name)
+            image["file_name"] = _file_name(pictures, name)
             if masks:
                 _add_masks(root / "SegmentationObject" / f"{name}.png", image, found, problems)
             images.append(image)
@@ -96,7 +100,7 @@ class VocDetection(DetectionDataset):
             o["iscrowd"] = int(difficult == "ignore" and o["difficult"])
         categories = [{"id": id, "name": category} for category, id in ids.items()]
         contents = (images, categories, objects)
-        super().__init__(root, root / "JPEGImages", *contents, problems, **options)
+        super().__init__(root, pictures, *contents, problems, **options)
 
 
 def _name(found: dict) -> str:

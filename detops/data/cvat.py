@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""Detection data sets exported by CVAT as "CVAT for images"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from .detection import DetectionDataset
+from .files import is_there, named_file
+from .image import MAX_PIXELS
+from .masks import SegmentationError, encode_mask, rotated_corners
+from .problems import AnnotationError, Problems, shown
+
+CORNERS = ("xtl", "ytl", "xbr", "ybr")
+FILE_NAME = "annotations.xml"
+# What an image's element has besides shapes.
+NO_SHAPES = ("attribute", "tag")
+
+
+class CvatDetection(DetectionDataset):
+    """Images and objects of an `annotations.xml` of CVAT's, version 1.1, "CVAT for images".
+
+    Boxes, turned ones too, polygons and masks are read; polylines, points, ellipses, skeletons and
+    cuboids count as broken, and so do the tracks of a video. Categories are the labels of the task,
+    job or project, in its order. Images are looked for beside the file, in `images`, and there in
+    the folder of their subset (`images/default`).
+
+    Args:
+        root: the file, or its folder.
+        image_dir: folder of the images, if it is none of these.
+        options: see `DetectionDataset`: on_error, check, masks, transform.
+
+    Raises:
+        AnnotationError: the file is missing or not CVAT's, or, with on_error="raise", something in
+            it is broken.
+    """
+
+    def __init__(
+        self, root: str | Path, image_dir: str | Path | None = None, **options: Any
+    ) -> None:
+        path = Path(root) / FILE_NAME if Path(root).is_dir() else Path(root)
+        tree = _read(path)
+        names = [label.findtext("name", "") for label in tree.iterfind("meta//labels/label")]
+        ids = {name: id for id, name in enumerate(dict.fromkeys(names), start=1)}
+        folder = path.parent if image_dir is None else Path(image_dir)
+        problems = Problems(path)
+        images, objects = [], []
+        for element in tree.iterfind("image"):
+            image = _image(element, folder)
+            images.append(image)
+            for found in _objects(element, image, problems):
+                label = found["category_id"]
+                objects.append(found | {"category_id": ids.get(label, label)})
+        for track in tree.iterfind("track"):
+            problems.add(f"track {track.get('id')}", "track of a video", "export as images")
+        categories = [{"id": id, "name": name} for name, id in ids.items()]
+        super().__init__(path, folder, images, categories, objects, problems, **options)
+
+
+def _read(path: Path) -> ElementTree.Element:
+    try:
+        tree = ElementTree.parse(path).getroot()
+    except OSError as error:
+        raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
+    except (ElementTree.ParseError, ValueError) as error:
+        raise AnnotationError(f"{path}: not XML ({error})") from error
+    if tree.tag != "annotations" or tree.find("meta//labels") is None:
+        raise AnnotationError(f"{path}: not CVAT's format: no annotations with labels")
+    return tree
+
+
+def _image(element: ElementTree.Element, folder: Path) -> dict[str, Any]:
+    name, subset = element.get("name", ""), element.get("subset", "default")
+    places = ("", "images", f"images/{subset}")
+    found = ((place, named_file(folder / place, name)) for place in places)
+    there = (Path(place, file) for place, file in found if is_there(folder / place, file))
+    sides = {side: _whole(element.get(side)) for side in ("width", "height")}
+    file_name = next(there, Path(name)).as_posix() if name else name
+    return {"id": element.get("id", name), "file_name": file_name} | sides
+
+
+def _whole(text: str | None) -> Any:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _objects(
+    element: ElementTree.Element, image: dict[str, Any], problems: Problems
+) -> Iterator[dict[str, Any]]:
+    shapes = [shape for shape in element if shape.tag not in NO_SHAPES]
+    for number, shape in enumerate(shapes, start=1):
+        where = f"image {image['id']}, {shape.tag} {number}"
+        try:
+            geometry = _geometry(shape, image)
+        except (ValueError, OverflowError) as error:
+            problems.add(where, f"broken {shape.tag}", str(error))
+            continue
+        if geometry is None:
+            problems.add(where, "shape of another kind", shape.tag)
+            continue
+        label = shape.get("label", "")
+        yield {"image_id": image["id"], "category_id": label, "where": where} | geometry
+
+
+def _geometry(shape: ElementTree.Element, image: dict[str, Any]) -> dict[str, Any] | None:
+    """A shape in COCO's terms; None for one of a kind that is not read, ValueError if broken."""
+    if shape.tag == "box":
+        left, top, right, bottom = (_number(shape, corner) for corner in CORNERS)
+        box = [left, top, right - left, bottom - top]
+        angle = _number(shape, "rotation", "0")
+        if angle % 360 == 0:
+            return {"bbox": box}
+        middle = ((left + right) / 2, (top + bottom) / 2)
+        return {"segmentation": [rotated_corners(box, angle, middle)]}
+    if shape.tag == "polygon":
+        points = shape.get("points", "").split(";")
+        return {"segmentation": [[float(v) for point in points for v in point.split(",")]]}
+    if shape.tag == "mask":
+        return {"segmentation": _mask(shape, image["height"], image["width"])}
+    return None
+
+
+def _number(shape: ElementTree.Element, name: str, default: str = "") -> float:
+    return float(shape.get(name, default))
+
+
+def _mask(shape: ElementTree.Element, height: Any, width: Any) -> dict[str, Any]:
+    """CVAT's run lengths, row by row within a box, as COCO's of the whole image."""
+    if not (type(height) is type(width) is int and height * width <= MAX_PIXELS):
+        raise SegmentationError(f"mask of an image of {width} x {height} pixels")
+    counts = [int(count) for count in shape.get("rle", "").split(",")]
+    left, top, w, h = (int(_number(shape, name)) for name in ("left", "top", "width", "height"))
+    if min(left, top, w - 1, h - 1) < 0 or left + w > width or top + h > height:
+        raise SegmentationError(f"mask of {w} x {h} at {left}, {top} is not within the image")
+    if min(counts) < 0 or sum(counts) != w * h:
+        raise SegmentationError(f"run lengths do not add up to {w * h}: {shown(counts)}")
+    values = np.arange(len(counts)) % 2
+    mask = np.zeros((height, width), dtype=np.uint8)
+    mask[top : top + h, left : left + w] = np.repeat(values, counts).reshape(h, w)
+    return encode_mask(mask)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""Which file is meant by the name that an annotation tool gives an image."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from urllib.parse import unquote
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+# What Label Studio puts in front of the name of an uploaded file.
+UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
+LOCAL_FILE = "/data/local-files/?d="
+
+
+def named_file(folder: Path, name: str) -> str:
+    """The name, under a folder, of the file that a tool calls `name`.
+
+    Taken is the first of these that is there: the name as it is; with Windows' separators; with its
+    percent escapes read; and, of a name that is an address, an absolute path, leaves the folder or
+    has an upload's prefix, its last part with and without that prefix.
+
+    Args:
+        folder: of the images.
+        name: as the annotations have it.
+
+    Returns:
+        A name that is there, else `name`.
+
+    >>> named_file(Path("none"), "a%20b.jpg")
+    'a%20b.jpg'
+    """
+    bare = name.removeprefix(LOCAL_FILE)
+    spellings = [name, bare, PureWindowsPath(bare).as_posix()]
+    spellings += [unquote(spelling) for spelling in spellings[1:]]
+    for spelling in list(spellings):
+        last = PurePosixPath(spelling.partition("?")[0]).name
+        short = UPLOAD_PREFIX.sub("", last, count=1) if UPLOAD_PREFIX.match(last) else last
+        if short != last or spelling.startswith(("/", "../")) or "://" in spelling:
+            spellings += [last, short]
+    return next((spelling for spelling in spellings if is_there(folder, spelling)), name)
+
+
+def is_there(folder: Path, name: str) -> bool:
+    """Whether the folder has a file of this name, which may be one that no file can have."""
+    # The file system refuses some names, such as one with a zero byte or one that is too long.
+    try:
+        return bool(name) and (folder / name).is_file()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+"""Detection data sets exported by Label Studio as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .detection import DetectionDataset
+from .files import named_file
+from .masks import rotated_corners
+from .problems import AnnotationError, Problems, is_number, shown
+
+SHAPES = ("rectanglelabels", "polygonlabels")
+RECTANGLE = ("x", "y", "width", "height")
+
+
+class LabelStudioDetection(DetectionDataset):
+    """Images and objects of a file that Label Studio exports as "JSON".
+
+    Rectangles, turned ones too, and polygons are read; regions of other kinds, and those without
+    exactly one label, count as broken. Of a task's annotations those that were cancelled are left
+    out; where several are left, the one marked as ground truth is taken. Predictions are not read.
+    Categories are `names`, or the labels that occur, in alphabetical order. `image_id` is the
+    task's id.
+
+    An image is looked for by its name as Label Studio has it, ``1a2b3c4d-a%20b.jpg``, then by the
+    one it had before, ``a b.jpg``: see :func:`detops.data.files.named_file`.
+
+    Args:
+        annotation_file: the JSON file.
+        image_dir: folder of the images; by default `images` beside the file if there is one, else
+            the file's folder.
+        image_key: what the labelling configuration calls the image, ``$image`` for example.
+        names: the categories, a list or one text with commas.
+        options: see `DetectionDataset`: on_error, check, masks, transform.
+
+    Raises:
+        AnnotationError: the file is missing or not Label Studio's, or, with on_error="raise",
+            something in it is broken.
+    """
+
+    def __init__(
+        self,
+        annotation_file: str | Path,
+        image_dir: str | Path | None = None,
+        image_key: str = "image",
+        names: list[str] | str | None = None,
+        **options: Any,
+    ) -> None:
+        path = Path(annotation_file)
+        beside = path.parent / "images"
+        folder = Path(image_dir or (beside if beside.is_dir() else path.parent))
+        problems = Problems(path)
+        images: list[dict] = []
+        objects: list[dict] = []
+        for number, task in enumerate(_read(path), start=1):
+            id = task.get("id", number)
+            try:
+                image, regions = _task(task, id, image_key)
+            except AnnotationError as error:
+                problems.add(f"task {id}", "broken task", str(error))
+                continue
+            image["file_name"] = named_file(folder, image["file_name"])
+            images.append(image)
+            objects += _objects(regions, id, problems)
+        if names is None:
+            names = sorted({found["category_id"] for found in objects})
+        names = names.split(",") if isinstance(names, str) else names
+        ids = {name: number for number, name in enumerate(names, start=1)}
+        for found in objects:
+            found["category_id"] = ids.get(found["category_id"], found["category_id"])
+        categories = [{"id": number, "name": name} for name, number in ids.items()]
+        super().__init__(path, folder, images, categories, objects, problems, **options)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        tasks = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError(f"{path}: not JSON ({error})") from error
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise AnnotationError(f"{path}: not Label Studio's format: expected a list of tasks")
+    if not all(isinstance(task.get("annotations"), list) for task in tasks):
+        raise AnnotationError(
+            f'{path}: a task has no list of annotations: export as "JSON", not as "JSON-MIN"'
+        )
+    return tasks
+
+
+def _task(task: dict[str, Any], id: Any, image_key: str) -> tuple[dict[str, Any], list[Any]]:
+    """The record of a task's image, and the regions marked in it."""
+    if not isinstance(id, int | str):
+        raise AnnotationError(f"id is {shown(id)}")
+    data = task.get("data")
+    name = data.get(image_key) if isinstance(data, dict) else None
+    if not isinstance(name, str):
+        raise AnnotationError(f"no {image_key!r} in its data {shown(data)}")
+    done = [a for a in task["annotations"] if isinstance(a, dict) and not a.get("was_cancelled")]
+    if len(done) > 1:
+        done = [a for a in done if a.get("ground_truth")]
+    if len(done) != 1 or not isinstance(done[0].get("result"), list):
+        raise AnnotationError("expected one annotation, or one that is marked as ground truth")
+    regions = done[0]["result"]
+    first = next((r for r in regions if isinstance(r, dict) and "original_width" in r), {})
+    sides = {side: first.get(f"original_{side}") for side in ("width", "height")}
+    return {"id": id, "file_name": name} | sides, regions
+
+
+def _objects(regions: list[Any], image_id: Any, problems: Problems) -> Iterator[dict[str, Any]]:
+    for number, region in enumerate(regions, start=1):
+        where = f"task {image_id}, region {number}"
+        kind = region.get("type") if isinstance(region, dict) else None
+        if kind not in SHAPES:
+            problems.add(where, "region of another kind", shown(kind))
+            continue
+        value = region.get("value")
+        labels = value.get(kind) if isinstance(value, dict) else None
+        if not isinstance(labels, list) or len(labels) != 1 or not isinstance(labels[0], str):
+            problems.add(where, "expected one label", shown(labels))
+            continue
+        geometry = _geometry(region, value)
+        if geometry is None:
+            problems.add(where, "broken region", f"{kind} {shown(value)}")
+            continue
+        yield {"image_id": image_id, "category_id": labels[0], "where": where} | geometry
+
+
+def _geometry(region: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+    """A region, which has percents of the image, in COCO's terms and pixels; None if broken."""
+    sides: list[Any] = [region.get("original_width"), region.get("original_height")]
+    if not all(map(is_number, sides)):
+        return None
+    scale_x, scale_y = (side / 100 for side in sides)
+    if region["type"] == "polygonlabels":
+        points = value.get("points")
+        if not isinstance(points, list) or not all(map(_is_point, points)):
+            return None
+        return {"segmentation": [[v for x, y in points for v in (x * scale_x, y * scale_y)]]}
+    given: list[Any] = [value.get(key) for key in RECTANGLE]
+    angle = value.get("rotation") or 0
+    if not all(map(is_number, [*given, angle])):
+        return None
+    x, y, width, height = given
+    box = [x * scale_x, y * scale_y, width * scale_x, height * scale_y]
+    if angle % 360 == 0:
+        return {"bbox": box}
+    return {"segmentation": [rotated_corners(box, angle, (box[0], box[1]))]}
+
+
+def _is_point(point: Any) -> bool:
+    return isinstance(point, list) and len(point) == 2 and all(map(is_number, point))

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: MIT
+"""Detection data sets in YOLO's folders: a text file of labels for each image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .detection import DetectionDataset
+from .files import IMAGE_SUFFIXES, is_there, named_file
+from .problems import AnnotationError, Problems, image_file_reports, shown
+
+# What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
+CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
+SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
+# Coordinates are shares of the image; what reaches further than an image beside it is none.
+FURTHEST = 2
+
+
+class YoloDetection(DetectionDataset):
+    """Images and objects of a folder in YOLO's format.
+
+    A line of a label file is a box, ``class cx cy width height``, or a polygon,
+    ``class x y x y x y ...``; coordinates are shares of the image's sides, and classes are counted
+    from 0. The labels of ``.../images/a.jpg`` are in ``.../labels/a.txt``, those of an image in a
+    folder of another name beside it. An image without a label file has no objects. `image_id` is
+    the image's name in the folder.
+
+    Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
+    several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
+    many, as Roboflow writes them. Without `data.yaml`, classes are the lines of `classes.txt` (as
+    exported by Label Studio) or of `obj.names` (by CVAT, which lists images in `train.txt`).
+
+    Args:
+        root: the folder, or the file that tells the classes.
+        split: train, val or test; by default train, or the only one there is.
+        options: see `DetectionDataset`: on_error, check, masks, transform.
+
+    Raises:
+        AnnotationError: there is no such file, class or split, the data set is one of keypoints,
+            or, with on_error="raise", something in it is broken.
+    """
+
+    def __init__(self, root: str | Path, split: str | None = None, **options: Any) -> None:
+        path = class_file(Path(root))
+        folder = path.parent
+        names, places = _described(path)
+        problems = Problems(Path(root))
+        files = _images(path, places, split)
+        sizes = [report.size for report in image_file_reports(((f, None) for f in files), "exists")]
+        images: list[dict] = []
+        objects: list[dict] = []
+        for file, size in zip(files, sizes, strict=True):
+            name = _under(file, folder)
+            width, height = size or (None, None)
+            images.append({"id": name, "file_name": name, "width": width, "height": height})
+            if size is not None:
+                objects += _objects(_label_file(file), name, size, problems)
+        categories = [{"id": id, "name": category} for id, category in names.items()]
+        super().__init__(Path(root), folder, images, categories, objects, problems, **options)
+
+
+def class_file(root: Path) -> Path:
+    """The file of a YOLO folder that tells the classes; `root` itself if that is a file."""
+    if root.is_file():
+        return root
+    found = [root / name for name in CLASS_FILES if (root / name).is_file()]
+    if not found:
+        raise AnnotationError(f"{root}: not a YOLO folder: none of {', '.join(CLASS_FILES)}")
+    return found[0]
+
+
+def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
+    """Names of the classes by number, and what the file says of each split."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        is_yaml = path.suffix in (".yaml", ".yml")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        content = yaml.safe_load(text) if is_yaml else {"names": lines}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise AnnotationError(f"{path}: cannot read ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise AnnotationError(f"{path}: expected keys and values, got {type(content).__name__}")
+    if "kpt_shape" in content:
+        raise AnnotationError(f"{path}: kpt_shape: keypoints of this format are not read")
+    names = content.get("names")
+    if isinstance(names, list):
+        names = dict(enumerate(names))
+    if not isinstance(names, dict) or not names or not all(type(id) is int for id in names):
+        raise AnnotationError(f"{path}: names: expected a list, or names by number, got {names!r}")
+    count = content.get("nc", len(names))
+    if count != len(names):
+        expected = f"expected {len(names)}, the number of names"
+        raise AnnotationError(f"{path}: nc: {expected}, got {count}")
+    return {id: str(name) for id, name in names.items()}, content
+
+
+def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]:
+    """The image files of a split, in the order of a list or of their names."""
+    if split is not None and split not in SPLITS:
+        raise AnnotationError(f"{path}: split: expected {', '.join(SPLITS)}, got {split!r}")
+    if path.suffix in (".yaml", ".yml"):
+        there = {
+            name: places[key] for name, keys in SPLITS.items() for key in keys if places.get(key)
+        }
+    else:
+        # CVAT's lists, or the one folder of Label Studio.
+        there = {name: f"{name}.txt" for name in SPLITS if (path.parent / f"{name}.txt").is_file()}
+        there = there or {"train": "images"}
+    chosen = split or ("train" if len(there) != 1 else next(iter(there)))
+    if chosen not in there:
+        raise AnnotationError(
+            f"{path}: no split {chosen!r}; there are {', '.join(there) or 'none'}"
+        )
+    entries = there[chosen]
+    root = path.parent / str(places.get("path") or "")
+    found: list[Path] = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        found += _listed(_place(path, root, str(entry), chosen))
+    if not found:
+        raise AnnotationError(f"{path}: {chosen}: no images in {entries}")
+    return found
+
+
+def _place(path: Path, root: Path, entry: str, split: str) -> Path:
+    """Where a split's folder or list is."""
+    candidates = [root / entry, path.parent / entry, path.parent / entry.removeprefix("../")]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
+
+
+def _listed(place: Path) -> list[Path]:
+    if place.is_dir():
+        return sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+    try:
+        lines = place.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AnnotationError(f"{place}: cannot read ({error})") from error
+    return [_listed_file(place.parent, line.strip()) for line in lines if line.strip()]
+
+
+def _listed_file(folder: Path, name: str) -> Path:
+    # CVAT writes as if the folder were called `data`.
+    candidates = (named_file(folder, n) for n in (name, name.removeprefix("data/")))
+    return folder / next((n for n in candidates if is_there(folder, n)), name)
+
+
+def _under(file: Path, folder: Path) -> str:
+    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
+
+
+def _label_file(image: Path) -> Path:
+    parts = list(image.parts)
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return Path(*parts).with_suffix(".txt")
+
+
+def _objects(
+    path: Path, image_id: str, size: tuple[int, int], problems: Problems
+) -> Iterator[dict[str, Any]]:
+    """The objects of a label file in COCO's terms, in pixels."""
+    if not path.is_file():
+        return
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problems.add(str(path), "unreadable label file", str(error))
+        return
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        values = _numbers(line)
+        if values is None or not (len(values) == 5 or (len(values) > 6 and len(values) % 2)):
+            expected = "expected a class, and 4 numbers or three or more pairs"
+            problems.add(where, "broken label", f"{expected}, got {shown(line)}")
+            continue
+        if max(map(abs, values[1:])) > FURTHEST:
+            problems.add(where, "broken label", f"not in shares of the image: {shown(line)}")
+            continue
+        label: Any = int(values[0]) if values[0].is_integer() else values[0]
+        found = {"image_id": image_id, "category_id": label, "where": where}
+        x, y = [v * size[0] for v in values[1::2]], [v * size[1] for v in values[2::2]]
+        if len(values) == 5:
+            (cx, w), (cy, h) = x, y
+            yield found | {"bbox": [cx - w / 2, cy - h / 2, w, h]}
+        else:
+            polygon = [value for point in zip(x, y, strict=True) for value in point]
+            yield found | {"segmentation": [polygon]}
+
+
+def _numbers(line: str) -> list[float] | None:
+    try:
+        values = [float(word) for word in line.split()]
+    except ValueError:
+        return None
+    return values if all(map(math.isfinite, values)) else None

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: MIT
+"""Data sets as YOLO's tools, CVAT and Label Studio write them, with the quirks they have."""
+
+import codecs
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from detops.data import (
+    AnnotationError,
+    CvatDetection,
+    LabelStudioDetection,
+    YoloDetection,
+    load_datasets,
+    open_dataset,
+)
+from detops.data.files import named_file
+from detops.data.masks import rotated_corners
+
+WIDTH, HEIGHT = 40, 30
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (WIDTH, HEIGHT), (9, 99, 199)).save(path)
+    return path
+
+
+# ---- names of files
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("a.png", "a.png"),
+        ("train/a.png", r"train\a.png"),
+        ("a b.png", "a%20b.png"),
+        ("a%20b.png", "a%20b.png"),
+        ("a.png", "/data/upload/1/a.png"),
+        ("a.png", "/data/upload/1/1a2b3c4d-a.png"),
+        ("1a2b3c4d-a.png", "/data/upload/1/1a2b3c4d-a.png"),
+        ("a.png", "images/1a2b3c4d-a.png"),
+        ("a b.png", "../../media/upload/2/1a2b3c4d-a%20b.png"),
+        ("sub/a.png", "/data/local-files/?d=sub/a.png"),
+        ("a.png", "https://host/x/a.png?token=7"),
+        ("a.png", "s3://bucket/x/a.png"),
+    ],
+)
+def test_names_that_tools_give(tmp_path, file, name):
+    picture(tmp_path / file)
+    assert named_file(tmp_path, name) == file
+
+
+@pytest.mark.parametrize("name", ["b/a.png", "1a2b3c4-a.png", "", "\0", "x" * 5000, "a.png/"])
+def test_names_of_no_file_stay(tmp_path, name):
+    picture(tmp_path / "a.png")
+    assert named_file(tmp_path, name) == name
+
+
+@given(st.text(max_size=30))
+def test_any_name(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp() / "none"
+    assert named_file(folder, name) == name
+
+
+# ---- YOLO
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    """Writes images, their labels and data.yaml."""
+
+    def write(labels, yaml="train: images/train\nnames: [cat, dog]\n", bom=b""):
+        for name, text in labels.items():
+            picture(tmp_path / "images/train" / f"{name}.png")
+            if text is not None:
+                file = tmp_path / "labels/train" / f"{name}.txt"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(bom + text.encode())
+        (tmp_path / "data.yaml").write_bytes(bom + yaml.encode())
+        return tmp_path
+
+    return write
+
+
+def test_yolo_boxes_and_polygons(yolo):
+    root = yolo({"a": "1 0.5 0.5 0.5 0.2\n\n0 0 0 1 0 1 1 0 0.5\n", "b": "", "c": None})
+    dataset = open_dataset(root)
+    assert isinstance(dataset, YoloDetection) and dataset.names == ("cat", "dog")
+    assert [image["id"] for image in dataset.images] == [f"images/train/{n}.png" for n in "abc"]
+    _, target = dataset[0]
+    assert target["labels"].tolist() == [2, 1]
+    assert target["boxes"].tolist() == [[10, 12, 30, 18], [0, 0, 40, 30]]
+    assert [len(dataset[i][1]["boxes"]) for i in (1, 2)] == [0, 0]
+
+
+def test_yolo_polygons_are_masks(yolo):
+    root = yolo({"a": "0 0.25 0.2 0.75 0.2 0.75 0.6 0.25 0.6"})
+    masks = YoloDetection(root, masks=True)[0][1]["masks"]
+    expected = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+    expected[6:18, 10:30] = 1
+    assert np.array_equal(masks[0], expected)
+    yolo({"b": "0 0.5 0.5 0.1 0.1"})
+    with pytest.raises(AnnotationError, match="b.txt, line 1: broken segmentation"):
+        YoloDetection(root, masks=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0 0.5 0.5 0.5",
+        "0 0.5 0.5 0.5 0.5 0.9",
+        "0 a 0.5 0.5 0.5",
+        "0 nan 0.5 0.5 0.5",
+        "cat 0 0 1 1",
+        "0 20 15 10 10",
+        "0 inf 0 0 0",
+        "7",
+        "0 0 0 1 0 1 1 0 0.5 1",
+    ],
+)
+def test_broken_labels_of_yolo(yolo, line):
+    root = yolo({"a": f"0 0.5 0.5 0.5 0.5\n{line}\n"})
+    with pytest.raises(AnnotationError, match=r"labels/train/a.txt, line 2: broken label"):
+        YoloDetection(root)
+    dataset = YoloDetection(root, on_error="skip")
+    assert dataset.skipped == {"broken label": 1} and len(dataset[0][1]["boxes"]) == 1
+
+
+@pytest.mark.parametrize("label", ["2", "-1", "0.5", "1e9"])
+def test_unknown_classes_of_yolo(yolo, label):
+    with pytest.raises(AnnotationError, match=r"a.txt, line 1: unknown category"):
+        YoloDetection(yolo({"a": f"{label} 0.5 0.5 0.5 0.5"}))
+
+
+def test_broken_images_and_label_files_of_yolo(yolo):
+    root = yolo({"a": "0 0.5 0.5 1 1", "b": "0 0.5 0.5 1 1"})
+    (root / "images/train/a.png").write_bytes(b"no image")
+    (root / "labels/train/b.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(AnnotationError, match=r"2 broken.*b.txt: unreadable label file.*a.png"):
+        YoloDetection(root)
+    assert len(YoloDetection(root, on_error="skip")) == 1
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "path: .\ntrain: images/train\nnames: {0: cat, 1: dog}\nnc: 2\n",
+        "train: ../images/train\nnames: [cat, dog]\n",
+        "path: ../elsewhere\ntrain: images/train\nval:\nnames: [cat, dog]\n",
+        "train: [images/train]\nval: images/none\nnames: [cat, dog]\n",
+        "train: list.txt\nnames: [cat, dog]\n",
+    ],
+)
+def test_places_of_yolos_images(yolo, yaml):
+    root = yolo({"a": "1 0.5 0.5 1 1"}, yaml, bom=codecs.BOM_UTF8)
+    (root / "list.txt").write_text("./images/train/a.png\n")
+    for spec in (root, root / "data.yaml", f"yolo:{root}?split=train"):
+        (dataset,) = load_datasets([str(spec)])
+        assert dataset[0][1]["labels"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("train: images/none\nnames: [cat]\n", "train: no such folder or list: .*images/none"),
+        ("val: images/train\ntest: x\nnames: [cat]\n", "no split 'train'; there are val, test"),
+        ("train: images/train\n", "names: expected a list, or names by number, got None"),
+        ("train: images/train\nnames: []\n", r"names: expected a list.*got \{\}"),
+        ("train: images/train\nnames: {a: cat}\n", "names: expected a list"),
+        (
+            "train: images/train\nnames: [cat]\nnc: 3\n",
+            "nc: expected 1, the number of names, got 3",
+        ),
+        ("train: images/train\nnames: [cat]\nkpt_shape: [17, 3]\n", "kpt_shape: keypoints"),
+        ("train: labels\nnames: [cat]\n", "train: no images in labels"),
+        ("- a\n", "expected keys and values, got list"),
+        ("a: [", "cannot read"),
+    ],
+)
+def test_data_yaml_that_is_refused(yolo, yaml, message):
+    with pytest.raises(AnnotationError, match=message):
+        open_dataset(yolo({"a": "0 0.5 0.5 1 1"}, yaml))
+
+
+def test_a_split_of_yolo(yolo):
+    root = yolo({"a": "0 0.5 0.5 1 1"}, "train: x\nvalid: images/train\nnames: [cat]\n")
+    assert len(open_dataset(f"{root}?split=val")) == 1
+    with pytest.raises(AnnotationError, match="split: expected train, val, test, got 'minival'"):
+        open_dataset(f"{root}?split=minival")
+
+
+def test_yolo_of_label_studio(tmp_path):
+    picture(tmp_path / "images/1a2b3c4d-a.png")
+    for name, text in (("classes.txt", "cat\ndog\n"), ("labels/1a2b3c4d-a.txt", "1 .5 .5 1 1")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "notes.json").write_text("{}")
+    dataset = open_dataset(tmp_path)
+    assert dataset.names == ("cat", "dog") and dataset[0][1]["labels"].tolist() == [2]
+
+
+def test_yolo_of_cvat(tmp_path):
+    picture(tmp_path / "obj_train_data/a b.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
+    (tmp_path / "obj.names").write_text("cat\ndog\n")
+    (tmp_path / "obj.data").write_text("classes = 2\n")
+    (tmp_path / "train.txt").write_text("data/obj_train_data/a b.png\n")
+    dataset = open_dataset(tmp_path)
+    assert dataset.names == ("cat", "dog") and dataset[0][1]["labels"].tolist() == [1]
+    (tmp_path / "train.txt").write_text("data/obj_train_data/none.png\n")
+    with pytest.raises(AnnotationError, match="missing file"):
+        open_dataset(tmp_path)
+
+
+# ---- CVAT
+
+
+@pytest.fixture
+def cvat(tmp_path):
+    """Writes annotations.xml with one image, whose shapes these are."""
+
+    def write(shapes, folder="images/default", extra="", image='subset="default"'):
+        picture(tmp_path / folder / "a.png")
+        labels = "".join(f"<label><name>{name}</name></label>" for name in ("dog", "cat"))
+        (tmp_path / "annotations.xml").write_text(
+            f"<annotations><version>1.1</version><meta><task><labels>{labels}</labels></task></meta>"
+            f'<image id="3" name="a.png" {image} width="{WIDTH}" height="{HEIGHT}">{shapes}</image>'
+            f"{extra}</annotations>"
+        )
+        return tmp_path
+
+    return write
+
+
+BOX = '<box label="cat" xtl="1" ytl="2" xbr="11" ybr="7" occluded="0"/>'
+
+
+@pytest.mark.parametrize("folder", ["", "images", "images/default"])
+def test_cvat(cvat, folder):
+    polygon = (
+        '<polygon label="dog" points="3.5,5;9,5;9,12"><attribute name="x">1</attribute></polygon>'
+    )
+    root = cvat(BOX + polygon + '<tag label="cat"/>', folder)
+    for spec in (root, root / "annotations.xml"):
+        dataset = open_dataset(spec)
+        assert isinstance(dataset, CvatDetection) and dataset.names == ("dog", "cat")
+        _, target = dataset[0]
+        assert target["labels"].tolist() == [2, 1] and target["image_id"] == "3"
+        assert target["boxes"].tolist() == [[1, 2, 11, 7], [3.5, 5, 9, 12]]
+
+
+def test_turned_boxes_of_cvat(cvat):
+    turned = BOX.replace("<box", '<box rotation="90"')
+    assert CvatDetection(cvat(turned))[0][1]["boxes"].tolist() == [[3.5, 0, 8.5, 9.5]]
+
+
+def test_masks_of_cvat(cvat):
+    mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
+    dataset = CvatDetection(cvat(mask), masks=True)
+    expected = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+    expected[6, 6:8] = expected[7, 6:8] = 1
+    assert np.array_equal(dataset[0][1]["masks"][0], expected)
+    assert dataset[0][1]["boxes"].tolist() == [[6, 6, 8, 8]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (BOX.replace('"1"', '"x"'), "image 3, box 1: broken box"),
+        (BOX.replace('xtl="1"', ""), "image 3, box 1: broken box"),
+        (BOX.replace('"11"', '"1"'), "image 3, box 1: zero area"),
+        (BOX.replace("cat", "cow"), "image 3, box 1: unknown category: 'cow'"),
+        ('<polyline label="cat" points="1,1;2,2"/>', "polyline 1: shape of another kind"),
+        ('<polygon label="cat" points="1,1;2"/>', "polygon 1 has 3 numbers"),
+        ('<polygon label="cat"/>', "broken polygon"),
+        ('<mask label="cat" rle="7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
+        ('<mask label="cat" rle="6" left="38" top="0" width="3" height="2"/>', "not within"),
+        ('<mask label="cat" rle="-1,7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
+    ],
+)
+def test_broken_shapes_of_cvat(cvat, shape, message):
+    root = cvat(shape + BOX)
+    with pytest.raises(AnnotationError, match=message):
+        CvatDetection(root)
+    dataset = CvatDetection(root, on_error="skip")
+    assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
+
+
+@pytest.mark.parametrize("sides", ["", f'width="{10**9}" height="{10**9}"', 'width="x"'])
+def test_masks_of_images_without_a_sound_size(tmp_path, sides):
+    picture(tmp_path / "a.png")
+    mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
+    (tmp_path / "annotations.xml").write_text(
+        "<annotations><meta><job><labels><label><name>cat</name></label></labels></job></meta>"
+        f'<image name="a.png" {sides}>{mask}</image></annotations>'
+    )
+    with pytest.raises(AnnotationError, match="image a.png, mask 1: broken mask: mask of an image"):
+        CvatDetection(tmp_path)
+
+
+def test_files_that_are_not_cvats(cvat, tmp_path):
+    track = '<track id="0" label="cat"><box frame="0" xtl="1" ytl="1" xbr="2" ybr="2"/></track>'
+    with pytest.raises(AnnotationError, match="track 0: track of a video"):
+        CvatDetection(cvat(BOX, extra=track))
+    for text, message in (("<a/>", "not CVAT's format"), ("<a>", "not XML"), ("", "not XML")):
+        (tmp_path / "annotations.xml").write_text(text)
+        with pytest.raises(AnnotationError, match=message):
+            open_dataset(tmp_path)
+    with pytest.raises(AnnotationError, match="cannot read"):
+        CvatDetection(tmp_path / "none.xml")
+
+
+# ---- Label Studio
+
+
+def region(kind="rectanglelabels", **value):
+    given = {"x": 25, "y": 20, "width": 50, "height": 40, "rotation": 0, kind: ["cat"]}
+    sides = {"original_width": WIDTH, "original_height": HEIGHT}
+    return {"type": kind, "value": given | value} | sides
+
+
+def task(*regions, number=5, name="/data/upload/1/1a2b3c4d-a%20b.png", **annotation):
+    return {
+        "id": number,
+        "data": {"image": name},
+        "annotations": [{"result": [*regions]} | annotation],
+    }
+
+
+@pytest.fixture
+def studio(tmp_path):
+    def write(*tasks):
+        picture(tmp_path / "a b.png")
+        path = tmp_path / "export.json"
+        path.write_bytes(codecs.BOM_UTF8 + json.dumps(tasks).encode())
+        return path
+
+    return write
+
+
+def test_label_studio(studio):
+    points = [[0, 0], [50, 0], [50, 100]]
+    path = studio(task(region(), region("polygonlabels", points=points, polygonlabels=["ant"])))
+    for spec in (path, f"label-studio:{path}"):
+        dataset = open_dataset(spec)
+        assert isinstance(dataset, LabelStudioDetection) and dataset.names == ("ant", "cat")
+        assert dataset.images[0]["file_name"] == "a b.png"
+        _, target = dataset[0]
+        assert target["labels"].tolist() == [2, 1] and target["image_id"] == 5
+        assert target["boxes"].tolist() == [[10, 6, 30, 18], [0, 0, 20, 30]]
+    assert open_dataset(f"{path}?names=cat,ant").names == ("cat", "ant")
+
+
+def test_turned_rectangles_of_label_studio(studio):
+    dataset = open_dataset(studio(task(region(rotation=90))))
+    # Turned clockwise about its upper left corner.
+    assert dataset[0][1]["boxes"].tolist() == [[0, 6, 10, 26]]
+
+
+def test_which_annotation_of_a_task_counts(studio):
+    two = task(region())
+    two["annotations"] = [
+        {"result": [region()], "was_cancelled": True},
+        {"result": []},
+    ]
+    assert len(open_dataset(f"{studio(two)}?names=cat")[0][1]["boxes"]) == 0
+    two["annotations"][0] = {"result": [region()], "ground_truth": True}
+    assert len(open_dataset(studio(two))[0][1]["boxes"]) == 1
+    two["annotations"][0]["ground_truth"] = False
+    with pytest.raises(AnnotationError, match="task 5: broken task: expected one annotation"):
+        open_dataset(studio(two))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (region("brushlabels"), "region 2: region of another kind: 'brushlabels'"),
+        (region(rectanglelabels=[]), r"region 2: expected one label: \[\]"),
+        (region(rectanglelabels=["a", "b"]), "expected one label"),
+        (region(x=None), "broken region"),
+        (region(x=math.nan), "broken region"),
+        (region(width=0), "zero area"),
+        (region() | {"original_width": "40"}, "broken region"),
+        (region("polygonlabels", points=[[1, 2], [3]]), "broken region"),
+        (region("polygonlabels", points=[[1, 2]]), "polygon 1 has 2 numbers"),
+        (7, "region of another kind: None"),
+    ],
+)
+def test_broken_regions_of_label_studio(studio, broken, message):
+    path = studio(task(region(), broken))
+    with pytest.raises(AnnotationError, match=message):
+        open_dataset(path)
+    dataset = open_dataset(path, on_error="skip")
+    assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([7], "expected a list of tasks"),
+        ([{"image": "a.png", "label": []}], 'export as "JSON", not as "JSON-MIN"'),
+        ([task(region()) | {"data": {"picture": "a.png"}}], "task 5: broken task: no 'image'"),
+        ([task(region()) | {"id": []}], r"id is \[\]"),
+        ([task(region()) | {"annotations": []}], "expected one annotation"),
+        ([task(region(), name="none.png")], "missing file"),
+    ],
+)
+def test_files_that_are_not_label_studios(studio, tasks, message):
+    with pytest.raises(AnnotationError, match=message):
+        open_dataset(studio(*tasks))
+
+
+def test_coco_of_label_studio(tmp_path):
+    picture(tmp_path / "images/a b.png")
+    image = {"id": 0, "file_name": "images\\1a2b3c4d-a%20b.png", "width": WIDTH, "height": HEIGHT}
+    data = {
+        "images": [image],
+        "categories": [{"id": 0, "name": "cat"}],
+        "annotations": [{"id": 0, "image_id": 0, "category_id": 0, "bbox": [1, 2, 3, 4]}],
+    }
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    assert open_dataset(tmp_path).image_path(0) == tmp_path / "images/a b.png"
+
+
+def test_voc_of_label_studio(tmp_path):
+    picture(tmp_path / "images/a.png")
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations/a.xml").write_text(
+        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size><object>"
+        "<name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+        "</object></annotation>"
+    )
+    assert open_dataset(tmp_path)[0][1]["boxes"].tolist() == [[0, 0, 9, 9]]
+
+
+@given(st.floats(-1000, 1000), st.floats(0.1, 50), st.floats(0.1, 50))
+def test_turning_keeps_sides_and_corner(angle, width, height):
+    p = np.array(rotated_corners([3, 4, width, height], angle, (3, 4))).reshape(4, 2)
+    assert p[0] == pytest.approx([3, 4])
+    assert math.dist(p[0], p[1]) == pytest.approx(width, abs=1e-5)
+    assert math.dist(p[1], p[2]) == pytest.approx(height, abs=1e-5)
