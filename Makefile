@@ -122,8 +122,8 @@ gpu-check:
 
 # What `sanitize` and `emulate` run: TESTS=kernels leaves out what looks at the detector, its data and
 # its commands, where kernels run as they do elsewhere, slowly.
-NO_KERNELS = annotations bench checkpoint class_map cli command compat% compile_detectors config% data% \
-	detect% distributed docs% engine evaluate examples export% family_networks fine_tuning gpu_check \
+NO_KERNELS = annotations bench best_weights checkpoint class_map cli command compat% compile_detectors config% \
+	curves data% detect% distributed docs% engine evaluate examples export% family_networks fine_tuning gpu_check \
 	help_examples images modeling% package patch_detectors serve% shapes tiling train% transforms weights%
 KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
 	$(wildcard tests/test_*.py))

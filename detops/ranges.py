@@ -53,6 +53,7 @@ RANGES: dict[Range, tuple[str, ...]] = {
     # -1 leaves the choice to the other of the two.
     Range(-1): ("MODEL.GROUP_NORM.DIM_PER_GP", "MODEL.GROUP_NORM.NUM_GROUPS"),
     Range(0): (
+        "SOLVER.PATIENCE",
         "MODEL.WEIGHT_BN_EPSILON",
         "MODEL.RPN.FG_IOU_THRESHOLD",
         "MODEL.RPN.BG_IOU_THRESHOLD",

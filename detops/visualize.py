@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from torch import Tensor
 
 from .data.image import load_image
@@ -193,6 +193,29 @@ def colour_of(label: int) -> tuple[int, int, int]:
     saturation, value = 0.45 + 0.5 * (label * 2**0.5 % 1), 0.75 + 0.25 * (label * 3**0.5 % 1)
     red, green, blue = colorsys.hsv_to_rgb(label * GOLDEN_SECTION % 1, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def contact_sheet(
+    pictures: Sequence[Image.Image], columns: int = 4, width: int = 1920
+) -> Image.Image:
+    """Pictures in rows and columns, each made to fit into a square.
+
+    Args:
+        pictures: of any sizes; of none the sheet is one empty square.
+        columns: how many side by side, at most.
+        width: of the sheet, pixels.
+
+    Example:
+        >>> contact_sheet([Image.new("RGB", (9, 9))] * 3, columns=2, width=20).size
+        (20, 20)
+    """
+    columns = min(columns, max(1, len(pictures)))
+    side, rows = width // columns, max(1, -(-len(pictures) // columns))
+    sheet = Image.new("RGB", (columns * side, rows * side), "white")
+    for number, picture in enumerate(pictures):
+        row, column = divmod(number, columns)
+        sheet.paste(ImageOps.contain(picture, (side, side)), (column * side, row * side))
+    return sheet
 
 
 def _draw_mask(

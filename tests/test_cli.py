@@ -97,7 +97,7 @@ def test_train_resume_detect_eval(capsys, tmp_path, config):
     assert cli.main([*train, "--half", *SHORT]) == 0, capsys.readouterr().err
     assert {file.name for file in run.iterdir()} == {
         *("checkpoint_000002.pt", "checkpoint_000003.pt", "checkpoint.pt"),
-        *("metrics.jsonl", "results.json", "weights.pt"),
+        *("metrics.jsonl", "results.json", "results.png", "weights.pt"),
     }
     capsys.readouterr()
     assert "--resume" in fails(capsys, *train, *SHORT)

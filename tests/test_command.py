@@ -38,7 +38,7 @@ def python(*options, folder=ROOT, **environment):
 
 
 COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "serve", "bench", "compat")
-COMMANDS += ("info",)
+COMMANDS += ("data", "info")
 
 
 @pytest.mark.slow

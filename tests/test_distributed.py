@@ -137,7 +137,7 @@ def test_command_line(tmp_path, capsys):
     assert done.stdout.count("trained 3 steps") == 1
     assert {file.name for file in run.iterdir()} == {
         *("checkpoint_000003.pt", "checkpoint.pt"),
-        *("metrics.jsonl", "results.json", "weights.pt"),
+        *("metrics.jsonl", "results.json", "results.png", "plots", "best.pt", "weights.pt"),
     }
     assert ["evaluation" in record for record in curves(run)] == [False, False, True]
     rated = json.loads((run / "results.json").read_text())["evaluation"]["val.json"]

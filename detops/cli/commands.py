@@ -10,6 +10,7 @@ import typer
 
 from .bench import bench
 from .compat import app as compat_app
+from .data import app as data_app
 from .demo import demo_command
 from .detect import detect
 from .evaluate import evaluate_command
@@ -35,6 +36,7 @@ app.command()(bench)
 app.command()(weights)
 app.command()(info)
 app.add_typer(compat_app, name="compat")
+app.add_typer(data_app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

@@ -40,9 +40,12 @@ def evaluate_command(
     skip_broken: SkipBroken = False,
     config: NetworkConfig = None,
     class_map: ClassMap = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Folder for curves, confusions, truth beside detections.")
+    ] = None,
     device: Device = None,
 ) -> None:
-    r"""Rate a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+    r"""Rate a detector on data of COCO, LVIS, VOC, YOLO, CVAT, Label Studio, or on shapes.
 
     Under torchrun several processes share the images.
 
@@ -76,4 +79,5 @@ def evaluate_command(
         device,
         cfg,
         class_map_of(class_map),
+        plots,
     )

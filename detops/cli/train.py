@@ -31,7 +31,8 @@ def train(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Checkpoint to start from (MODEL.WEIGHT). Layers of other classes are left out."
+            help="Checkpoint to start from (MODEL.WEIGHT), or torchvision/NAME. Layers of other "
+            "classes are left out."
         ),
     ] = None,
     resume: Annotated[
@@ -55,11 +56,13 @@ def train(
     ] = False,
     device: Device = None,
 ) -> None:
-    r"""Train a detector on COCO, LVIS or Pascal VOC data, or generated shapes.
+    r"""Train a detector on data of COCO, LVIS, VOC, YOLO, CVAT, Label Studio, or on shapes.
 
     Writes checkpoint_000500.pt and so on (to resume from; the last three, and checkpoint.pt, a link
-    to the newest), weights.pt (to detect with), metrics.jsonl and results.json, which holds the
-    evaluation on DATASETS.TEST; that is done every SOLVER.TEST_PERIOD steps, too.
+    to the newest), weights.pt (to detect with), metrics.jsonl, results.json, which holds the
+    evaluation on DATASETS.TEST, and results.png and plots. The evaluation is done every
+    SOLVER.TEST_PERIOD steps, too; best.pt has the weights of the highest AP, and training ends
+    after SOLVER.PATIENCE evaluations without a higher one.
 
     Ctrl-C and SIGTERM end training with a checkpoint after the step that is being made; a second
     Ctrl-C ends it at once.

@@ -118,7 +118,7 @@ def load_datasets(
         options["image_dir"] = image_dir
     datasets = [open_dataset(path, on_error=on_error, **options) for path in paths]
     if class_map:
-        _rename(datasets, class_map)
+        rename_all(datasets, class_map)
     for other in datasets[1:]:
         if _folded(other) != _folded(datasets[0]):
             raise AnnotationError(
@@ -136,7 +136,12 @@ def resolve_path(path: str | Path) -> Path:
     return next((candidate for candidate in candidates if candidate.exists()), Path(path))
 
 
-def _rename(datasets: Sequence[DetectionDataset], class_map: ClassMap) -> None:
+def rename_all(datasets: Sequence[DetectionDataset], class_map: ClassMap) -> None:
+    """Gives the categories of data sets other names, which need not be in all of them.
+
+    Raises:
+        ValueError: a name in `class_map` is in none of the data sets.
+    """
     # All names at once, to find one that is in none of them.
     renamed([name for dataset in datasets for name in dataset.names], class_map, "data sets")
     for dataset in datasets:

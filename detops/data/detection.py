@@ -79,6 +79,7 @@ class DetectionDataset(Dataset):
         category_ids: their ids.
         images: records of the images, in the order of the items.
         skipped: counts of what was left out, by kind; boxes wholly outside their image always are.
+        broken: a line for each part that was left out.
         mended: counts of what was put right, by kind: boxes clipped by more than half a pixel.
         keypoint_names: of the first category that has any.
         most_failing: share of the images that may fail after opening, with "skip"; all by default.
@@ -132,6 +133,7 @@ class DetectionDataset(Dataset):
         known = {image["id"]: image for image in images}
         self._annotations = self._sound_annotations(annotations, known, problems)
         self.skipped: Counter[str] = problems.settle(on_error)
+        self.broken = problems.lines
         self.mended: Counter[str] = problems.mended
         self.most_failing = 1.0
         self._failed: set[int] = set()

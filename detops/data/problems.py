@@ -74,6 +74,11 @@ class Problems:
         self.mended: Counter[str] = Counter()
         self._found: list[tuple[str, str]] = []
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was found, a line each."""
+        return tuple(text for _, text in self._found)
+
     def add(self, where: str, kind: str, detail: str = "") -> None:
         """Notes that the thing called `where` is broken in the way `kind`."""
         self._found.append((kind, f"{where}: {kind}{f': {detail}' if detail else ''}"))

@@ -148,6 +148,7 @@ def save_weights(
     config: str,
     names: Sequence[str],
     half: bool = False,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a checkpoint for detection only.
 
@@ -157,6 +158,7 @@ def save_weights(
         config: the config that built the model, as YAML.
         names: category names, of labels 1..C in order.
         half: store float32 tensors as float16 where their range allows it; loading gives float32.
+        about: what else the file is to say of them.
 
     Raises:
         OutputError: the file cannot be written.
@@ -168,7 +170,8 @@ def save_weights(
         {'w': tensor([1., 1., 1.], dtype=torch.float16)}
     """
     weights = {key: _compact(value.detach().cpu(), half) for key, value in state.items()}
-    save_checkpoint(path, {"config": config, "names": list(names), "model": weights})
+    content = {"config": config, "names": list(names), "model": weights}
+    save_checkpoint(path, content | dict(about or {}))
 
 
 def _compact(value: Tensor, half: bool) -> Tensor:

@@ -29,9 +29,11 @@ from ..distributed import is_main, on_main, processes
 from ..export.load import SUFFIXES
 from ..modeling import build_detection_model
 from ..modeling.build import num_classes
+from .best_weights import BestWeights, check_patience
 from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weights, writing
 from .detect import Detector
 from .evaluate import evaluate, matched_category_ids
+from .plots import matplotlib_is_there, plot_all, plot_training
 from .progress import counting_progress, training_progress
 from .run_folder import RunFolder
 from .stop import Stopped, StopSignals
@@ -101,6 +103,7 @@ def train(
             _check_classes(cfg, train_sets[0])
             for dataset in test_sets:
                 matched_category_ids(names, dataset)
+            check_patience(cfg)
             _tell_few_proposals(cfg, messages)
             for dataset in train_sets:
                 dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
@@ -122,9 +125,13 @@ def train(
             elif resume:
                 messages.print(f"{folder.newest}: not there, training starts from step 0")
             rating = partial(_evaluate_all, datasets=test_sets)
-            results = _run(trainer, rating if test_sets else None, messages, stop)
+            best = BestWeights(output, bool(there), messages.print)
+            best_so_far = partial(best.offer, config=text, names=trainer.names, half=half)
+            results = _run(
+                trainer, rating if test_sets else None, messages, stop, best, best_so_far
+            )
             if results is not None:
-                _finish(trainer, results, rating, half, console, messages)
+                _finish(trainer, results, test_sets, best, half, console, messages)
         if results is None:
             # Another process may have got the signal.
             number = stop.received or signal.SIGTERM
@@ -137,12 +144,13 @@ def train(
 def _finish(
     trainer: Trainer,
     results: dict[str, Any],
-    rating: Callable[..., dict[str, Any]],
+    test_sets: list[DetectionDataset],
+    best: BestWeights,
     half: bool,
     console: Console,
     messages: Console,
 ) -> None:
-    """Writes the weights, rates them, and writes and tells the results."""
+    """Writes the weights, rates them, and writes, draws and tells the results."""
     path = trainer.output / "weights.pt"
     if is_main():
         state = trainer.best_model.state_dict()
@@ -150,15 +158,23 @@ def _finish(
     # From the file, so that what is rated is what will be used, its precision included.
     checkpoint = on_main(lambda: load_checkpoint(path))
     detector = Detector.from_loaded(checkpoint, path, trainer.device)
-    results["evaluation"] = rating(detector, messages=messages)
+    found: dict[str, Any] = {}
+    results["evaluation"] = _evaluate_all(detector, test_sets, messages, found)
+    if best.ap is not None:
+        results["best"] = {"step": best.step, "AP": best.ap}
     for name, metrics in results["evaluation"].items():
         _print_metrics(metrics, name, console)
     if is_main():
         write_json(trainer.output / "results.json", results)
+        plot_all(trainer.output / "plots", found, messages.print)
+        if matplotlib_is_there():
+            plot_training(trainer.output / "metrics.jsonl", trainer.output / "results.png")
     skipped = results["skipped_steps"]
     without = f", {skipped} of them not taken (not finite)" if skipped else ""
     console.print(f"trained {results['steps']} steps in {results['seconds']:.0f} s{without}")
     console.print(str(path))
+    if best.ap is not None:
+        console.print(f"{best.path}: AP {best.ap:.3f}, after step {best.step}")
 
 
 def rate(
@@ -173,6 +189,7 @@ def rate(
     device: str | None = None,
     cfg: Any = None,
     class_map: ClassMap | None = None,
+    plots: Path | None = None,
 ) -> None:
     """Rates a detector on a data set.
 
@@ -189,6 +206,7 @@ def rate(
         cfg: the network's config, for weights of another library. Their categories are taken to be
             COCO's or, where their number is another, the data's.
         class_map: other names for the data's categories, see `load_datasets`.
+        plots: folder for pictures, see `plot_evaluation`.
 
     Raises:
         CheckpointError, AnnotationError: see there.
@@ -217,8 +235,11 @@ def rate(
             if len(detector.names) == len(dataset.names):
                 detector.names = dataset.names
         with counting_progress(messages, "evaluating") as report:
-            metrics = evaluate(detector, dataset, max_detections, report)
+            found: list[Any] = []
+            metrics = evaluate(detector, dataset, max_detections, report, found.extend)
         _print_metrics(metrics, dataset.path.name, console)
+        if plots is not None and is_main():
+            plot_all(plots, {"": (dataset, found)}, messages.print)
         if output is not None and is_main():
             write_json(output, metrics)
 
@@ -266,11 +287,15 @@ def _run(
     rating: Callable[..., dict[str, Any]] | None,
     messages: Console,
     stop: StopSignals,
+    best: BestWeights,
+    offer: Callable[..., None],
 ) -> dict[str, Any] | None:
     """What training took, or None if it was stopped."""
     began, done_before = time.perf_counter(), trainer.step
     times = []
-    with training_progress(messages, trainer.solver.MAX_ITER, trainer.step) as report:
+    solver = trainer.solver
+    progress = (solver.MAX_ITER, trainer.step, solver.IMS_PER_BATCH, trainer.device)
+    with training_progress(messages, *progress) as report:
 
         def note(record: dict[str, Any]) -> None:
             times.append(record["seconds"])
@@ -278,12 +303,25 @@ def _run(
 
         def evaluate_now(model: nn.Module) -> dict[str, Any]:
             detector = Detector.from_config(model, trainer.names, trainer.cfg, trainer.device)
-            return rating(detector) if rating else {}
+            found = rating(detector) if rating else {}
+            offer(trainer.step, found, model)
+            return found
+
+        def is_over() -> bool:
+            return best.waited(trainer.step, solver)
 
         with stop.deferred():
-            done = trainer.run(note, evaluate_now if rating else None, lambda: stop.received)
+            # A run that was over is over when it is resumed.
+            done = is_over() or trainer.run(
+                note, evaluate_now if rating else None, lambda: stop.received, is_over
+            )
     if not done:
         return None
+    if trainer.step < solver.MAX_ITER:
+        messages.print(
+            f"ended after step {trainer.step}: no higher AP in {solver.PATIENCE} evaluations "
+            "(SOLVER.PATIENCE)"
+        )
     return {
         "steps": trainer.step - done_before,
         "skipped_steps": trainer.skipped,
@@ -296,8 +334,12 @@ def _evaluate_all(
     detector: Detector,
     datasets: list[DetectionDataset],
     messages: Console | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Metrics by name of the annotation file, or by its path where two have the same name."""
+    """Metrics by name of the annotation file, or by its path where two have the same name.
+
+    With `kept`, the main process puts each data set and the detections in it there, by that name.
+    """
     names = Counter(dataset.path.name for dataset in datasets)
     results = {}
     for dataset in datasets:
@@ -305,7 +347,10 @@ def _evaluate_all(
         # Silent during training, whose own progress is on the terminal.
         console = messages or Console(quiet=True)
         with counting_progress(console, f"evaluating {name}") as report:
-            results[name] = evaluate(detector, dataset, report=report)
+            found: list[Any] = []
+            results[name] = evaluate(detector, dataset, report=report, keep=found.extend)
+        if kept is not None:
+            kept[name] = dataset, found
     return results
 
 

@@ -28,6 +28,7 @@ def evaluate(
     dataset: DetectionDataset,
     max_detections: int | None = None,
     report: Callable[[int, int], None] | None = None,
+    keep: Callable[[list[dict[str, Any]]], Any] | None = None,
 ) -> dict[str, Any]:
     """Detects in every image of a data set and rates the detections.
 
@@ -39,6 +40,7 @@ def evaluate(
         dataset: without a transform.
         max_detections: see `coco_metrics`.
         report: called with (images done, images in all) after each image.
+        keep: called with all detections as COCO results, see `to_coco`, in the main process.
 
     Raises:
         ValueError: the detector does not find all the data set's categories.
@@ -70,6 +72,8 @@ def evaluate(
         # In the data set's order, as one process finds them.
         entries = sorted((entry for _, share in shares for entry in share), key=itemgetter(0))
         detections = [detection for _, found in entries for detection in found]
+        if keep is not None:
+            keep(detections)
         iou_types = ["bbox"]
         for key, (iou_type, field) in IOU_TYPES.items():
             if key in kinds and any(field in a for a in truth["annotations"]):
@@ -207,6 +211,24 @@ def coco_metrics(
 def _accumulate(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]], limits: list[int], kind: str
 ) -> dict[str, np.ndarray]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = prepared(ground_truth, detections, kind)
+        evaluation.params.maxDets = limits
+        evaluation.evaluate()
+        evaluation.accumulate()
+    return evaluation.eval | {"thresholds": evaluation.params.iouThrs}
+
+
+def prepared(
+    ground_truth: dict[str, Any], detections: list[dict[str, Any]], kind: str = "bbox"
+) -> Any:
+    """COCOeval of pycocotools over detections, not yet evaluated; it prints.
+
+    Args:
+        ground_truth: a COCO dict.
+        detections: COCO results.
+        kind: bbox, segm or keypoints.
+    """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -225,23 +247,18 @@ def _accumulate(
     if kind == "segm":
         # An object without a mask cannot be found by its mask, nor be missed.
         annotations = [a for a in annotations if a.get("segmentation")]
-    with contextlib.redirect_stdout(io.StringIO()):
-        sides = []
-        for entries in (annotations, completed):
-            side = COCO()
-            side.dataset = ground_truth | {"annotations": entries}
-            side.createIndex()
-            sides.append(side)
-        evaluation = COCOeval(*sides, iouType=kind)
-        evaluation.params.maxDets = limits
-        if kind == "keypoints" and annotations:
-            points = len(annotations[0]["keypoints"]) // 3
-            if points != len(evaluation.params.kpt_oks_sigmas):
-                evaluation.params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
-        evaluation.evaluate()
-        evaluation.accumulate()
-    thresholds = evaluation.params.iouThrs
-    return evaluation.eval | {"thresholds": thresholds}
+    sides = []
+    for entries in (annotations, completed):
+        side = COCO()
+        side.dataset = ground_truth | {"annotations": entries}
+        side.createIndex()
+        sides.append(side)
+    evaluation = COCOeval(*sides, iouType=kind)
+    if kind == "keypoints" and annotations:
+        points = len(annotations[0]["keypoints"]) // 3
+        if points != len(evaluation.params.kpt_oks_sigmas):
+            evaluation.params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
+    return evaluation
 
 
 def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:

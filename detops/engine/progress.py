@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,38 +21,64 @@ from rich.progress import (
 )
 
 PLAIN_LINES = 20  # how many lines a whole run prints where nothing can be redrawn
-SMOOTHING = 0.95  # of the loss and step time shown
+SMOOTHING = 0.95  # of the losses and step time shown
+PART = "loss_"  # what the names of the loss's parts begin with
+RATED = ("AP", "AP50", "AP75")
+
+
+def peak_memory(device: torch.device | None = None) -> int:
+    """The most bytes that were in use at a time: on a CUDA device, else of this process."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts kilobytes
+
+
+def _is_smoothed(key: str) -> bool:
+    return key in ("loss", "seconds") or key.startswith(PART)
 
 
 @contextmanager
 def training_progress(
-    console: Console, total: int, start: int = 0
+    console: Console,
+    total: int,
+    start: int = 0,
+    images: int = 0,
+    device: torch.device | None = None,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Shows loss, learning rate, step time and remaining time of a training.
+    """Shows the loss and its parts, rates, memory, evaluations and remaining time of a training.
 
     Args:
         console: where to.
         total: steps in all.
         start: steps done before.
+        images: of a step, in all processes; 0 leaves their rate out.
+        device: whose memory is shown; by default the main memory.
 
     Yields:
-        The function to call with each step's record: step, loss, lr, seconds; `skipped` if it was
-        not taken.
+        The function to call with each step's record: step, loss, its parts (`loss_...`), lr,
+        seconds; `evaluation` if there was one; `skipped` if it was not taken.
     """
     shown: dict[str, float] = {}
 
     def text(record: dict[str, Any]) -> str:
-        for key in ("loss", "seconds"):
+        for key in filter(_is_smoothed, record):
             # A loss that was not finite is None.
             if (value := record[key]) is not None:
                 shown[key] = SMOOTHING * shown.get(key, value) + (1 - SMOOTHING) * value
-        loss = shown.get("loss", math.nan)
-        return f"loss {loss:.3f}  lr {record['lr']:.2e}  {shown['seconds']:.2f} s/step"
+        loss, seconds = shown.get("loss", math.nan), shown["seconds"]
+        parts = [f"{k.removeprefix(PART)} {v:.3f}" for k, v in shown.items() if k.startswith(PART)]
+        words = [f"loss {loss:.3f}" + (f" ({', '.join(parts)})" if parts else "")]
+        words += [f"lr {record['lr']:.2e}", f"{seconds:.2f} s/step"]
+        words += [f"{images / seconds:.1f} images/s"] if images and seconds else []
+        return "  ".join([*words, f"{peak_memory(device) / 2**20:.0f} MB"])
 
-    def tell_skipped(record: dict[str, Any]) -> None:
+    def tell_events(record: dict[str, Any]) -> None:
         if "skipped" in record:
             what = ", ".join(key for key, value in record.items() if value is None)
             console.print(f"step {record['step']} was not taken: {what} not finite")
+        for name, metrics in record.get("evaluation", {}).items():
+            values = (f"{key} {metrics[key]:.3f}" for key in RATED if metrics[key] is not None)
+            console.print(f"step {record['step']}: {name}: {'  '.join(values) or 'no objects'}")
 
     columns = (
         TextColumn("training"),
@@ -66,7 +94,7 @@ def training_progress(
             task = progress.add_task("", total=total, completed=start)
 
             def redraw(record: dict[str, Any]) -> None:
-                tell_skipped(record)
+                tell_events(record)
                 progress.update(task, completed=record["step"], description=text(record))
 
             yield redraw
@@ -75,7 +103,7 @@ def training_progress(
     every = max(1, total // PLAIN_LINES)
 
     def report(record: dict[str, Any]) -> None:
-        tell_skipped(record)
+        tell_events(record)
         line = text(record)
         if record["step"] % every == 0 or record["step"] == total:
             left = (total - record["step"]) * shown["seconds"]

@@ -140,6 +140,7 @@ class Trainer:
         report: Report | None = None,
         evaluate: Evaluate | None = None,
         should_stop: Callable[[], object] = bool,
+        should_end: Callable[[], object] = bool,
     ) -> bool:
         """Trains from the present step to SOLVER.MAX_ITER.
 
@@ -152,9 +153,11 @@ class Trainer:
                 gives stands under `evaluation` in the metrics.
             should_stop: asked once a step; when it says so in any process, all stop after that
                 step, with a checkpoint.
+            should_end: asked after an evaluation, in every process alike; when it says so, this
+                step is the last, as if SOLVER.MAX_ITER were reached.
 
         Returns:
-            Whether SOLVER.MAX_ITER was reached without being asked to stop.
+            Whether the end was reached without being asked to stop.
 
         Raises:
             TrainingError: training diverges, or a data worker has died, or an image cannot be read.
@@ -183,20 +186,22 @@ class Trainer:
             for images, targets in batches(loader, partial(self._data_failed, should_stop)):
                 record, stopping = self._train_step(parallel, images, targets, should_stop)
                 record["seconds"] = round(time.perf_counter() - began, 4)
+                ending = False
                 if evaluate is not None and self._is_due(solver.TEST_PERIOD):
                     record["evaluation"] = evaluate(self.best_model)
                     self.model.train()
+                    ending = bool(should_end())
                 write(record)
                 if report is not None:
                     report(record)
                 self._watch_divergence([key for key, value in record.items() if value is None])
                 self._unsaved |= self._is_due(solver.CHECKPOINT_PERIOD)
                 # While steps are not taken, the last ones' weights may have diverged.
-                wanted = (self._unsaved or stopping) and not self.skipped_in_a_row
+                wanted = (self._unsaved or stopping or ending) and not self.skipped_in_a_row
                 if wanted or self.step == solver.MAX_ITER:
                     self.save()
-                if stopping:
-                    return False
+                if stopping or ending:
+                    return not stopping
                 began = time.perf_counter()
         # Short of it, the data has ended because its workers were stopped, too.
         return self.step >= solver.MAX_ITER

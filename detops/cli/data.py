@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+"""`detops data`: looks at data sets before a training does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import SomeFailed
+from .options import ClassMap, Images, class_map_of, load_config_file
+
+app = typer.Typer(help="Look at data sets before a training does.", no_args_is_help=True)
+
+
+@app.callback()
+def data() -> None:
+    """Look at data sets before a training does."""
+
+
+@app.command()
+def check(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="See detops.data.open_dataset.")
+    ],
+    config: Annotated[
+        Path | None, typer.Option(help="Config of a detector, to compare its anchors with.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the pictures and problems.txt.")] = Path(
+        "data_check"
+    ),
+    images: Images = None,
+    class_map: ClassMap = None,
+) -> None:
+    """Tell what is broken in data sets, and show what is in them.
+
+    Problems are images that are missing, cut short or of another size, boxes without area or
+    outside of their image, unknown classes, ids and objects that come twice, and the same picture
+    twice, in one data set or in two. The exit status is 1 if there are any.
+
+    For each data set a sheet of samples is written, and with --config a histogram of its boxes'
+    sizes, with the anchors that they match.
+
+    For example:
+
+        detops data check my/train.json my/val.json
+
+        detops data check 'my/data.yaml?split=train' 'my/data.yaml?split=val' --output checked
+
+        detops data check tree_crowns/train.json --config configs/tree_crowns.yaml
+    """
+    from ..engine.data_check import check_data
+    from .consoles import out
+
+    cfg = load_config_file(config)
+    count = check_data(data, output, out, cfg, images, class_map_of(class_map))
+    if count:
+        raise SomeFailed(f"{count} problems, see {output / 'problems.txt'}")
+    out.print("no problems")

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""The command `detops data check`: what is wrong with data sets, and what is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ..data import DetectionDataset, open_dataset
+from ..data.catalog import rename_all
+from ..data.class_map import ClassMap
+from ..data.same_pictures import same_pictures
+from ..visualize import contact_sheet
+from .anchor_fit import AnchorFit, fit_anchors
+from .checkpoint import writing
+from .plots import draw_objects, plot_anchor_fit, spread
+
+SHOWN = 20  # problems of a kind of check that are printed; the file has all
+SAMPLES = 12  # images on the contact sheet
+
+
+class Checked(NamedTuple):
+    """What a check has found.
+
+    Args:
+        datasets: those that were opened, by the path given for each.
+        problems: a line each.
+    """
+
+    datasets: dict[str, DetectionDataset]
+    problems: list[str]
+
+
+def check_data(
+    paths: Sequence[str],
+    output: Path,
+    console: Console,
+    cfg: Any = None,
+    images: Path | None = None,
+    class_map: ClassMap | None = None,
+) -> int:
+    """Checks data sets, and writes what is wrong and what they look like.
+
+    Args:
+        paths: see `open_dataset`.
+        output: folder of `problems.txt`, of a contact sheet for each data set and, with a config,
+            of a histogram of its boxes' sizes; made if missing.
+        console: for the tables.
+        cfg: of the detector whose anchors are compared; masks and keypoints are checked as it needs
+            them.
+        images: folder of the images, if they are not beside the annotations.
+        class_map: other names for the data's categories.
+
+    Returns:
+        How many problems there are.
+
+    Raises:
+        AnnotationError: a data set cannot be opened at all.
+        OutputError: a file cannot be written.
+    """
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    parts = {"masks": False, "keypoints": False}
+    if cfg is not None:
+        parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+    checked = find_problems(paths, images, class_map, **parts)
+    for number, (path, dataset) in enumerate(checked.datasets.items(), start=1):
+        _print_classes(path, dataset, console)
+        sheet = output / f"{number}_samples.png"
+        with writing(sheet):
+            samples(dataset).save(sheet)
+        console.print(str(sheet))
+        if cfg is not None:
+            fit = fit_anchors(cfg, dataset)
+            _print_anchors(fit, console)
+            histogram = output / f"{number}_box_sizes.png"
+            plot_anchor_fit(fit, histogram)
+            console.print(str(histogram))
+    file = output / "problems.txt"
+    with writing(file):
+        file.write_text("".join(f"{line}\n" for line in checked.problems), encoding="utf-8")
+    for line in checked.problems[:SHOWN]:
+        console.print(line)
+    more = len(checked.problems) - SHOWN
+    if more > 0:
+        console.print(f"and {more} more: {file}")
+    return len(checked.problems)
+
+
+def find_problems(
+    paths: Sequence[str],
+    images: Path | None = None,
+    class_map: ClassMap | None = None,
+    **parts: bool,
+) -> Checked:
+    """All that is wrong with data sets, each alone and all together.
+
+    Every pixel of every image is decoded. Besides what `DetectionDataset` refuses, problems are:
+    ids of objects that come twice, objects of one class with the same box, files that are two
+    images, the same picture under two names in one data set or in two, and categories that are not
+    those of the first data set.
+
+    Args:
+        paths: see `open_dataset`; one that comes twice is taken once.
+        images: folder of the images.
+        class_map: other names for categories, by their own.
+        parts: masks, keypoints: whether they are checked.
+    """
+    options: dict[str, Any] = {"on_error": "skip", "check": "decode", **parts}
+    if images is not None:
+        options["image_dir"] = images
+    datasets: dict[str, DetectionDataset] = {}
+    problems: list[str] = []
+    for path in dict.fromkeys(paths):
+        dataset = datasets[path] = open_dataset(path, **options)
+        problems += [f"{path}: {line}" for line in (*dataset.broken, *_repeated(dataset))]
+    if class_map:
+        rename_all(list(datasets.values()), class_map)
+    first = next(iter(datasets), "")
+    for path, dataset in datasets.items():
+        if _folded(dataset) != _folded(datasets[first]):
+            theirs, ours = list(dataset.names), list(datasets[first].names)
+            problems.append(f"{path}: categories {theirs} differ from {ours} of {first}")
+    return Checked(datasets, problems + list(_same(datasets)))
+
+
+def samples(dataset: DetectionDataset) -> Any:
+    """Some images with their objects on one picture."""
+    chosen = spread(range(len(dataset)), SAMPLES)
+    return contact_sheet(
+        [draw_objects(dataset.image(i), dataset.target(i), dataset.names) for i in chosen]
+    )
+
+
+def _folded(dataset: DetectionDataset) -> list[str]:
+    return [name.casefold() for name in dataset.names]
+
+
+def _repeated(dataset: DetectionDataset) -> Iterator[str]:
+    annotations = dataset.ground_truth()["annotations"]
+    for id, count in Counter(a["id"] for a in annotations).items():
+        if count > 1:
+            yield f"annotation {id}: duplicate id: {count} objects have it"
+    objects = Counter((a["image_id"], a["category_id"], tuple(a["bbox"])) for a in annotations)
+    for (image, category, box), count in objects.items():
+        if count > 1:
+            name = dataset.names[dataset.label_of[category] - 1]
+            yield f"image {image}: duplicate object: {count} of {name} with bbox {list(box)}"
+
+
+def _same(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
+    places = [(path, index) for path, dataset in datasets.items() for index in range(len(dataset))]
+    files = [datasets[path].image_path(index) for path, index in places]
+    # Generated images have no files.
+    known = [number for number, file in enumerate(files) if file.is_file()]
+    for group in same_pictures(files[number] for number in known):
+        one, *others = ((*places[known[i]], files[known[i]]) for i in group)
+        for path, index, file in others:
+            here = f"image {datasets[path].images[index]['id']}"
+            there = f"image {datasets[one[0]].images[one[1]]['id']} ({one[2]})"
+            what = "same file as" if file.resolve() == one[2].resolve() else "same picture as"
+            if path != one[0]:
+                what, there = f"leakage: {what}", f"{there} of {one[0]}"
+            yield f"{path}: {here} ({file}): {what} {there}"
+
+
+def _print_classes(path: str, dataset: DetectionDataset, console: Console) -> None:
+    annotations = dataset.ground_truth()["annotations"]
+    counts = Counter(dataset.label_of[a["category_id"]] for a in annotations)
+    used = {a["image_id"] for a in annotations}
+    empty = sum(image["id"] not in used for image in dataset.images)
+    title = f"{path}: {len(dataset)} images, {empty} of them without objects"
+    table = Table("class", "objects", title=title)
+    for label, name in enumerate(dataset.names, start=1):
+        table.add_row(name, str(counts[label]))
+    console.print(table)
+    if dataset.mended:
+        text = ", ".join(f"{count} x {kind}" for kind, count in dataset.mended.items())
+        console.print(f"put right: {text}")
+
+
+def _print_anchors(fit: AnchorFit, console: Console) -> None:
+    table = Table("stride", "anchors, pixels", "boxes", f"of them with IoU {fit.high:g} or more")
+    for level, (stride, sides) in enumerate(zip(fit.strides, fit.anchor_sides, strict=True)):
+        counts = map(str, fit.of_level(level))
+        table.add_row(str(stride), ", ".join(f"{side:g}" for side in sides), *counts)
+    console.print(table)
+    console.print(
+        f"{fit.unmatched} of {len(fit.iou)} boxes match no anchor (IoU below {fit.low:g})"
+    )

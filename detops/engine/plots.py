@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: MIT
+"""Pictures of a training and of what a detector finds, by matplotlib."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ..data.detection import DetectionDataset
+from ..data.masks import decode_masks
+from ..visualize import contact_sheet, draw_detections
+from .anchor_fit import AnchorFit
+from .checkpoint import writing
+from .curves import confusion_matrix, precision_recall
+from .progress import PART, RATED, SMOOTHING
+
+COMPARED = 4  # images whose truth is shown beside what is found
+MOST_NUMBERS = 20  # classes up to which a confusion matrix has its counts written in
+MOST_NAMES = 60  # classes up to which it has their names
+WITHOUT_MATPLOTLIB = "no plots: they need the package matplotlib: pip install 'detops[plots]'"
+
+
+def matplotlib_is_there() -> bool:
+    """Whether plots can be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def plot_training(metrics: Path, path: Path) -> None:
+    """Draws the loss and its parts, the learning rate and AP over the steps of a training.
+
+    Args:
+        metrics: the training's `metrics.jsonl`, which holds the steps before a resumption, too.
+        path: the picture.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    steps = [record["step"] for record in records]
+    figure, (losses, rate, precision) = _figure(3, (7, 9))
+    names = [key for key in dict.fromkeys(k for r in records for k in r) if key.startswith(PART)]
+    for name in ["loss", *names]:
+        parts = _smoothed([record.get(name) for record in records])
+        losses.plot(steps, parts, label=name.removeprefix(PART), linewidth=1)
+    losses.set(ylabel="loss, smoothed", xlabel="step")
+    rate.plot(steps, [record["lr"] for record in records], linewidth=1)
+    rate.set(ylabel="learning rate", xlabel="step")
+    history = defaultdict(list)
+    for record in records:
+        for name, rated in record.get("evaluation", {}).items():
+            for key in RATED[:2]:
+                history[f"{key} of {name}"].append((record["step"], rated[key]))
+    for name, points in history.items():
+        # matplotlib leaves out what is NaN: AP where there are no objects.
+        at, values = zip(*points, strict=True)
+        precision.plot(at, np.array(values, dtype=float), ".-", label=name)
+    precision.set(ylabel="AP of boxes", xlabel="step", ylim=(0, 1))
+    for axes in (losses, precision):
+        if axes.get_lines():
+            axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def plot_evaluation(
+    folder: Path, dataset: DetectionDataset, detections: list[dict[str, Any]]
+) -> None:
+    """Draws precision by recall, the confusion matrix, and truth beside what was found.
+
+    Args:
+        folder: of `precision_recall.png`, `confusion_matrix.png` and `detections.png`; made if
+            missing.
+        dataset: without a transform.
+        detections: in it, as COCO results.
+
+    Raises:
+        OutputError: a picture cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    truth = dataset.ground_truth()
+    _plot_precision_recall(folder / "precision_recall.png", truth, detections)
+    matrix = confusion_matrix(truth, detections)
+    _plot_confusion(folder / "confusion_matrix.png", matrix, dataset.names)
+    sheet = compare(dataset, detections)
+    with writing(folder / "detections.png"):
+        sheet.save(folder / "detections.png")
+
+
+def plot_anchor_fit(fit: AnchorFit, path: Path) -> None:
+    """Draws how many boxes there are of each size, by the level that has their best anchor.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OutputError: the picture cannot be written.
+    """
+    figure, (axes,) = _figure(1, (8, 4))
+    sides = fit.sides.numpy()
+    if len(sides):
+        bins = np.geomspace(max(1, sides.min()), max(2, sides.max()) * 1.01, 40)
+        matched = (fit.iou >= fit.low).numpy()
+        kinds = [matched & (fit.level.numpy() == level) for level in range(len(fit.strides))]
+        labels = [f"best anchor at stride {stride}" for stride in fit.strides]
+        shown = [sides[kind] for kind in (*kinds, ~matched)]
+        names = [*labels, f"no anchor with IoU {fit.low:g}"]
+        colours = [f"C{level}" for level in range(len(kinds))]
+        axes.hist(shown, bins, stacked=True, label=names, color=[*colours, "black"])
+        axes.legend(fontsize=8)
+    for level, anchors in enumerate(fit.anchor_sides):
+        for side in anchors:
+            axes.axvline(side, color=f"C{level}", linestyle=":", linewidth=1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.set(xlabel="square root of the area, pixels; dotted: anchors", ylabel="boxes")
+    _save(figure, path)
+
+
+def compare(
+    dataset: DetectionDataset, detections: list[dict[str, Any]], score_threshold: float = 0.5
+) -> Image.Image:
+    """A picture with a row for each of some images: its objects, and what was found in it.
+
+    Args:
+        dataset: without a transform; the images are taken at equal distances from those that have
+            objects, or from all if none has.
+        detections: in it, as COCO results.
+        score_threshold: detections below it are left out.
+    """
+    by_image = defaultdict(list)
+    for detection in detections:
+        if detection["score"] >= score_threshold:
+            by_image[detection["image_id"]].append(detection)
+    pictures = []
+    for index in spread([i for i in range(len(dataset)) if _objects(dataset, i)], COMPARED):
+        image, target = dataset.image(index), dataset.target(index)
+        pictures.append(draw_objects(image, target, dataset.names))
+        found = by_image[dataset.images[index]["id"]]
+        boxes = torch.tensor([d["bbox"] for d in found]).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        labels = torch.tensor(
+            [dataset.label_of[d["category_id"]] for d in found], dtype=torch.int64
+        )
+        parts: dict[str, Any] = {"boxes": boxes, "labels": labels}
+        if found and "segmentation" in found[0]:
+            parts["masks"] = decode_masks([d["segmentation"] for d in found], *image.shape[1:])
+        scores = torch.tensor([d["score"] for d in found])
+        pictures.append(draw_objects(image, parts, dataset.names, scores))
+    return contact_sheet(pictures, columns=2)
+
+
+def draw_objects(
+    image: torch.Tensor,
+    target: dict[str, Any],
+    names: Sequence[str],
+    scores: torch.Tensor | None = None,
+) -> Image.Image:
+    """A target, or what was found, on its image; names are written where there are several."""
+    words = [names[label - 1] for label in target["labels"].tolist()] if len(names) > 1 else None
+    parts: dict[str, Any] = {key: target.get(key) for key in ("labels", "masks", "keypoints")}
+    return draw_detections(image, target["boxes"], scores, names=words, **parts)
+
+
+def spread(values: Sequence[int], count: int) -> list[int]:
+    """So many of the values at equal distances, or all where there are no more.
+
+    >>> spread([1, 2, 3, 4, 5], 3)
+    [1, 3, 5]
+    """
+    places = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
+    return [values[place] for place in places]
+
+
+def _objects(dataset: DetectionDataset, index: int) -> int:
+    return len(dataset.target(index)["labels"])
+
+
+def _plot_precision_recall(
+    path: Path, truth: dict[str, Any], detections: list[dict[str, Any]]
+) -> None:
+    figure, (axes,) = _figure(1, (6, 5))
+    recall, curves = precision_recall(truth, detections)
+    for name, precision in curves.items():
+        axes.plot(recall, precision, label=f"{name}: AP {precision.mean():.3f}")
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+    if curves:
+        axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def _plot_confusion(path: Path, matrix: np.ndarray, names: Sequence[str]) -> None:
+    size = 3.5 + 0.4 * min(len(names), MOST_NAMES)
+    figure, (axes,) = _figure(1, (size + 1, size))
+    axes.grid(False)
+    # Of each class's objects; the last row, where there is no object, is of its own sum.
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="found as", ylabel="object", title="IoU 0.5, score 0.5")
+    if len(names) <= MOST_NAMES:
+        places = range(len(names) + 1)
+        axes.set_xticks(places, [*names, "not found"], rotation=90, fontsize=8)
+        axes.set_yticks(places, [*names, "no object"], fontsize=8)
+    if len(names) <= MOST_NUMBERS:
+        for row, column in np.argwhere(matrix):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            text = str(matrix[row, column])
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+    _save(figure, path)
+
+
+def _smoothed(values: Sequence[float | None]) -> list[float]:
+    """A moving average, which passes over what was not finite."""
+    result, average = [], float("nan")
+    for value in values:
+        if value is not None:
+            kept = SMOOTHING if average == average else 0.0
+            average = value if not kept else kept * average + (1 - kept) * value
+        result.append(average)
+    return result
+
+
+def _figure(rows: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:
+    # Not by pyplot, whose figures and settings are the whole process's.
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(WITHOUT_MATPLOTLIB) from error
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, squeeze=False)[:, 0]
+    for each in axes:
+        each.grid(True, alpha=0.3)
+    return figure, list(axes)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with writing(path):
+        figure.savefig(path, dpi=120)
+
+
+def plot_all(
+    folder: Path,
+    found: dict[str, tuple[DetectionDataset, list[dict[str, Any]]]],
+    tell: Callable[[str], Any],
+) -> None:
+    """`plot_evaluation` of several data sets, each into a folder of its name.
+
+    Args:
+        folder: of these folders.
+        found: by name, the data set and the detections in it.
+        tell: called with a line where matplotlib is missing; nothing is drawn then.
+    """
+    if not matplotlib_is_there():
+        tell(WITHOUT_MATPLOTLIB)
+        return
+    for name, (dataset, detections) in found.items():
+        plain = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+        plot_evaluation(folder / plain, dataset, detections)

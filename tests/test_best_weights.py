@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""The best weights of a training, its early end, and that both survive a kill."""
+
+import json
+
+import pytest
+import tiny_training as tiny
+import torch
+from torch import nn
+
+from detops import cli
+from detops.engine import load_checkpoint
+from detops.engine.best_weights import NAME, BestWeights, mean_average_precision
+from detops.engine.train import Trainer
+
+TEST = ["DATASETS.TEST", '["shapes:test?length=2&size=48"]', "SOLVER.TEST_PERIOD", "1"]
+
+
+class Solver:
+    PATIENCE, TEST_PERIOD = 2, 10
+
+
+def nothing_told(line):
+    raise AssertionError(line)
+
+
+def offer(best, step, ap, value=0.0):
+    model = nn.Linear(1, 1)
+    nn.init.constant_(model.weight, value)
+    best.offer(step, {"a": {"AP": ap}}, model, "X: 1\n", ["cat"])
+
+
+def test_only_higher_values_are_kept(tmp_path):
+    best = BestWeights(tmp_path, False, nothing_told)
+    for step, ap in ((10, None), (20, 0.2), (30, 0.1), (40, 0.2), (50, 0.3)):
+        offer(best, step, ap, value=step)
+        kept = {10: None, 20: 20, 30: 20, 40: 20, 50: 50}[step]
+        assert (best.step or None) == kept
+        if kept is None:
+            assert not (tmp_path / NAME).exists()
+        else:
+            found = load_checkpoint(tmp_path / NAME)
+            assert (found["step"], found["model"]["weight"].item()) == (kept, kept)
+    assert best.ap == found["AP"] == 0.3
+
+
+def test_patience(tmp_path):
+    best = BestWeights(tmp_path, False, nothing_told)
+    offer(best, 20, 0.2)
+    assert [best.waited(step, Solver) for step in (20, 30, 39, 40, 50)] == [False] * 3 + [True] * 2
+    # A run that goes on from a checkpoint before the best weights.
+    assert not best.waited(10, Solver)
+    without = type("", (), {"PATIENCE": 0, "TEST_PERIOD": 10})
+    assert not best.waited(1000, without)
+
+
+def test_what_was_best_survives(tmp_path):
+    offer(BestWeights(tmp_path, False, nothing_told), 20, 0.2)
+    best = BestWeights(tmp_path, True, nothing_told)
+    assert (best.step, best.ap) == (20, 0.2)
+    offer(best, 20, 0.2, value=7)
+    assert load_checkpoint(best.path)["model"]["weight"].item() == 0
+    told = []
+    content = bytearray(best.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    best.path.write_bytes(content)
+    best = BestWeights(tmp_path, True, told.append)
+    assert (best.step, best.ap) == (0, None)
+    assert len(told) == 1 and "best.pt: damaged" in told[0] and "passed over" in told[0]
+    BestWeights(tmp_path, False, nothing_told)
+    assert not best.path.exists()
+
+
+def test_mean_over_data_sets():
+    assert mean_average_precision({}) is None
+    assert mean_average_precision({"a": {"AP": None}}) is None
+    assert mean_average_precision({"a": {"AP": None}, "b": {"AP": 0.0}}) == 0
+
+
+@pytest.fixture
+def rated(monkeypatch):
+    """Has evaluations after steps 1, 2, ... give these APs; the last one repeats."""
+
+    def arrange(*values):
+        def evaluate(detector, dataset, max_detections=None, report=None, keep=None):
+            step = running[-1].step if running else len(values)
+            ap = values[min(step, len(values)) - 1]
+            row = {"AP": ap, "AP50": ap, "AP75": ap, "AR": ap, "max_detections": 100}
+            return row | {"standard": row}
+
+        monkeypatch.setattr("detops.engine.command.evaluate", evaluate)
+
+    running = []
+    run = Trainer.run
+
+    def remembered(self, *arguments):
+        running.append(self)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "run", remembered)
+    return arrange
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def history(folder):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], *(m["AP"] for m in line["evaluation"].values())) for line in lines]
+
+
+@pytest.mark.slow
+def test_training_ends_early(tmp_path, capsys, rated):
+    rated(0.1, 0.3, 0.2, 0.3, 0.9)
+    assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2") == 0
+    told = capsys.readouterr()
+    assert "ended after step 4: no higher AP in 2 evaluations (SOLVER.PATIENCE)" in told.err
+    assert "step 2: shapes:test: AP 0.300  AP50 0.300" in told.err
+    assert "images/s" in told.err and "MB" in told.err and "loss 0" not in told.out
+    assert f"{tmp_path}/best.pt: AP 0.300, after step 2" in told.out
+    assert results(tmp_path)["best"] == {"step": 2, "AP": 0.3}
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["training"]["step"] == 4
+    assert history(tmp_path) == [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.3)]
+    assert (tmp_path / "results.png").stat().st_size > 1000
+    # It was over, and stays so.
+    assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "2", "--resume") == 0
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["training"]["step"] == 4
+    # With more patience it goes on.
+    assert tiny.train(tmp_path, *TEST, "SOLVER.PATIENCE", "3", "--resume") == 0
+    assert results(tmp_path)["best"] == {"step": 5, "AP": 0.9}
+    assert [step for step, _ in history(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_a_killed_run_knows_the_best_of_before(tmp_path, rated, monkeypatch):
+    values = (0.1, 0.5, 0.8, 0.2, 0.3, 0.4)
+    rated(*values)
+    assert tiny.train(tmp_path / "whole", *TEST) == 0
+
+    class Killed(BaseException):
+        pass
+
+    losses = Trainer._losses
+
+    def kill(self, *arguments):
+        if self.step == 3:
+            raise Killed
+        return losses(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_losses", kill)
+        with pytest.raises(Killed):
+            tiny.train(tmp_path / "killed", *TEST)
+    # The checkpoint is of step 2, the best weights are of step 3.
+    assert tiny.train(tmp_path / "killed", *TEST, "--resume") == 0
+    whole, killed = (load_checkpoint(tmp_path / run / "best.pt") for run in ("whole", "killed"))
+    assert (whole["step"], whole["AP"]) == (killed["step"], killed["AP"]) == (3, 0.8)
+    assert all(torch.equal(value, killed["model"][key]) for key, value in whole["model"].items())
+    expected = list(enumerate(values, start=1))
+    assert history(tmp_path / "whole") == history(tmp_path / "killed") == expected
+
+
+@pytest.mark.slow
+def test_the_best_weights_detect(tmp_path, capsys):
+    """With evaluations as they are; a detector this young may find nothing, but is rated."""
+    assert tiny.train(tmp_path, *TEST, "SOLVER.MAX_ITER", "2") == 0
+    told = capsys.readouterr()
+    assert "loss_" not in told.err and ", classifier " in told.err
+    data = ["--data", "shapes:test?length=2&size=48"]
+    weights = ["--weights", str(tmp_path / "best.pt"), "--device", "cpu"]
+    assert cli.main(["eval", *weights, *data, "--plots", str(tmp_path / "rated")]) == 0
+    names = ["confusion_matrix.png", "detections.png", "precision_recall.png"]
+    folders = [tmp_path / "rated", *(tmp_path / "plots").iterdir()]
+    assert len(folders) == 2
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_patience_without_evaluations_is_refused(tmp_path, capsys):
+    for changes in (["SOLVER.TEST_PERIOD", "1"], TEST[:2]):
+        assert tiny.train(tmp_path / "run", *changes, "SOLVER.PATIENCE", "2") == 2
+        assert "SOLVER.PATIENCE: expected 0 without SOLVER.TEST_PERIOD" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Precision by recall, confusions, and the pictures of them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from detops.data import CocoDetection
+from detops.engine import coco_metrics
+from detops.engine.curves import confusion_matrix, precision_recall
+from detops.engine.plots import WITHOUT_MATPLOTLIB, compare, plot_all, plot_training
+from detops.visualize import contact_sheet
+
+SIDE = 60
+
+
+def truth(*objects):
+    """A COCO dict of one image; objects are (category id, box) or (category id, box, iscrowd)."""
+    entries = [
+        {"id": i, "image_id": "a", "category_id": category, "bbox": list(box), "iscrowd": crowd}
+        | {"area": box[2] * box[3]}
+        for i, (category, box, crowd) in enumerate([(*o, 0)[:3] for o in objects], start=1)
+    ]
+    return {
+        "images": [{"id": "a", "file_name": "a.png", "width": SIDE, "height": SIDE}],
+        "categories": [{"id": 3, "name": "cat"}, {"id": 8, "name": "dog"}],
+        "annotations": entries,
+    }
+
+
+def found(*detections):
+    return [
+        {"image_id": "a", "category_id": category, "bbox": list(box), "score": score}
+        for category, box, score in detections
+    ]
+
+
+HERE, THERE, ELSEWHERE = (0, 0, 10, 10), (20, 20, 10, 10), (40, 40, 10, 10)
+
+
+def test_confusions():
+    objects = truth((3, HERE), (8, THERE), (8, ELSEWHERE))
+    detections = found(
+        (3, HERE, 0.9),  # a cat
+        (3, THERE, 0.8),  # a dog taken for a cat
+        (8, (0, 40, 10, 10), 0.7),  # nothing
+        (8, ELSEWHERE, 0.4),  # too unsure: not found
+        (8, HERE, 0.6),  # a second time
+    )
+    assert confusion_matrix(objects, detections).tolist() == [[1, 0, 0], [1, 0, 1], [0, 2, 0]]
+    assert confusion_matrix(objects, detections, 0.3).tolist() == [[1, 0, 0], [1, 1, 0], [0, 2, 0]]
+
+
+def test_crowds_are_not_counted():
+    objects = truth((3, (0, 0, 30, 30), 1), (8, ELSEWHERE))
+    detections = found((3, HERE, 0.9), (8, ELSEWHERE, 0.9))
+    assert confusion_matrix(objects, detections).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def test_nothing_to_confuse():
+    assert confusion_matrix(truth(), []).sum() == 0
+    assert confusion_matrix(truth((3, HERE)), []).tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert confusion_matrix(truth(), found((8, HERE, 0.9)))[2].tolist() == [0, 1, 0]
+
+
+boxes = st.tuples(*[st.integers(0, 30)] * 2, *[st.integers(1, 30)] * 2)
+categories = st.sampled_from([3, 8])
+
+
+@given(
+    st.lists(st.tuples(categories, boxes), max_size=8),
+    st.lists(st.tuples(categories, boxes, st.floats(0, 1)), max_size=8),
+)
+def test_all_objects_and_detections_are_counted(objects, detections):
+    matrix = confusion_matrix(truth(*objects), found(*detections))
+    sure = [category for category, _, score in detections if score >= 0.5]
+    for i, category in enumerate((3, 8)):
+        assert matrix[i].sum() == sum(kind == category for kind, _ in objects)
+        assert matrix[:, i].sum() == sure.count(category)
+    assert matrix[2, 2] == 0
+
+
+@given(
+    st.lists(st.tuples(categories, boxes), min_size=1, max_size=8),
+    st.lists(st.tuples(categories, boxes, st.floats(0, 1)), max_size=8),
+)
+def test_the_curves_have_the_metrics_as_areas(objects, detections):
+    objects, detections = truth(*objects), found(*detections)
+    recall, curves = precision_recall(objects, detections)
+    metrics = coco_metrics(objects, detections)
+    assert len(recall) == 101 and recall[0] == 0 and recall[-1] == 1
+    areas = [curve.mean() for curve in curves.values()]
+    assert areas == pytest.approx([metrics["AP50"], metrics["AP75"], metrics["AP"]])
+
+
+def test_no_curves_without_objects():
+    assert precision_recall(truth(), found((3, HERE, 0.9)))[1] == {}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    Image.new("RGB", (SIDE, SIDE), (20, 120, 20)).save(tmp_path / "a.png")
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(truth((3, HERE), (8, THERE))))
+    return CocoDetection(path)
+
+
+def test_truth_beside_detections(dataset):
+    nothing = compare(dataset, [])
+    something = compare(dataset, found((3, ELSEWHERE, 0.9)))
+    unsure = compare(dataset, found((3, ELSEWHERE, 0.4)))
+    assert nothing.size == (1920, 960) and unsure.tobytes() == nothing.tobytes()
+    left, right = (0, 0, 960, 960), (960, 0, 1920, 960)
+    assert something.crop(left).tobytes() == nothing.crop(left).tobytes()
+    assert something.crop(right).tobytes() != nothing.crop(right).tobytes()
+
+
+@pytest.mark.parametrize("detections", [[], [(3, HERE, 0.9), (8, ELSEWHERE, 0.8)]])
+def test_pictures_of_an_evaluation(dataset, tmp_path, detections):
+    told = []
+    plot_all(tmp_path / "plots", {"a/b?c": (dataset, found(*detections))}, told.append)
+    folder = tmp_path / "plots" / "a_b_c"
+    assert told == [] and len(list(folder.iterdir())) == 3
+    for path in folder.iterdir():
+        pixels = np.asarray(Image.open(path).convert("RGB"))
+        assert pixels.std() > 5, path
+
+
+def test_without_matplotlib(dataset, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    told = []
+    plot_all(tmp_path / "plots", {"a": (dataset, [])}, told.append)
+    assert told == [WITHOUT_MATPLOTLIB] and not (tmp_path / "plots").exists()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [{"step": 1, "loss": None, "loss_a": None, "lr": 0.1, "skipped": True}],
+        [
+            {"step": 1, "loss": 2.0, "loss_a": 2.0, "lr": 0.1},
+            {"step": 2, "loss": 1.0, "loss_a": 1.0, "lr": 0.1}
+            | {"evaluation": {"v": {"AP": 0.5, "AP50": None}}},
+        ],
+    ],
+)
+def test_pictures_of_a_training(tmp_path, records):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    plot_training(metrics, tmp_path / "results.png")
+    assert Image.open(tmp_path / "results.png").size == (840, 1080)
+
+
+@given(st.integers(0, 7), st.integers(1, 4))
+def test_contact_sheets(count, columns):
+    pictures = [Image.new("RGB", (30, 5 + i), (200, 0, 0)) for i in range(count)]
+    sheet = contact_sheet(pictures, columns, width=60)
+    used = min(columns, max(1, count))
+    assert sheet.size == (60, 60 // used * max(1, -(-count // used)))
+    assert (np.asarray(sheet)[..., 1] == 0).any() == (count > 0)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: MIT
+"""`detops data check`: problems within data sets and between them, samples, anchors."""
+
+import json
+import shlex
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+
+from detops import cli
+from detops.cli.data import check
+from detops.cli.options import PACKAGE
+from detops.config import load_config
+from detops.data import CocoDetection
+from detops.data.same_pictures import same_pictures
+from detops.engine.anchor_fit import fit_anchors, seen_scale
+from detops.engine.data_check import find_problems
+from detops.modeling import build_detection_model
+from detops.ops import box_iou
+
+VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
+CONFIG = PACKAGE / "configs" / "tree_crowns.yaml"
+BOX = [5, 5, 30, 20]
+
+
+def view(number):
+    """A part of a photograph, as little like the others as they are."""
+    x, y = 70 * (number % 4), 90 * (number // 4)
+    return Image.open(VAL).crop((x, y, x + 80, y + 70))
+
+
+def write(folder, views, name="data", names=("tree",), **changes):
+    """A COCO file with an image for each view, and one object in each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images, annotations = [], []
+    for i, picture in enumerate(views):
+        picture.save(folder / f"{name}{i}.png")
+        images.append({"id": i, "file_name": f"{name}{i}.png", "width": 80, "height": 70})
+        annotations.append({"id": i, "image_id": i, "category_id": 1, "bbox": BOX})
+    categories = [{"id": i, "name": kind} for i, kind in enumerate(names, start=1)]
+    data = {"images": images, "annotations": annotations, "categories": categories}
+    for key, more in changes.items():
+        data[key] = data[key] + more
+    (folder / f"{name}.json").write_text(json.dumps(data))
+    return folder / f"{name}.json"
+
+
+def found(*paths, **options):
+    return find_problems([str(path) for path in paths], **options).problems
+
+
+def test_nothing_is_wrong(tmp_path):
+    assert found(write(tmp_path, map(view, range(6)))) == []
+
+
+def annotation(**changes):
+    return {"id": 9, "image_id": 0, "category_id": 1, "bbox": [1, 1, 9, 9]} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "problems"),
+    [
+        ({"bbox": [1, 1, 0, 9]}, ["annotation 9: zero area"]),
+        ({"bbox": [90, 1, 9, 9]}, ["annotation 9: box outside the image"]),
+        ({"category_id": 7}, ["annotation 9: unknown category: 7"]),
+        ({"image_id": 7}, ["annotation 9: unknown image: 7"]),
+        ({"id": 1}, ["annotation 1: duplicate id: 2 objects have it"]),
+        ({"bbox": BOX}, ["image 0: duplicate object: 2 of tree with bbox [5, 5, 30, 20]"]),
+        ({}, []),
+    ],
+)
+def test_problems_of_objects(tmp_path, changes, problems):
+    path = write(tmp_path, [view(0), view(5)], annotations=[annotation(**changes)])
+    lines = found(path)
+    assert len(lines) == len(problems)
+    for line, problem in zip(lines, problems, strict=True):
+        assert line.startswith(f"{path}: {problem}")
+
+
+def test_problems_of_images(tmp_path):
+    more = [{"id": 5, "file_name": "none.png", "width": 80, "height": 70}]
+    more += [{"id": 0, "file_name": "data1.png", "width": 80, "height": 70}]
+    more += [{"id": 6, "file_name": "data1.png", "width": 80, "height": 70}]
+    path = write(tmp_path, [view(0), view(5), view(6), view(7)], images=more)
+    content = (tmp_path / "data2.png").read_bytes()
+    (tmp_path / "data2.png").write_bytes(content[: len(content) // 2])
+    Image.new("RGB", (9, 9)).save(tmp_path / "data3.png")
+    lines = [line.removeprefix(f"{path}: ") for line in found(path)]
+    starts = ["image 0: duplicate image id", "image 2: unreadable image"]
+    starts += ["image 3: image of another size", "image 5: missing file"]
+    starts += [f"image 6 ({tmp_path}/data1.png): same file as image 1 "]
+    assert len(lines) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True)), lines
+
+
+def test_leakage(tmp_path):
+    again = view(5).resize((160, 140), Image.Resampling.BICUBIC)
+    train = write(tmp_path, [view(0), view(5)], "train")
+    val = write(tmp_path, [view(6), view(7)], "val")
+    again.save(tmp_path / "again.jpg", quality=60)
+    data = json.loads(val.read_text())
+    data["images"].append({"id": 9, "file_name": "again.jpg"})
+    data["images"].append({"id": 10, "file_name": "train0.png"})
+    val.write_text(json.dumps(data))
+    lines = found(train, val)
+    assert lines == [
+        f"{val}: image {id} ({tmp_path}/{file}): leakage: same {what} as image {other} "
+        f"({tmp_path}/train{other}.png) of {train}"
+        for id, file, what, other in ((10, "train0.png", "file", 0), (9, "again.jpg", "picture", 1))
+    ]
+    assert found(train, train) == []
+
+
+def test_categories_that_differ(tmp_path):
+    one = write(tmp_path, [view(0)], "one", ["tree", "house"])
+    other = write(tmp_path, [view(5)], "other", ["Tree", "car"])
+    assert found(one, other) == [
+        f"{other}: categories ['Tree', 'car'] differ from ['tree', 'house'] of {one}"
+    ]
+    assert found(one, other, class_map={"car": "house"}) == []
+
+
+# ---- same pictures
+
+
+def test_one_picture_in_many_forms(tmp_path):
+    picture = view(5)
+    forms = {
+        "a.png": view(0),
+        "b.png": picture,
+        "c.jpg": picture,
+        "d.png": picture.resize((240, 210), Image.Resampling.BICUBIC),
+        "e.png": ImageEnhance.Brightness(picture).enhance(1.01),
+        "f.png": view(6),
+        "h.png": Image.new("RGB", (80, 70), (10, 10, 10)),
+        "i.png": Image.new("RGB", (80, 70), (90, 90, 90)),
+        "j.png": Image.new("RGB", (20, 20), (10, 10, 10)),
+    }
+    for name, form in forms.items():
+        form.save(tmp_path / name)
+    (tmp_path / "g.png").write_bytes(b"no image")
+    paths = [tmp_path / name for name in "a.png b.png c.jpg d.png e.png f.png g.png".split()]
+    paths += [tmp_path / name for name in ("h.png", "i.png", "j.png", "none.png")]
+    assert same_pictures(paths) == [[1, 2, 3, 4], [7, 9]]
+    assert same_pictures([]) == same_pictures(paths[:1]) == []
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_noise_is_never_the_same(tmp_path_factory, seed):
+    folder = tmp_path_factory.getbasetemp()
+    noise = np.random.default_rng(seed).integers(0, 256, (2, 64, 64), dtype=np.uint8)
+    paths = [folder / f"noise{i}.png" for i in range(2)]
+    for path, pixels in zip(paths, noise, strict=True):
+        Image.fromarray(pixels).save(path)
+    assert same_pictures(paths) == [] and same_pictures([paths[0]] * 2) == [[0, 1]]
+
+
+def test_without_imagehash(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "imagehash", None)
+    path = write(tmp_path, [view(0)])
+    assert cli.main(["data", "check", str(path), "--output", str(tmp_path / "out")]) == 2
+    assert "imagehash: pip install 'detops[plots]'" in capsys.readouterr().err
+
+
+# ---- anchors
+
+
+def data_set(tmp_path, boxes):
+    view(0).save(tmp_path / "a.png")
+    data = {
+        "images": [{"id": 0, "file_name": "a.png", "width": 80, "height": 70}],
+        "categories": [{"id": 1, "name": "tree"}],
+        "annotations": [{"image_id": 0, "category_id": 1, "bbox": box} for box in boxes],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    return CocoDetection(tmp_path / "a.json")
+
+
+AS_IT_IS = ["INPUT.MIN_SIZE_TEST", 0]
+
+
+def test_anchors_of_the_right_size(tmp_path):
+    cfg = load_config(CONFIG, AS_IT_IS)
+    boxes = [[10, 10, 24, 24], [10, 10, 52, 52], [1, 1, 2, 2], [3, 30, 70, 3]]
+    fit = fit_anchors(cfg, data_set(tmp_path, boxes))
+    assert fit.strides == (4, 8, 16)
+    assert fit.anchor_sides == ((24, 36), (52, 72), (100, 144))
+    assert fit.sides.tolist() == pytest.approx([24, 52, 2, 210**0.5])
+    # At the nearest position they are shifted by no more than half a stride.
+    assert fit.iou[0] >= (22 / 26) * (22 / 26) and fit.iou[1] >= (48 / 56) * (48 / 56)
+    assert fit.level[:2].tolist() == [0, 1]
+    assert [fit.of_level(level)[1] for level in range(3)] == [1, 1, 0]
+    assert fit.unmatched == 2
+
+
+def test_no_boxes(tmp_path):
+    fit = fit_anchors(load_config(CONFIG), data_set(tmp_path, []))
+    assert len(fit.iou) == fit.unmatched == 0 and fit.of_level(0) == (0, 0)
+
+
+coordinates = st.tuples(
+    st.integers(0, 40), st.integers(0, 30), st.integers(4, 40), st.integers(4, 40)
+)
+
+
+@settings(max_examples=20, deadline=None)  # each builds a network
+@given(st.lists(coordinates, min_size=1, max_size=6))
+def test_the_best_anchor_is_the_best_of_all(tmp_path_factory, boxes):
+    """Of all anchors on maps that reach beyond the image on all sides."""
+    cfg = load_config(CONFIG, AS_IT_IS)
+    dataset = data_set(tmp_path_factory.getbasetemp(), [list(box) for box in boxes])
+    fit = fit_anchors(cfg, dataset)
+    generator = build_detection_model(cfg).rpn.anchor_generator
+    best = []
+    for level, stride in enumerate(generator.strides):
+        shifts = torch.arange(-10, 200 // stride) * stride
+        y, x = torch.meshgrid(shifts, shifts, indexing="ij")
+        grid = torch.stack([x, y, x, y], dim=-1).reshape(-1, 1, 4)
+        anchors = (grid + generator.cell_anchors[level]).reshape(-1, 4)
+        best.append(box_iou(dataset.target(0)["boxes"], anchors).amax(dim=1))
+    torch.testing.assert_close(fit.iou, torch.stack(best).amax(dim=0), atol=1e-5, rtol=0)
+
+
+def test_the_size_that_the_detector_sees():
+    cfg = load_config(CONFIG)
+    assert seen_scale(cfg, 400, 400) == 256 / 160  # in a tile
+    assert seen_scale(cfg, 100, 80) == 256 / 100  # at most MAX_SIZE_TEST
+    assert seen_scale(load_config(), 600, 800) == 800 / 600
+    assert seen_scale(load_config(None, AS_IT_IS), 600, 800) == 1
+
+
+@pytest.mark.slow
+def test_retinanet_has_anchors_too(tmp_path):
+    cfg = load_config(PACKAGE / "configs/retinanet_R_50_FPN_1x.yaml", AS_IT_IS)
+    fit = fit_anchors(cfg, data_set(tmp_path, [[10, 10, 32, 32]]))
+    assert fit.strides == (8, 16, 32, 64, 128) and (fit.high, fit.low) == (0.5, 0.4)
+    assert fit.of_level(0) == (1, 1)
+
+
+# ---- the command
+
+
+def run(capsys, *arguments):
+    status = cli.main(["data", "check", *map(str, arguments)])
+    return status, capsys.readouterr()
+
+
+def test_what_the_command_writes(tmp_path, capsys):
+    path = write(tmp_path, map(view, range(6)), annotations=[annotation(bbox=[-9, 1, 20, 9])])
+    output = tmp_path / "new" / "out"
+    status, told = run(capsys, path, "--output", output, "--config", "configs/tree_crowns.yaml")
+    assert status == 0, told.err
+    assert "6 images, 0 of them without objects" in told.out and "no problems" in told.out
+    assert "put right: 1 x box clipped to its image" in told.out
+    assert "of 7 boxes match no anchor (IoU below 0.3)" in told.out
+    assert (output / "problems.txt").read_text() == ""
+    for name in ("1_samples.png", "1_box_sizes.png"):
+        assert np.asarray(Image.open(output / name).convert("L")).std() > 5
+
+
+def test_problems_are_told_and_are_the_status(tmp_path, capsys):
+    objects = [annotation(id=100 + i, bbox=[1, 1, 0, 9]) for i in range(30)]
+    path = write(tmp_path, [view(0)], annotations=objects)
+    status, told = run(capsys, path, "--output", tmp_path)
+    assert status == 1 and "30 problems, see" in told.err
+    assert told.out.count("zero area") == 20 and "and 10 more" in told.out
+    assert len((tmp_path / "problems.txt").read_text().splitlines()) == 30
+
+
+def test_what_cannot_be_checked(tmp_path, capsys):
+    status, told = run(capsys, tmp_path / "none.json", "--output", tmp_path)
+    assert status == 2 and "none.json: cannot read" in told.err
+    file = tmp_path / "file"
+    file.write_text("")
+    status, told = run(capsys, write(tmp_path, [view(0)]), "--output", file)
+    assert status == 2 and f"{file}: cannot be written" in told.err
+
+
+def test_a_data_set_without_images(tmp_path, capsys):
+    status, told = run(capsys, write(tmp_path, []), "--output", tmp_path / "out")
+    assert status == 0 and "0 images" in told.out
+
+
+@pytest.mark.slow
+def test_the_examples_of_its_help(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "my", [view(0)], "train")
+    write(tmp_path / "my", [view(5)], "val")
+    for split, number in (("train", 6), ("val", 7)):
+        folder = tmp_path / "my" / "images" / split
+        folder.mkdir(parents=True)
+        view(number).save(folder / "a.png")
+    (tmp_path / "my" / "data.yaml").write_text(
+        "train: images/train\nval: images/val\nnames: [tree]\n"
+    )
+    lines = [line for line in check.__doc__.splitlines() if line.startswith(" " * 8)]
+    assert len(lines) == 3
+    for line in lines:
+        assert cli.main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    assert (tmp_path / "checked" / "2_samples.png").exists()
+    assert (tmp_path / "data_check" / "1_box_sizes.png").exists()
