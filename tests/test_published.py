@@ -11,7 +11,8 @@ from torchvision.models import get_model, get_model_weights
 from detops import cli
 from detops.cli.options import PACKAGE
 from detops.engine import CheckpointError, Detector
-from detops.engine.published import is_published, load_published, published_detectors
+from detops.engine.published import load_published, published_detectors
+from detops.engine.weights_torchvision import is_published
 
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
 
@@ -113,5 +114,5 @@ def test_weights_that_cannot_be_had(tmp_path, monkeypatch):
     cache = tmp_path / "hub" / "checkpoints"
     url = get_model_weights("ssdlite320_mobilenet_v3_large").DEFAULT.url
     (cache / Path(url).name).write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match=rf"{name}: cannot be loaded from {cache}"):
+    with pytest.raises(CheckpointError, match=rf"{cache}.*: damaged"):
         load_published(name)

@@ -20,8 +20,9 @@ from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
-from .published import OnTheseOps, is_published, load_published
+from .published import OnTheseOps, load_published
 from .weights import load_weights_into
+from .weights_torchvision import is_published
 
 TILES_AT_ONCE = 8
 TILING = ("tile_size", "tile_overlap", "tile_nms")

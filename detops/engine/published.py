@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..compat.torchvision import patch_torchvision
-from .checkpoint import CheckpointError, first_line, list_some
+from .checkpoint import CheckpointError, list_some
+from .weights_torchvision import PREFIX, cached_file, loading, newest_weights
 
-PREFIX = "torchvision/"
 NO_CLASS = "N/A"  # a number that COCO leaves out
 MASK_THRESHOLD = 0.5  # of torchvision's mask probabilities
 METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # its names of COCO's AP
@@ -61,20 +57,11 @@ class Published(NamedTuple):
     downloaded: bool
 
 
-def is_published(weights: str | Path) -> bool:
-    """Whether this is a name of torchvision's weights, and of no file.
-
-    >>> is_published("torchvision/maskrcnn_resnet50_fpn_v2"), is_published("runs/weights.pt")
-    (True, False)
-    """
-    return str(weights).startswith(PREFIX) and not Path(weights).exists()
-
-
 def published_detectors() -> list[Published]:
     """All detectors that the installed torchvision has weights of, by name."""
     listed = []
     for name in _networks():
-        weights = _weights(name)
+        weights = newest_weights(name)
         metrics = weights.meta["_metrics"]["COCO-val2017"]
         classes = [each for each in _names(weights) if each != NO_CLASS]
         ap = {kind: metrics[key] for kind, key in METRICS.items() if key in metrics}
@@ -85,7 +72,7 @@ def published_detectors() -> list[Published]:
                 len(classes),
                 weights.meta["_file_size"],
                 ap,
-                _cached_file(weights).exists(),
+                cached_file(weights).exists(),
             )
         )
     return listed
@@ -109,21 +96,9 @@ def load_published(name: str) -> tuple[nn.Module, list[str]]:
     if network not in _networks():
         known = list_some([PREFIX + each for each in _networks()], ", ")
         raise CheckpointError(f"{name}: expected one of {known}; `detops weights` lists them")
-    weights = _weights(network)
-    file = _cached_file(weights)
-    try:
-        # torchvision tells on stdout that it downloads, where the results of a command go.
-        with redirect_stdout(sys.stderr):
-            model = get_model(network, weights=weights)
-    except OSError as error:
-        raise CheckpointError(
-            f"{name}: cannot be downloaded ({error}): put {weights.url} at {file}"
-        ) from error
-    # A damaged file fails in many ways, as in `read_file`.
-    except Exception as error:
-        raise CheckpointError(
-            f"{name}: cannot be loaded from {file}: {first_line(error)}"
-        ) from error
+    weights = newest_weights(network)
+    with loading(name, weights):
+        model = get_model(network, weights=weights)
     return model, _names(weights)
 
 
@@ -133,17 +108,6 @@ def _networks() -> list[str]:
     return list_models(module=detection)
 
 
-def _weights(network: str) -> Any:
-    from torchvision.models import get_model_weights
-
-    # mypy: an enumeration, of which DEFAULT is a member.
-    return get_model_weights(network).DEFAULT  # type: ignore[attr-defined]
-
-
 def _names(weights: Any) -> list[str]:
     # The first is no class but the background.
     return weights.meta["categories"][1:]
-
-
-def _cached_file(weights: Any) -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +52,43 @@ def published_weights(source: str) -> tuple[dict[str, Any], float]:
             had from its address; the message says where to put it.
         DamagedCheckpointError: the file in the cache is damaged.
     """
-    from torchvision.models import get_model_weights
-
     network = source.removeprefix(PREFIX)
     if network not in DETECTORS + BODIES:
         known = ", ".join(DETECTORS + BODIES)
         raise CheckpointError(f"{source}: torchvision's weights are read of {known}")
+    weights = newest_weights(network)
+    with loading(source, weights):
+        state = weights.get_state_dict(check_hash=True, map_location="cpu", weights_only=True)
+    return state, COCO_EPSILON if network in DETECTORS else BATCH_NORM_EPSILON
+
+
+def newest_weights(network: str) -> Any:
+    """The entry of torchvision's enumeration of a network's weights that it recommends."""
+    from torchvision.models import get_model_weights
+
     # mypy: an enumeration, of which DEFAULT is a member.
-    weights: Any = get_model_weights(network).DEFAULT  # type: ignore[attr-defined]
-    file = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+    return get_model_weights(network).DEFAULT  # type: ignore[attr-defined]
+
+
+def cached_file(weights: Any) -> Path:
+    """Where torchvision keeps a file of weights that it has downloaded."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+
+
+@contextmanager
+def loading(source: str, weights: Any) -> Iterator[None]:
+    """A block in which torchvision loads weights: errors name their source and their file."""
     try:
         # The loader tells on stdout that it downloads, where the results of a command go.
         with redirect_stdout(sys.stderr):
-            state = weights.get_state_dict(check_hash=True, map_location="cpu", weights_only=True)
+            yield
     except OSError as error:
         raise CheckpointError(
-            f"{source}: cannot be downloaded ({error}): put {weights.url} at {file}"
+            f"{source}: cannot be downloaded ({error}): put {weights.url} at {cached_file(weights)}"
         ) from error
     # A damaged file fails in many ways, as in `read_file`.
     except Exception as error:
-        raise damaged(file, first_line(error)) from error
-    return state, COCO_EPSILON if network in DETECTORS else BATCH_NORM_EPSILON
+        raise damaged(cached_file(weights), first_line(error)) from error
 
 
 def rules(names: Mapping[str, Any]) -> tuple[Rule, ...]:
