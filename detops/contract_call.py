@@ -89,13 +89,15 @@ class Call:
             return
         torch._check(condition, lambda: f"detops.{self.name}: {message()}")
 
-    def expected(self, dimensions: list[Dimension], known: dict[str, Any]) -> str:
-        """A shape with what is known of it as numbers."""
+    def expected(
+        self, dimensions: list[Dimension], known: dict[str, Any], missing: set[str]
+    ) -> str:
+        """A shape with what is known of it as numbers, and without what other tensors lack."""
 
         def pattern(all_of_them: bool) -> str:
             sizes: list[str] = []
             for d in dimensions:
-                if d.optional and not all_of_them or d.size in self.missing:
+                if d.optional and not all_of_them or d.size in missing:
                     continue
                 if d.size == "..." and d.size in known:
                     sizes += map(str, self.many or ())
@@ -114,9 +116,11 @@ class Call:
     def shape(self, name: str, x: Tensor, dimensions: list[Dimension]) -> None:
         """Checks a tensor's shape, and gives its sizes the names that they do not have yet."""
         known = self.sizes | ({} if self.many is None else {"...": None})
+        lacking = set(self.missing)
 
         def message() -> str:
-            return f"{name} must be {self.expected(dimensions, known)}, got {list(x.shape)}"
+            shape = self.expected(dimensions, known, lacking)
+            return f"{name} must be {shape}, got {list(x.shape)}"
 
         some = [d for d in dimensions if d.size != "..."]
         missing = any(d.optional for d in dimensions) and x.dim() == len(some) - 1

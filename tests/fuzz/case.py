@@ -1,6 +1,7 @@
 """A call of an op, and the file that keeps one."""
 
 import base64
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,13 @@ class Case:
     seed: int
     mood: str
     args: dict[str, Any]
+
+
+@functools.cache
+def written_by(op: str) -> list[str]:
+    """The arguments that an op writes into."""
+    formals = getattr(torch.ops.detops, op).default._schema.arguments
+    return [a.name for a in formals if a.alias_info and a.alias_info.is_write]
 
 
 def map_tensors(value: Any, change: Any) -> Any:

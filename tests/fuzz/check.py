@@ -12,7 +12,7 @@ from torch import Tensor
 import detops
 from detops.registration import CONTRACTS
 
-from .case import ODD, TAME, Case, bytes_of, map_tensors, tensors_of
+from .case import TAME, Case, bytes_of, map_tensors, tensors_of, written_by
 from .oracles import compare
 from .values import fill_between
 
@@ -79,13 +79,6 @@ def isas() -> list[str]:
         found.append(name)
     detops._C.set_cpu_isa("auto")
     return found
-
-
-@functools.cache
-def written_by(op: str) -> list[str]:
-    """The arguments that an op writes into."""
-    formals = getattr(torch.ops.detops, op).default._schema.arguments
-    return [a.name for a in formals if a.alias_info and a.alias_info.is_write]
 
 
 def call(op: str, args: dict[str, Any]) -> Any:
@@ -307,6 +300,3 @@ def check(case: Case) -> bool:
     fill_between(inputs, FILLS[1])
     same_bits(found, in_setting(case, first, 1, FILLS[1]), "in memory that held something else")
     return not isinstance(found, str)
-
-
-__all__ = ["ODD", "Find", "check"]
