@@ -94,6 +94,8 @@ def outcome(op: str, args: dict[str, Any]) -> Any:
         found = call(op, args)
     except ERRORS as error:
         message = str(error).split("\n")[0]
+        if "can't allocate memory" in message:  # as PyTorch says it
+            return NO_MEMORY
         told = "detops" in message and "INTERNAL ASSERT" not in message
         require(told and " failed" not in message, f"{type(error).__name__}: {message[:300]}")
         return message
