@@ -15,7 +15,7 @@ from .sizes import Sizes, Sketch, Tensors
 from .values import CLASSES, FLOATS, INTEGERS, OTHERS, STRANGE, Values, laid_out
 
 MOST_ELEMENTS = 60_000
-INTS = (0, -1, -2, 5, 64, 255, 4096, 65536, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
+INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
 # What numbers without a bound are, by name; `None`: not there.
 NUMBERS: dict[str, tuple[Any, ...]] = {
     "sampling_ratio": (-1, 0, 1, 2, 2, 3, 5),

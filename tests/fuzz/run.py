@@ -85,7 +85,7 @@ class Run:
         for line in lines.splitlines():
             told = json.loads(line)
             if "counts" in told:
-                after = told["next"]
+                after = told.get("next", after)
                 for name, (cases, taken) in told["counts"].items():
                     before = self.counts.get(name, [0, 0])
                     self.counts[name] = [before[0] + cases, before[1] + taken]

@@ -22,6 +22,7 @@ from .draw import draw, ops
 
 PLACE = struct.Struct("qd")  # the number of the case, and when it began
 SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
+TOLD = 500  # cases, after which their numbers are told
 GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every op
 
 
@@ -41,7 +42,7 @@ class Worker:
 
     def __init__(self, place: mmap.mmap, names: list[str], sanitized: bool) -> None:
         self.place, self.names, self.sanitized = place, names, sanitized
-        self.counts = {name: [0, 0] for name in names}
+        self.counts: dict[str, list[int]] = {}
 
     def tell(self, what: dict[str, Any]) -> None:
         """A line for the process that started this one."""
@@ -60,8 +61,8 @@ class Worker:
         took = time.perf_counter() - began
         if took > SLOW and not self.sanitized:
             self.tell({"op": case.op, "seed": seed, "what": f"took {took:.1f} s"})
-        self.counts[case.op][0] += 1
-        self.counts[case.op][1] += accepted
+        cases, taken = self.counts.get(case.op, (0, 0))
+        self.counts[case.op] = [cases + 1, taken + accepted]
 
     def work(self, seed: int, until: float, most: int) -> None:
         """At most ``most`` cases."""
@@ -70,6 +71,9 @@ class Worker:
             self.one(number)
             if number - seed == 5 * len(self.names):
                 small = resident()
+            if number % TOLD == 0:  # a process that dies tells no more
+                self.tell({"counts": self.counts})
+                self.counts = {}
             if time.time() > until:
                 break
         grown = resident() - small if small is not None and not self.sanitized else 0
