@@ -12,6 +12,9 @@
 # make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
 # make source-check  detops from source, as pip installs it, per line of SOURCE_CHECKS
 # make sanitize      the tests on a build that checks every memory access; takes a while
+# make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build
+# make tsan          the kernels on four threads, each access of theirs watched; needs no Python
+# make clang         the CPU half by a second compiler
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run it in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
@@ -32,8 +35,8 @@ SOURCE_CHECKS ?= 3.11/2.11.0/0.26.0 3.11/2.15.0/0.29.2
 CSRC := $(shell find csrc -type f)
 TORCH_INCLUDE = $(shell $(BIN)/python -c "import torch.utils.cpp_extension as c; \
 	print(*('-isystem' + p for p in c.include_paths()))")
-CROSS_CXX = aarch64-linux-gnu-g++ -std=c++17 -ffp-contract=off -Wall -Wextra -Werror \
-	-Wno-unused-parameter -Wno-maybe-uninitialized $(TORCH_INCLUDE)
+KERNEL_FLAGS = -std=c++17 -ffp-contract=off -Wall -Wextra -Werror -Wno-unused-parameter $(TORCH_INCLUDE)
+GCC_FLAGS = $(KERNEL_FLAGS) -Wno-maybe-uninitialized
 CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cpp \
 	csrc/dtype.cpp csrc/parallel.cpp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
@@ -41,7 +44,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz tsan clang emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -131,13 +134,36 @@ TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),
 
 # EMULATE_CUDA=1 for the CUDA kernels. Memory that Python and PyTorch never free is not ours to
 # report.
-sanitize: SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
+SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
+BUILD_SANITIZED = SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
+	--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+UNDER_SANITIZERS = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"
 sanitize: $(VENV)/.dependencies
-	SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
-		--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	$(BUILD_SANITIZED)
+	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo $(UNDER_SANITIZERS) \
 		$(PYTEST) -p no:cacheprovider $(TESTED)
+
+# SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options.
+FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
+	$(if $(OPS),--ops $(OPS)) --finds $(CURDIR)/build/finds $(FUZZ)
+fuzz: $(VENV)/.built
+	$(if $(SANITIZE),$(BUILD_SANITIZED))
+	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \
+		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+
+# PyTorch and OpenMP are not compiled for the thread sanitizer; the stand-in of tests/cross is.
+tsan: $(VENV)/.dependencies
+	mkdir -p build/tsan
+	$(CXX) $(GCC_FLAGS) -O1 -g -fsanitize=thread -pthread -DDETOPS_CROSS_THREADS $(CROSS_SOURCES) \
+		-o build/tsan/kernels
+	TSAN_OPTIONS=halt_on_error=1 build/tsan/kernels
+
+# Needs clang.
+clang: $(VENV)/.dependencies
+	mkdir -p build/clang
+	clang++ $(KERNEL_FLAGS) -O2 -pthread $(CROSS_SOURCES) -o build/clang/kernels
+	build/clang/kernels
 
 # Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies
@@ -149,7 +175,7 @@ emulate: $(VENV)/.dependencies
 # Needs g++-aarch64-linux-gnu and qemu-user-static.
 cross-check: $(VENV)/.dependencies
 	mkdir -p build/cross
-	$(CROSS_CXX) -O2 -static $(CROSS_SOURCES) -o build/cross/kernels
+	aarch64-linux-gnu-g++ $(GCC_FLAGS) -O2 -static $(CROSS_SOURCES) -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
 $(VENV)/.dependencies: requirements.txt

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A stand-in for LibTorch's C functions, as far as the host functions of the CPU call them: strided
-// tensors in memory, and four threads that run one after another, the last part first.
+// tensors in memory, and four threads: real ones with DETOPS_CROSS_THREADS, for `make tsan`; else
+// they run one after another, the last part first.
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "../../csrc/dtype.h"
@@ -214,11 +216,21 @@ AOTITorchError torch_get_num_threads(uint32_t* result) { return *result = 4, 0; 
 AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t grain, ParallelFunc body,
                                   void* context) {
   const int64_t part = std::max(grain, (end - begin + 3) / 4);
+#ifdef DETOPS_CROSS_THREADS
+  std::vector<std::thread> threads;
+#endif
   for (int64_t last = end; last > begin;) {
     const int64_t first = begin + (last - 1 - begin) / part * part;
+#ifdef DETOPS_CROSS_THREADS
+    threads.emplace_back([=] { body(first, last, context); });
+#else
     body(first, last, context);
+#endif
     last = first;
   }
+#ifdef DETOPS_CROSS_THREADS
+  for (std::thread& thread : threads) thread.join();
+#endif
   return 0;
 }
 
