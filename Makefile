@@ -14,7 +14,7 @@
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
-# make clang         the CPU half by a second compiler
+# make clang         what a second compiler says about the CPU half
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run it in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
@@ -161,9 +161,8 @@ tsan: $(VENV)/.dependencies
 
 # Needs clang.
 clang: $(VENV)/.dependencies
-	mkdir -p build/clang
-	clang++ $(KERNEL_FLAGS) -O2 -pthread $(CROSS_SOURCES) -o build/clang/kernels
-	build/clang/kernels
+	clang++ $(KERNEL_FLAGS) -DTORCH_TARGET_VERSION=0x020a000000000000 -fsyntax-only \
+		$(filter-out csrc/python.cpp,$(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp))
 
 # Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies

@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--ops", nargs="+", default=ops())
     parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
-    parser.add_argument("--finds", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--finds", type=Path, default=Path("build/finds"))
     parser.add_argument("--page", type=Path, help="the page that tells the numbers of cases")
     options = parser.parse_args()
     if options.case:
