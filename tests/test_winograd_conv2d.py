@@ -258,6 +258,15 @@ def test_packed_weights_at_points(isa):
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5, check_stride=False)
 
 
+def test_no_channels_under_a_huge_kernel():
+    """Nothing is added up, and it takes neither the time nor the memory of so many weights."""
+    side, bias = 2**31 - 1, torch.arange(3.0)
+    window = [side, side], [1, 1], [side // 2, side // 2], [1, 1]
+    none = torch.zeros(1, 0, 2, 2), torch.zeros(1, 1, 0, 32)
+    found = raw.packed_conv2d(*none, bias, None, 3, *window, False)
+    assert torch.equal(found, bias.view(1, 3, 1, 1).expand(1, 3, 2, 2))
+
+
 def test_a_rectifier_leaves_nan():
     x = torch.tensor([math.nan, -1.0, 2.0]).view(1, 1, 1, 3)
     packed = raw.pack_conv2d_weight(torch.ones(1, 1, 1, 1))

@@ -32,7 +32,8 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   }
   const int64_t reach_y = s.dilation_y * (s.kernel_height - 1) + 1;
   const int64_t reach_x = s.dilation_x * (s.kernel_width - 1) + 1;
-  const bool conflict = s.stride_x * s.channels * int64_t(sizeof(T)) % kConflict == 0;
+  const bool conflict =
+      s.channels > 0 && s.stride_x * s.channels * int64_t(sizeof(T)) % kConflict == 0;
   const bool copies = conflict || reach_y > 1 || reach_x > 1 || s.padding_y > 0 || s.padding_x > 0;
   const int64_t tile = DETOPS_IN_USE(kTileRows);
   ConvBlock block{};
@@ -58,7 +59,8 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   std::vector<int64_t> offsets;
   const int64_t window_width = (width - 1) * s.stride_x + reach_x;
   const auto kernel = DETOPS_IN_USE(direct_block<T>);
-  for (int64_t y = 0; y < s.kernel_height; ++y) {
+  // Without channels there is nothing to add up, however large the kernel.
+  for (int64_t y = 0; y < (s.channels > 0 ? s.kernel_height : 0); ++y) {
     for (int64_t x = 0; x < (runs ? 1 : s.kernel_width); ++x) {
       offsets.push_back((y * s.dilation_y * window_width + x * s.dilation_x) * block.pixel_stride);
     }
