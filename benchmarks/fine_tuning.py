@@ -1,0 +1,72 @@
+"""Times the fine-tuning of docs/training.md: configs/tree_crowns_from_coco.yaml.
+
+Where torchvision's weights are neither in the cache of torch.hub nor to be downloaded, --random has
+random ones take their place. The network is the same; its AP then says nothing.
+
+python benchmarks/fine_tuning.py --steps 100 --threads 2 --random
+"""
+
+import argparse
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torchvision.models import get_model_weights
+from torchvision.models.detection import fasterrcnn_resnet50_fpn
+
+from detops import cli
+
+CONFIG = Path(__file__).resolve().parent.parent / "configs" / "tree_crowns_from_coco.yaml"
+
+
+def put_random_weights(hub: Path) -> None:
+    """Into the cache, under the name of torchvision's."""
+    torch.manual_seed(0)
+    net = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+    file = get_model_weights("fasterrcnn_resnet50_fpn").DEFAULT.url.rpartition("/")[2]
+    (hub / "checkpoints").mkdir(parents=True)
+    torch.save(net.state_dict(), hub / "checkpoints" / file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--random", action="store_true", help="random weights for torchvision's")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        if arguments.random:
+            put_random_weights(folder / "hub")
+            stack.enter_context(mock.patch("torch.hub.get_dir", lambda: str(folder / "hub")))
+        train = [
+            "train",
+            "--config",
+            str(CONFIG),
+            "--output",
+            str(folder / "run"),
+            "--device",
+            "cpu",
+        ]
+        # One evaluation, after training: its seconds are the steps' no more.
+        changes = ["SOLVER.MAX_ITER", str(arguments.steps), "SOLVER.TEST_PERIOD", "0"]
+        status = cli.main([*train, *changes, "SOLVER.PATIENCE", "0"])
+        if status:
+            raise SystemExit(status)
+        results = json.loads((folder / "run" / "results.json").read_text())
+    each = results["seconds_per_step"]
+    weights = "random" if arguments.random else "torchvision's"
+    print(
+        f"{results['steps']} steps of 2 crops from {weights} weights, {arguments.threads} threads: "
+        f"{results['seconds']:.0f} s, {each:.2f} s a step (median), {2 / each:.2f} images/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
