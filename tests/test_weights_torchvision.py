@@ -29,7 +29,13 @@ def ours(kind, *overrides):
 
 @pytest.fixture(scope="module")
 def case(request):
-    """The kind of network, torchvision's, its detections, and ours."""
+    """The kind of network, torchvision's, its detections, and ours.
+
+    On one thread: a random network has proposals that the rounding of other sums lets fall.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
     kind, pictures = request.param, networks.images()
     # The keypoint head takes seconds for a hundred.
     few = kind == "keypointrcnn"
