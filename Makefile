@@ -14,7 +14,7 @@
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
-# make clang         what a second compiler says about the CPU half
+# make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
 # make cross-check   compile the CPU half for aarch64, run it in an emulator
 # make gpu-check     all that a GPU can say: tests, sanitizer, benchmarks; in benchmarks/results
@@ -44,7 +44,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz tsan clang emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz tsan clang tidy emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -159,10 +159,15 @@ tsan: $(VENV)/.dependencies
 		-o build/tsan/kernels
 	TSAN_OPTIONS=halt_on_error=1 build/tsan/kernels
 
-# Needs clang.
+# Needs clang, and clang-tidy.
+CLANG_FLAGS = $(KERNEL_FLAGS) -DTORCH_TARGET_VERSION=0x020a000000000000
+CLANG_SOURCES = $(filter-out csrc/python.cpp,$(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp))
 clang: $(VENV)/.dependencies
-	clang++ $(KERNEL_FLAGS) -DTORCH_TARGET_VERSION=0x020a000000000000 -fsyntax-only \
-		$(filter-out csrc/python.cpp,$(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp))
+	clang++ $(CLANG_FLAGS) -fsyntax-only $(CLANG_SOURCES)
+
+tidy: $(VENV)/.dependencies
+	printf '%s\n' $(CLANG_SOURCES) | xargs -P $(MAX_JOBS) -I FILE \
+		clang-tidy --quiet --warnings-as-errors='*' FILE -- $(CLANG_FLAGS)
 
 # Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies

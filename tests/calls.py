@@ -119,6 +119,7 @@ def kernel_ops() -> set[str]:
         and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
     }
     # A public op has the kernel of its raw one; masks are encoded on the host, whatever the device,
-    # and packed weights are a CPU's.
+    # and what arranges weights and maps for products is a CPU's.
     on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
+    on_the_host |= {"batch_transpose"}
     return {name for name in kernels if f"{name}_forward" not in kernels} - on_the_host
