@@ -38,6 +38,17 @@ class CvatDetection(DetectionDataset):
     Raises:
         AnnotationError: the file is missing or not CVAT's, or, with on_error="raise", something in
             it is broken.
+
+    Example:
+        >>> from PIL import Image
+        >>> Image.new("RGB", (40, 30)).save("a.png")
+        >>> labels = "<labels><label><name>tree</name></label></labels>"
+        >>> box = '<box label="tree" xtl="16" ytl="12" xbr="24" ybr="18"/>'
+        >>> image = f'<image id="0" name="a.png" width="40" height="30">{box}</image>'
+        >>> text = f"<annotations><meta><task>{labels}</task></meta>{image}</annotations>"
+        >>> length = Path("annotations.xml").write_text(text)
+        >>> CvatDetection("annotations.xml")[0][1]["boxes"]
+        tensor([[16., 12., 24., 18.]])
     """
 
     def __init__(

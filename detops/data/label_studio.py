@@ -40,6 +40,17 @@ class LabelStudioDetection(DetectionDataset):
     Raises:
         AnnotationError: the file is missing or not Label Studio's, or, with on_error="raise",
             something in it is broken.
+
+    Example:
+        >>> from PIL import Image
+        >>> Image.new("RGB", (40, 30)).save("a.png")
+        >>> value = {"x": 40, "y": 40, "width": 20, "height": 20, "rectanglelabels": ["tree"]}
+        >>> region = {"type": "rectanglelabels", "original_width": 40, "original_height": 30}
+        >>> annotations = [{"result": [region | {"value": value}]}]
+        >>> task = {"id": 1, "data": {"image": "a.png"}, "annotations": annotations}
+        >>> length = Path("export.json").write_text(json.dumps([task]))
+        >>> LabelStudioDetection("export.json")[0][1]["boxes"]
+        tensor([[16., 12., 24., 18.]])
     """
 
     def __init__(

@@ -41,6 +41,15 @@ class YoloDetection(DetectionDataset):
     Raises:
         AnnotationError: there is no such file, class or split, the data set is one of keypoints,
             or, with on_error="raise", something in it is broken.
+
+    Example:
+        >>> from PIL import Image
+        >>> folders = [Path(name).mkdir() for name in ("images", "labels")]
+        >>> Image.new("RGB", (40, 30)).save("images/a.png")
+        >>> lines = Path("labels/a.txt").write_text("0 0.5 0.5 0.2 0.2")
+        >>> lines = Path("data.yaml").write_text("{train: images, names: [tree]}")
+        >>> YoloDetection("data.yaml")[0][1]["boxes"]
+        tensor([[16., 12., 24., 18.]])
     """
 
     def __init__(self, root: str | Path, split: str | None = None, **options: Any) -> None:

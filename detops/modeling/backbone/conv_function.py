@@ -123,7 +123,8 @@ class FlattenFunction(torch.autograd.Function):
         """``[N, C, H, W]`` to ``[N, C H W]``."""
         ctx.sizes = x.shape[1:]
         with kept_memory():
-            return _C.batch_transpose(x.permute(0, 2, 3, 1).flatten(1, 2)).flatten(1)
+            y = _C.batch_transpose(x.permute(0, 2, 3, 1).flatten(1, 2))
+        return torch.ops.aten._unsafe_view(y, (len(x), -1))  # which callers may write to
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -171,9 +172,15 @@ def _convolve(
 def _few_pixels(
     x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, relu: bool
 ) -> Tensor:
-    rows, weights = x.permute(0, 2, 3, 1).flatten(0, 2), weight.flatten(1).t()
-    sums = rows @ weights if bias is None else torch.addmm(bias, rows, weights)
-    y = sums.view(x.size(0), x.size(2), x.size(3), -1).permute(0, 3, 1, 2)
+    # Not a view of the sums, which callers could not write to.
+    size = x.size(0), weight.size(0), x.size(2), x.size(3)
+    y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
+    rows, sums = (t.permute(0, 2, 3, 1).flatten(0, 2) for t in (x, y))
+    weights = weight.flatten(1).t()
+    if bias is None:
+        torch.mm(rows, weights, out=sums)
+    else:
+        torch.addmm(bias, rows, weights, out=sums)
     if add is not None:
         y += add
     return y.relu_() if relu else y
