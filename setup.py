@@ -142,7 +142,7 @@ if EMULATE_CUDA:
         if path.stem != "library" and not (wrapper.exists() and wrapper.read_text() == text):
             wrapper.write_text(text)
     cpu_sources = sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
-    cpu_sources += sources("csrc/cpu/conv/*.cpp")  # of these four ops CUDA has none
+    cpu_sources += sources("csrc/cpu/conv/*.cpp")  # DETOPS_CPU_OPS
 extensions = [
     library(
         "libdetops",

@@ -34,11 +34,8 @@ struct ConvGeometry {
 inline Tensor positive(const Tensor& mask) {
   const ScalarType type = mask.scalar_type();
   // PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
-  const bool only_copied =
-      type == ScalarType::UInt16 || type == ScalarType::UInt32 || type == ScalarType::UInt64;
-  if (type == kBool || only_copied) return as_type(mask, kBool).contiguous();
-  const Tensor zero = empty({}, mask.options()).zero_();
-  return call::op("aten::gt", "Tensor", mask, zero).contiguous();
+  if (is_discrete(type) && !is_integer(type)) return as_type(mask, kBool).contiguous();
+  return call::op("aten::gt", "Tensor", mask, zeros({}, mask.options())).contiguous();
 }
 
 }  // namespace detops

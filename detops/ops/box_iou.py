@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import _C
 from ..contract import FLOAT, INTEGER
 from ..registration import CONTRACTS, composition
-from ._shared import Function, raw
+from ._shared import Function, front, one_by_one, raw
 from .box_iou_rotated import box_iou_rotated
 from .boxes import ROTATED, box_convert
 
@@ -43,12 +43,8 @@ class BoxIoUFunction(Function):
         eps: float,
     ) -> tuple[Tensor, int]:
         """One matrix after the other."""
-
-        def each(boxes: Tensor, dim: int | None) -> tuple[Tensor, ...]:
-            return (boxes,) * info.batch_size if dim is None else boxes.unbind(dim)
-
-        pairs = zip(each(boxes1, in_dims[0]), each(boxes2, in_dims[1]), strict=True)
-        return torch.stack([BoxIoUFunction.run(a, b, kind, eps) for a, b in pairs]), 0
+        args = boxes1, boxes2, kind, eps
+        return one_by_one(BoxIoUFunction.run, in_dims, info.batch_size, *args)
 
 
 class AlignedBoxIoUFunction(BoxIoUFunction):
@@ -77,10 +73,7 @@ class AlignedBoxIoUFunction(BoxIoUFunction):
 
 def with_batch(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
     """The boxes with the dimension of vmap in front."""
-    return [
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(boxes, in_dims, strict=False)
-    ]
+    return [front(x, dim, info.batch_size) for x, dim in zip(boxes, in_dims, strict=False)]
 
 
 def alike(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:

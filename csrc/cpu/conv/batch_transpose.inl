@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
+#include "../simd/squares.inl"
+
 // to[w * height + h] = from[h * width + w], square by square.
 template <typename T>
 void transpose_matrix(const T* from, int64_t height, int64_t width, T* to) {
@@ -18,10 +20,7 @@ void transpose_matrix(const T* from, int64_t height, int64_t width, T* to) {
         continue;
       }
       Vector<A> v[kSide];
-      DETOPS_UNROLL for (int64_t r = 0; r < kSide; ++r) {
-        v[r] = r < rows ? load_first(square + r * width, columns) : Vector<A>{};
-      }
-      transpose<A>(v);
+      load_turned(square, width, rows, columns, v);
       DETOPS_UNROLL for (int64_t c = 0; c < kSide; ++c) {
         if (c < columns) store_first(turned + c * height, v[c], rows);
       }

@@ -24,6 +24,12 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <typename T>
 void direct(ConvSizes s, const ConvData<T>& data) {
+  if (s.channels == 0) {  // nothing to add up, as if each result came from one such pixel
+    s.height = s.output_height;
+    s.width = s.output_width;
+    s.kernel_height = s.kernel_width = s.stride_y = s.stride_x = s.dilation_y = s.dilation_x = 1;
+    s.padding_y = s.padding_x = 0;
+  }
   const bool pointwise = s.kernel_height * s.kernel_width == 1 && s.stride_y * s.stride_x == 1 &&
                          s.padding_y == 0 && s.padding_x == 0;
   if (pointwise) {  // pixels are pixels, whatever the row
@@ -59,8 +65,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   std::vector<int64_t> offsets;
   const int64_t window_width = (width - 1) * s.stride_x + reach_x;
   const auto kernel = DETOPS_IN_USE(direct_block<T>);
-  // Without channels there is nothing to add up, however large the kernel.
-  for (int64_t y = 0; y < (s.channels > 0 ? s.kernel_height : 0); ++y) {
+  for (int64_t y = 0; y < s.kernel_height; ++y) {
     for (int64_t x = 0; x < (runs ? 1 : s.kernel_width); ++x) {
       offsets.push_back((y * s.dilation_y * window_width + x * s.dilation_x) * block.pixel_stride);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
+#include "../simd/squares.inl"
+
 // What comes after `best`; see csrc/maps/corner_pool.h.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
@@ -44,22 +46,6 @@ void spread_beside(const T* grad, const T* input, const T* pooled, int64_t lengt
       store(sums + c, sum);
     }
   }
-}
-
-// A square of lines whose elements are neighbours, turned so that a vector has one of each.
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void load_turned(const T* from, int64_t length, int64_t rows, int64_t n,
-                               Vector<A>* v) {
-  for (int64_t r = 0; r < kLanes<A>; ++r) {
-    v[r] = r < rows ? load_first(from + r * length, n) : Vector<A>{};
-  }
-  transpose<A>(v);
-}
-
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, Vector<A>* v) {
-  transpose<A>(v);
-  for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
 }
 
 // `rows` lines, at most a vector of them, whose elements are neighbours.

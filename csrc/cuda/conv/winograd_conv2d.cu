@@ -8,7 +8,7 @@ namespace {
 
 // Of one channel of zeros: PyTorch gives a convolution of no channels another shape.
 Tensor one_channel(const Tensor& t) {
-  return empty({t.size(0), 1, t.size(2), t.size(3)}, t.options()).zero_();
+  return zeros({t.size(0), 1, t.size(2), t.size(3)}, t.options());
 }
 
 }  // namespace

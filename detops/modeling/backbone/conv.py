@@ -21,7 +21,9 @@ from ...packed import (
 from .conv_function import (
     LEAST_PIXELS,
     Conv2dFunction,
+    in_graph,
     kept_memory,
+    pixels_of,
     suits_function,
     suits_pixels,
     suits_winograd,
@@ -63,15 +65,15 @@ def conv2d(
         return _finish(norm(conv(x)), relu, add)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d | None):
         if _plain(conv, norm):
-            graph = _in_graph()
+            graph = in_graph()
             differentiated = _differentiated(conv, x, add)
             # A graph is for any number of pixels: it must not ask.
             if not (graph or differentiated) and x.numel() > 0:
                 return _fused(conv, x, norm, relu, add, overwrite)
             if differentiated and not graph:
                 _KEPT.pop(conv, None)
-            if differentiated and not graph and suits_function(conv, x, add):
-                return _recorded(conv, x, norm, relu, add)
+                if suits_function(conv, x, add):
+                    return _recorded(conv, x, norm, relu, add)
             if not differentiated or _more_pixels_than_weights(conv, x):
                 return _finish(_convolve(conv, x, *_fold(conv, norm)), relu, add)
     return _finish(conv(x) if norm is None else norm(conv(x)), relu, add)
@@ -92,7 +94,7 @@ def deconv2d(deconv: nn.Module, x: Tensor) -> Tensor | None:
         return side_by_side(deconv.conv(x, relu=True))
     if type(deconv) is nn.ConvTranspose2d and packable(deconv):
         differentiated = _differentiated(deconv, x, None)
-        if differentiated and not _in_graph() and suits_pixels(deconv, x):
+        if differentiated and not in_graph() and suits_pixels(deconv, x):
             weight, bias = fourfold(deconv.weight, deconv.bias)
             return side_by_side(Conv2dFunction.apply(x, weight, bias, None, (0, 0), True))
     return None
@@ -128,10 +130,6 @@ class _Folded(NamedTuple):
 _KEPT: WeakKeyDictionary[nn.Module, _Folded] = WeakKeyDictionary()
 
 
-def _in_graph() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
 def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
     """Whether the layers are what they look like, and nobody listens to them."""
     hooks = heard(conv) or (norm is not None and heard(norm))
@@ -140,7 +138,7 @@ def _plain(conv: nn.Conv2d, norm: FrozenBatchNorm2d | None) -> bool:
 
 
 def _more_pixels_than_weights(conv: nn.Conv2d, x: Tensor) -> bool:
-    pixels = x.size(0) * x.size(2) * x.size(3) // math.prod(conv.stride)
+    pixels = pixels_of(x) // math.prod(conv.stride)
     return guard_or_false(pixels > conv.weight[0].numel())
 
 
@@ -154,7 +152,7 @@ def _differentiated(conv: nn.Conv2d | nn.ConvTranspose2d, x: Tensor, add: Tensor
 def _recorded(
     conv: nn.Conv2d, x: Tensor, norm: FrozenBatchNorm2d | None, relu: bool, add: Tensor | None
 ) -> Tensor:
-    if norm is not None and x.size(0) * x.size(2) * x.size(3) < LEAST_PIXELS:
+    if norm is not None and pixels_of(x) < LEAST_PIXELS:
         # Less to multiply than the weights.
         y = Conv2dFunction.apply(x, conv.weight, conv.bias, None, conv.padding, False)
         return _finish(norm(y), relu, add)

@@ -21,9 +21,19 @@ LARGE = 1 << 18
 ONCE = (1, 1)
 
 
+def in_graph() -> bool:
+    """Whether a graph is made, which is for any number of pixels."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def transformed() -> bool:
     """Whether a transform of torch.func or forward mode is at work, which functions here lack."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def pixels_of(x: Tensor) -> int:
+    """How many there are in maps ``[N, C, H, W]``."""
+    return x.size(0) * x.size(2) * x.size(3)
 
 
 def suits_pixels(
@@ -35,7 +45,7 @@ def suits_pixels(
         and x.dtype == conv.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and conv.groups == 1
-        and x.size(0) * x.size(2) * x.size(3) >= least
+        and pixels_of(x) >= least
         and not transformed()
         and packs()
     )
@@ -142,7 +152,7 @@ def flatten(x: Tensor) -> Tensor:
     if (
         x.device.type == "cpu"
         and x.is_floating_point()
-        and not (torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed())
+        and not (in_graph() or transformed())
         and x.numel() >= LARGE
         and not x.is_contiguous()
         and x.is_contiguous(memory_format=torch.channels_last)
@@ -161,7 +171,7 @@ def _convolve(
     relu: bool = False,
 ) -> Tensor:
     kernel = weight.shape[2:]
-    if kernel == ONCE and x.size(0) * x.size(2) * x.size(3) < LEAST_PIXELS:
+    if kernel == ONCE and pixels_of(x) < LEAST_PIXELS:
         return _few_pixels(x, weight, bias, add, relu)
     pack = _C.pack_conv2d_weight if kernel == ONCE else _C.pack_winograd_weight
     return _C.packed_conv2d(
