@@ -107,9 +107,8 @@ def _requirement(text: str) -> Check:
     return check
 
 
-def _name(text: str) -> Check:
+def _name(name: str, expression: str) -> Check:
     """`name = expression`."""
-    name, expression = text.split(" = ", 1)
     code = compiled(expression)
 
     def check(call: Call) -> None:
@@ -176,13 +175,13 @@ class Contract:
     checks: list[Check] = field(default_factory=list)
     outputs: list[OutputLine] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # by a word, other names
-    lines: list[str] = field(default_factory=list)  # as they stand there
+    rules: dict[str, str] = field(default_factory=dict)  # by an argument that is no tensor
+    definitions: dict[str, str] = field(default_factory=dict)  # by a name, its expression
     tensor_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
         """Adds a line."""
-        self.lines.append(line)
         if line.startswith("called "):
             name, _, word = line[7:].partition(" for ")
             self.name = self.name if self.names else name
@@ -200,6 +199,8 @@ class Contract:
                 check = (_tensor if is_tensor else _rule)(argument, text)
                 if is_tensor:
                     self.tensor_lines.append(line)
+                else:
+                    self.rules[argument] = text
 
                 def unless_missing(call: Call) -> None:
                     if call.arguments[argument] is not None:
@@ -207,7 +208,9 @@ class Contract:
 
                 self.checks.append(unless_missing)
         else:
-            self.checks.append(_name(line))
+            name, expression = line.split(" = ", 1)
+            self.definitions[name] = expression
+            self.checks.append(_name(name, expression))
 
     def check_dense(self, arguments: dict[str, Any]) -> None:
         """Refuses what no op takes; see :func:`check_dense`."""

@@ -2,17 +2,21 @@ import logging
 import os
 import re
 
+import hypothesis
 import pytest
 import torch
+from fuzz.case import ISAS, isas
 
 import detops
 
 # Without it cuBLAS refuses to work under torch.use_deterministic_algorithms(True).
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# A busy machine makes any example slow.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 # Side by side, each process has one processor.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
-ISAS = ("baseline", "avx2", "avx512")
 NEEDS_GPU = pytest.mark.skipif(
     not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
 )
@@ -80,21 +84,12 @@ def values_are_checked(device):
     return device == "cpu" and not detops._C.emulated
 
 
-def _isas():
-    found = []
-    for name in ISAS:
-        try:
-            detops._C.set_cpu_isa(name)
-        except ValueError:
-            marks = pytest.mark.skip(reason=f"this processor has no {name}")
-            found.append(pytest.param(name, marks=marks))
-        else:
-            found.append(pytest.param(name))
-    detops._C.set_cpu_isa("auto")
-    return found
+def _isa(name):
+    lacks = pytest.mark.skip(reason=f"this processor has no {name}")
+    return pytest.param(name, marks=() if name in isas() else lacks)
 
 
-@pytest.fixture(params=_isas())
+@pytest.fixture(params=map(_isa, ISAS))
 def isa(request):
     detops._C.set_cpu_isa(request.param)
     yield request.param

@@ -6,17 +6,14 @@ the one that crashed. What else is wrong it prints as well; see test_inputs.py.
 
 import contextlib
 import math
-import os
 import resource
 import signal
 import sys
 import warnings
 
 import torch
+from fuzz.case import BITS, ERRORS, SANITIZED, map_tensors, tensors_of, written_by
 from raw_calls import arguments
-from torch import Tensor
-
-import detops  # noqa: F401  registers the ops
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -33,23 +30,7 @@ TAKE_INTEGERS = {
 ANY_DTYPE = {"gdh", "gdh_forward"}
 NUMBERS = (0, -1, 2**31 - 1, 2**31, 2**63 - 1)
 REALS = (math.nan, math.inf, -1.0)
-ERRORS = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError)
-SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 SECONDS, BYTES = (60, None) if SANITIZED else (20, 4 << 30)
-
-
-def map_tensors(value, change):
-    """``value`` with each of its tensors changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    return [map_tensors(v, change) for v in value] if isinstance(value, list) else value
-
-
-def tensors_of(values):
-    """All tensors in nested sequences."""
-    if isinstance(values, Tensor):
-        return [values]
-    return [t for v in values for t in tensors_of(v)] if isinstance(values, (list, tuple)) else []
 
 
 def copied(tensor):
@@ -62,8 +43,7 @@ def copied(tensor):
 
 def run(op, args):
     """What the op returns and what it writes into its arguments."""
-    schema = op.default._schema
-    written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+    written = written_by(op.__name__)
     args = {k: map_tensors(v, copied) if k in written else v for k, v in args.items()}
     return tensors_of(op(**args)) + [args[name] for name in written]
 
@@ -173,8 +153,7 @@ class Worker:
             if found is None:
                 continue
             if self.name in ANY_DTYPE:
-                whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-                bits = whole.get(found[0].element_size(), dtype)
+                bits = BITS.get(found[0].element_size(), dtype)
                 expected = given[name].view(bits).contiguous().flatten()
                 if not torch.equal(found[0].view(bits), expected):
                     self.complain("other bits")

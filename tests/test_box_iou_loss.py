@@ -164,7 +164,7 @@ def test_boxes_without_area_are_finite(device, isa, name, dtype):
 SIDES = [0.0, 1.0, 2.0, 7.0, 1e-30, 1e-20, 1e15, 1e18, -1e18, -1e30, 1e30]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.lists(st.sampled_from(SIDES), min_size=8, max_size=8), min_size=1, max_size=40),
     st.sampled_from(sorted(KINDS)),

@@ -194,7 +194,7 @@ NUMBERS = st.floats(width=32) | st.floats(-100, 100, width=32) | st.sampled_from
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(*[NUMBERS] * 5), min_size=1, max_size=20))
 def test_any_floats(rows):
     boxes = torch.tensor(rows, dtype=torch.float32)
@@ -207,7 +207,7 @@ def test_any_floats(rows):
     assert (iou.diagonal()[valid] > 0.999).all()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(*[st.tuples(*[st.floats(-20, 20)] * 2, *[st.floats(0.1, 30)] * 2, st.floats(-400, 400))] * 2)
 def test_close_to_the_reference(a, b):
     a, b = (torch.tensor([x], dtype=torch.float64) for x in (a, b))

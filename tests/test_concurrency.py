@@ -1,5 +1,6 @@
 """Ops in many threads and processes at once, and what else may happen while one runs."""
 
+import copy
 import multiprocessing
 import random
 import signal
@@ -14,7 +15,9 @@ import raw_calls
 import reference
 import torch
 from calls import CALLS
-from fuzz.check import PRODUCTS, isas
+from fuzz.case import isas
+from fuzz.check import PRODUCTS
+from fuzz.draw import bases
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -27,26 +30,26 @@ OPS = raw_calls.schema_ops()
 
 def results_of(name):
     """Of the op's call in raw_calls.py: what it returns and what it writes."""
-    args = raw_calls.arguments()[name]
+    args = copy.deepcopy(bases()[name])
     found = getattr(torch.ops.detops, name)(**args)
     return [t for t in tree_leaves([found, args]) if isinstance(t, torch.Tensor)]
 
 
-def same(found, expected, rounding=0.0):
+def same(found, expected):
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=rounding, atol=rounding, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def in_threads(work, count=THREADS):
-    """Calls ``work(i)`` in as many threads at once; raises what one of them raises."""
-    together = threading.Barrier(count)
+def in_threads(work):
+    """Calls ``work(i)`` in ``THREADS`` threads at once; raises what one of them raises."""
+    together = threading.Barrier(THREADS)
 
     def begin(i):
         together.wait()
-        return work(i)
+        work(i)
 
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(begin, range(count)))
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(begin, range(THREADS)))
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,7 @@ def test_python_goes_on_while_an_op_runs(name):
             steps[0] += 1
             time.sleep(0)
 
-    args, op = raw_calls.arguments()[name], getattr(torch.ops.detops, name)
+    args, op = copy.deepcopy(bases()[name]), getattr(torch.ops.detops, name)
     before = sys.getswitchinterval()
     thread = threading.Thread(target=other)
     try:
@@ -176,17 +179,21 @@ class Detections(Dataset):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_workers_of_a_data_loader(method, two_threads):
+def test_workers_of_a_data_loader(method):
     """After ops on several threads, which a forked process does not have."""
     data = Detections()
-    one, _ = two_threads(lambda: [data[i] for i in range(len(data))])
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    large = reference.random_boxes(2000)
-    detops.box_iou(large, large)
-    loader = DataLoader(
-        data, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
-    )
-    same(list(loader), one)
+    try:
+        known = [data[i] for i in range(len(data))]
+        large = reference.random_boxes(2000)
+        detops.box_iou(large, large)
+        loader = DataLoader(
+            data, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120
+        )
+        same(list(loader), known)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
@@ -219,8 +226,11 @@ except KeyboardInterrupt:
 def test_an_interrupt_waits_for_the_op_and_is_raised_then():
     command = [sys.executable, "-c", LONG]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "begins\n"
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=120)
+        try:
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=120)
+        finally:  # else a failure waits for a process that goes on
+            process.kill()
     assert out == "stopped True\n" and process.returncode == 0

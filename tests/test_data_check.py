@@ -18,7 +18,8 @@ from detops.cli.options import PACKAGE
 from detops.config import load_config
 from detops.data import CocoDetection
 from detops.data.same_pictures import same_pictures
-from detops.engine.anchor_fit import fit_anchors, seen_scale
+from detops.engine import Detector
+from detops.engine.anchor_fit import anchor_generator, fit_anchors, seen_scale
 from detops.engine.data_check import find_problems
 from detops.modeling import build_detection_model
 from detops.ops import box_iou
@@ -70,6 +71,7 @@ def annotation(**changes):
         ({"category_id": 7}, ["annotation 9: unknown category: 7"]),
         ({"image_id": 7}, ["annotation 9: unknown image: 7"]),
         ({"id": 1}, ["annotation 1: duplicate id: 2 objects have it"]),
+        ({"id": [9]}, ["annotation [9]: broken id: expected a number or text"]),
         ({"bbox": BOX}, ["image 0: duplicate object: 2 of tree with bbox [5, 5, 30, 20]"]),
         ({}, []),
     ],
@@ -160,11 +162,32 @@ def test_noise_is_never_the_same(tmp_path_factory, seed):
     assert same_pictures(paths) == [] and same_pictures([paths[0]] * 2) == [[0, 1]]
 
 
-def test_without_imagehash(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "imagehash", None)
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_pictures_of_more_than_8_bits(tmp_path, dtype):
+    noise = np.random.default_rng(0).integers(0, 65536, (2, 64, 64), dtype=np.uint16)
+    grey = np.asarray(view(5).convert("L"))
+    pictures = [*noise, grey.astype(np.uint16) * 257]
+    if dtype == np.float32:
+        pictures = [(picture / 65535).astype(dtype) for picture in pictures]
+    paths = [tmp_path / f"{i}.tif" for i in range(3)]
+    for path, pixels in zip(paths, pictures, strict=True):
+        Image.fromarray(pixels).save(path)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    assert same_pictures([*paths, tmp_path / "grey.png"]) == [[2, 3]]
+
+
+@pytest.mark.parametrize("package", ["imagehash", "matplotlib"])
+def test_without_a_package(tmp_path, monkeypatch, capsys, package):
+    def refuse(*arguments, **options):
+        raise AssertionError("opened, and every image decoded")
+
+    monkeypatch.setattr("detops.engine.data_check.open_dataset", refuse)
+    for name in (package, f"{package}.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     path = write(tmp_path, [view(0)])
-    assert cli.main(["data", "check", str(path), "--output", str(tmp_path / "out")]) == 2
-    assert "imagehash: pip install 'detops[plots]'" in capsys.readouterr().err
+    status, told = run(capsys, path, "--output", tmp_path / "out", "--config", CONFIG)
+    assert status == 2
+    assert package in told.err and "pip install 'detops[plots]'" in told.err
 
 
 # ---- anchors
@@ -184,10 +207,14 @@ def data_set(tmp_path, boxes):
 AS_IT_IS = ["INPUT.MIN_SIZE_TEST", 0]
 
 
+def fitted(cfg, dataset):
+    return fit_anchors(cfg, anchor_generator(cfg), dataset.ground_truth())
+
+
 def test_anchors_of_the_right_size(tmp_path):
     cfg = load_config(CONFIG, AS_IT_IS)
     boxes = [[10, 10, 24, 24], [10, 10, 52, 52], [1, 1, 2, 2], [3, 30, 70, 3]]
-    fit = fit_anchors(cfg, data_set(tmp_path, boxes))
+    fit = fitted(cfg, data_set(tmp_path, boxes))
     assert fit.strides == (4, 8, 16)
     assert fit.anchor_sides == ((24, 36), (52, 72), (100, 144))
     assert fit.sides.tolist() == pytest.approx([24, 52, 2, 210**0.5])
@@ -199,7 +226,7 @@ def test_anchors_of_the_right_size(tmp_path):
 
 
 def test_no_boxes(tmp_path):
-    fit = fit_anchors(load_config(CONFIG), data_set(tmp_path, []))
+    fit = fitted(load_config(CONFIG), data_set(tmp_path, []))
     assert len(fit.iou) == fit.unmatched == 0 and fit.of_level(0) == (0, 0)
 
 
@@ -208,14 +235,14 @@ coordinates = st.tuples(
 )
 
 
-@settings(max_examples=20, deadline=None)  # each builds a network
+@settings(max_examples=20)  # each builds a network
 @given(st.lists(coordinates, min_size=1, max_size=6))
 def test_the_best_anchor_is_the_best_of_all(tmp_path_factory, boxes):
     """Of all anchors on maps that reach beyond the image on all sides."""
     cfg = load_config(CONFIG, AS_IT_IS)
     dataset = data_set(tmp_path_factory.getbasetemp(), [list(box) for box in boxes])
-    fit = fit_anchors(cfg, dataset)
-    generator = build_detection_model(cfg).rpn.anchor_generator
+    generator = anchor_generator(cfg)
+    fit = fit_anchors(cfg, generator, dataset.ground_truth())
     best = []
     for level, stride in enumerate(generator.strides):
         shifts = torch.arange(-10, 200 // stride) * stride
@@ -229,15 +256,25 @@ def test_the_best_anchor_is_the_best_of_all(tmp_path_factory, boxes):
 def test_the_size_that_the_detector_sees():
     cfg = load_config(CONFIG)
     assert seen_scale(cfg, 400, 400) == 256 / 160  # in a tile
-    assert seen_scale(cfg, 100, 80) == 256 / 100  # at most MAX_SIZE_TEST
+    assert seen_scale(cfg, 100, 80) == 256 / 160  # filled up to a tile
     assert seen_scale(load_config(), 600, 800) == 800 / 600
     assert seen_scale(load_config(None, AS_IT_IS), 600, 800) == 1
+
+
+@pytest.mark.parametrize("size", [(400, 400), (100, 80), (100, 300)])
+def test_it_is_what_the_model_is_given(size):
+    cfg = load_config(CONFIG)
+    detector = Detector.from_config(build_detection_model(cfg), ["tree"], cfg, "cpu")
+    for given_to_it in detector.inputs(torch.zeros(3, *size, dtype=torch.uint8)):
+        longest = cfg.INPUT.MAX_SIZE_TEST / max(given_to_it.shape[1:])
+        scale = min(cfg.INPUT.MIN_SIZE_TEST / min(given_to_it.shape[1:]), longest)
+        assert seen_scale(cfg, *size) == scale
 
 
 @pytest.mark.slow
 def test_retinanet_has_anchors_too(tmp_path):
     cfg = load_config(PACKAGE / "configs/retinanet_R_50_FPN_1x.yaml", AS_IT_IS)
-    fit = fit_anchors(cfg, data_set(tmp_path, [[10, 10, 32, 32]]))
+    fit = fitted(cfg, data_set(tmp_path, [[10, 10, 32, 32]]))
     assert fit.strides == (8, 16, 32, 64, 128) and (fit.high, fit.low) == (0.5, 0.4)
     assert fit.of_level(0) == (1, 1)
 
@@ -270,6 +307,16 @@ def test_problems_are_told_and_are_the_status(tmp_path, capsys):
     assert status == 1 and "30 problems, see" in told.err
     assert told.out.count("zero area") == 20 and "and 10 more" in told.out
     assert len((tmp_path / "problems.txt").read_text().splitlines()) == 30
+
+
+def test_problems_are_written_before_pictures(tmp_path, monkeypatch, capsys):
+    def fail(dataset):
+        raise OSError("no space")
+
+    monkeypatch.setattr("detops.engine.data_check.samples", fail)
+    path = write(tmp_path, [view(0)], annotations=[annotation(bbox=[1, 1, 0, 9])])
+    status, _ = run(capsys, path, "--output", tmp_path)
+    assert status != 0 and "zero area" in (tmp_path / "problems.txt").read_text()
 
 
 def test_what_cannot_be_checked(tmp_path, capsys):

@@ -89,7 +89,7 @@ def test_broken_segmentation(segmentation, message):
         to_rle(segmentation, HEIGHT, WIDTH)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=115), max_size=40))
 def test_any_text_is_a_mask_or_named_as_broken(text):
     try:
@@ -100,7 +100,7 @@ def test_any_text_is_a_mask_or_named_as_broken(text):
     assert np.array_equal(coco_mask.decode(rle), again)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_compressed_text_is_read_as_pycocotools_writes_it(seed):
     generator = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def test_no_pixel_is_read_but_the_corners(isa, device, layout):
     assert torch.equal(grad, touched)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(width=32), min_size=8, max_size=8),
     st.sampled_from(LAYOUTS),

@@ -201,7 +201,7 @@ def test_batch_index_out_of_range(device, values_are_checked, index):
         assert of_x.isfinite().all() and (of_offset[1] == 0).all()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 4), min_size=1, max_size=3),
     st.floats(width=32),

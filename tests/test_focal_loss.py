@@ -256,7 +256,7 @@ def test_layouts_and_empty(device):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40),
     st.floats(0, 1, width=32),

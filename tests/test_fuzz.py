@@ -5,19 +5,23 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import fuzz.check
 import fuzz.run
+import fuzz.worker
 import pytest
 import torch
 from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
-from fuzz.check import Find, check
-from fuzz.draw import draw, ops
+from fuzz.check import Find, check, close
+from fuzz.draw import draw
+from fuzz.oracles import FOUND, compare
 from fuzz.table import publish
-from fuzz.values import LAYOUTS, expanded, fill_between
+from fuzz.values import LAYOUTS, expanded, fill_between, overlapping
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raw_calls import schema_ops
 
 import detops
 
@@ -30,7 +34,7 @@ pytestmark = pytest.mark.skipif(detops._C.emulated, reason="compares what CPUs d
 def test_a_short_run(tmp_path):
     """Eight cases of every op, in a process of their own."""
     path = [str(Path(detops.__file__).parents[1]), str(HERE)]
-    command = ["--cases", 8 * len(ops()), "--seed", 1_000_000, "--finds", tmp_path]
+    command = ["--cases", 8 * len(schema_ops()), "--seed", 1_000_000, "--finds", tmp_path]
     result = subprocess.run(
         [sys.executable, "-m", "fuzz.run", *map(str, command)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
@@ -40,8 +44,8 @@ def test_a_short_run(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(op=st.sampled_from(ops()), rng=st.randoms(use_true_random=False))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(op=st.sampled_from(schema_ops()), rng=st.randoms(use_true_random=False))
 def test_any_call(op, rng):
     """Here a find is shrunk: smaller and tamer, as long as it stays one."""
     check(draw(op, 0, rng=rng))
@@ -49,7 +53,7 @@ def test_any_call(op, rng):
 
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.stem)
 def test_what_was_found_stays_mended(path):
-    check(from_json(json.loads(path.read_text())))
+    fuzz.run.repeat(path)
 
 
 @pytest.mark.parametrize("op", ["nms", "multiscale_roi_align_forward", "deform_conv_forward"])
@@ -62,8 +66,8 @@ def test_a_case_is_told_by_its_number_and_by_its_file(op):
 
 def test_most_cases_are_taken():
     """What is refused early says little about a kernel."""
-    taken = {op: 0 for op in ops()}
-    for op in ops():
+    taken = {op: 0 for op in schema_ops()}
+    for op in schema_ops():
         for seed in range(6):
             case = draw(op, seed, mood=TAME)
             try:
@@ -71,7 +75,7 @@ def test_most_cases_are_taken():
             except RuntimeError:
                 continue
             taken[op] += 1
-    assert min(taken.values()) > 0 and sum(taken.values()) > 0.95 * 6 * len(ops()), taken
+    assert min(taken.values()) > 0 and sum(taken.values()) > 0.95 * 6 * len(schema_ops()), taken
 
 
 @pytest.mark.parametrize("layout", [f for f in LAYOUTS if f is not expanded])
@@ -89,6 +93,36 @@ def test_what_lies_between_elements_is_overwritten():
     fill_between([x], 0x7F)
     whole = bytes_of(x).view(torch.float32).view(4, 6)
     assert x.eq(1).all() and (whole > 1e38).sum() == 24 - 6
+
+
+def test_what_is_left_of_overlapping_rows_is_overwritten():
+    """Their memory is as large as that of a dense tensor, and most of it is none of them."""
+    x = overlapping(torch.ones(3, 4), random.Random(0))
+    fill_between([x], 0x7F)
+    whole = bytes_of(x).view(torch.float32)
+    assert x.eq(1).all() and (whole > 1e38).sum() == 12 - 6
+
+
+def test_a_check_leaves_the_number_of_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        check(draw("axpy_forward", 0, mood=TAME))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_each_reference_is_reached():
+    def reached(op):
+        for seed in range(200):
+            case = draw(op, seed, mood=TAME)
+            found = fuzz.check.outcome(op, case.args)
+            if not isinstance(found, str) and compare(case, found, close):
+                return True
+        return False
+
+    assert {op for op in FOUND if reached(op)} == set(FOUND)
 
 
 # Each breaks one promise of axpy_forward in one way.
@@ -205,6 +239,23 @@ def test_a_process_that_dies_or_hangs_names_its_case(
     assert 'make fuzz SEED=7 CASES=1 OPS="nms axpy"' in capsys.readouterr().out
     kept = from_json(json.loads((tmp_path / "axpy-7.json").read_text()))
     assert kept.op == "axpy" and len(tensors_of(kept.args)) == 2
+
+
+def test_memory_that_grows_names_all_cases_of_its_process(monkeypatch, tmp_path, capsys):
+    sizes = iter((0, 1 << 40))
+    monkeypatch.setattr(fuzz.worker, "resident", lambda: next(sizes))
+    worker = fuzz.worker.Worker(bytearray(fuzz.worker.PLACE.size), ["axpy"], sanitized=False)
+    worker.work(3, time.time() + 600, 8)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (find,) = [line for line in told if "what" in line]
+    fuzz.run.Run(["axpy"], tmp_path).found(find)
+    out = capsys.readouterr().out
+    assert "memory grew" in out and 'make fuzz SEED=3 CASES=8 OPS="axpy"' in out
+
+
+def test_the_page_has_every_op():
+    told = json.loads((HERE.parent / "docs" / "reliability.json").read_text())
+    assert sorted(told["plain"]) == schema_ops()
 
 
 def test_the_page_tells_the_numbers_of_cases(tmp_path):

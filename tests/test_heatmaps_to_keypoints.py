@@ -174,7 +174,7 @@ def test_gradients_are_not_taken(device):
     assert not any(t.requires_grad for t in detops.heatmaps_to_keypoints(maps, boxes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_size(data):
     height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import raw_calls
 import torch
+from fuzz.case import REFUSES, SANITIZED
 
 import detops
 
@@ -16,8 +17,6 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 GROUPS = 4
 OPS = raw_calls.schema_ops()
-# Where memory is checked, a request that nobody can meet is to fail as it does elsewhere.
-SANITIZER = "allocator_may_return_null=1:max_allocation_size_mb=4096"
 
 
 def test_every_op_has_its_call():
@@ -36,7 +35,7 @@ def python(*arguments):
     options = os.environ.get("ASAN_OPTIONS", "")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path(detops.__file__).parents[1]), str(HERE)]),
-        "ASAN_OPTIONS": f"{options}:{SANITIZER}".strip(":"),
+        "ASAN_OPTIONS": f"{options}:{REFUSES}".strip(":"),
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, *map(str, arguments)]
@@ -64,7 +63,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or "libasan" in os.environ.get("LD_PRELOAD", ""),
+    sys.platform != "linux" or SANITIZED,
     reason="needs a limit of the memory that a process may take",
 )
 def test_scratch_memory_that_nobody_has():

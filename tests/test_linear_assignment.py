@@ -65,7 +65,7 @@ def test_every_matching_of_a_few(isa, device):
             assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_small_matrix(data):
     shape = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))

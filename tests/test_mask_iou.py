@@ -67,7 +67,7 @@ def test_modes_are_those_of_pycocotools():
         torch.testing.assert_close(ours, expected[:, j].nan_to_num(0).float(), rtol=1e-7, atol=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_masks(data):
     height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))

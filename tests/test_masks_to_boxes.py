@@ -68,7 +68,7 @@ def test_one_byte_of_several_is_enough(device, isa):
         assert detops.masks_to_boxes(masks.to(device)).tolist() == [[4, 0, 20, 2]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_mask(data):
     height, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 90))

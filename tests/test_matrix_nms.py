@@ -140,7 +140,7 @@ def test_odd_numbers(device, isa):
         assert (kept.diff() <= 0).all()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 5), max_size=12),
     st.sampled_from(METHODS),

@@ -191,7 +191,7 @@ def test_values_beyond_the_border_do_not_leak_in(isa, device):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.floats(width=32), min_size=8, max_size=8), st.sampled_from([1, 4, 7, 16, 33]))
 def test_any_locations_are_safe(numbers, channels):
     value, shapes, starts, _, weights = inputs(channels, 1, 1, 1, 1)

@@ -255,7 +255,7 @@ def test_equals_the_reference(device):
         assert torch.equal(keep.cpu(), reference.nms(boxes, scores, threshold))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 4, st.floats(width=32)), max_size=12),
     st.sampled_from(THRESHOLDS),

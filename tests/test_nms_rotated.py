@@ -96,7 +96,7 @@ def test_batched_equals_a_loop_over_classes(isa, two_threads):
             assert torch.equal(ours, order[keep[order]])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 6), max_size=12),
     st.sampled_from(THRESHOLDS),

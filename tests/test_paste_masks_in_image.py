@@ -142,7 +142,7 @@ def test_boxes_without_extent_give_zeros(device, isa):
         assert not detops.paste_masks_in_image(masks, boxes, (12, 15), threshold).any()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from(ODD), min_size=4, max_size=4), st.sampled_from([0.5, 0.0, -1]))
 def test_odd_boxes(sides, threshold):
     """The image around is left alone, and nothing is written outside."""

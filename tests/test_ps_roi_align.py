@@ -349,7 +349,7 @@ def test_compile(op, extra):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 4), min_size=1, max_size=4),
     st.sampled_from(OPS),

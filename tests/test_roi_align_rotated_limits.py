@@ -166,7 +166,7 @@ def test_a_list_of_wrong_boxes():
         detops.roi_align_rotated(X, [R[:, :5], R], 2)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 5), min_size=1, max_size=4),
     st.integers(1, 4),

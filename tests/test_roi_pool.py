@@ -369,7 +369,7 @@ def test_autocast_keeps_the_features_dtype():
         assert detops.roi_pool(x.bfloat16(), rois, 2).dtype == torch.bfloat16
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 4), min_size=1, max_size=4),
     st.integers(1, 4),

@@ -10,12 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
-
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-
-from page_server import (  # noqa: E402
+from page_server import (
     DETECT,
     PIXELS,
     SMALL,
@@ -25,19 +20,17 @@ from page_server import (  # noqa: E402
     finds,
     send,
     serving,
+    small_server,  # noqa: F401
 )
+from PIL import Image
 
-from detops.data import load_image  # noqa: E402
-from detops.data.masks import decode_masks  # noqa: E402
-from detops.serve.app import STATIC  # noqa: E402
-from detops.serve.guard import HEADERS  # noqa: E402
-from detops.serve.limits import FORMATS  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def port():
-    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
-        yield port
+from detops.data import load_image
+from detops.data.masks import decode_masks
+from detops.engine import Detector
+from detops.serve.app import STATIC
+from detops.serve.guard import HEADERS
+from detops.serve.limits import FORMATS
+from detops.visualize import colour_of
 
 
 def test_the_page_has_all_that_it_names_and_nothing_from_elsewhere(port):
@@ -83,10 +76,20 @@ def test_every_answer_has_the_security_headers(port, method, path, status):
 
 def test_about_tells_what_the_page_needs(port):
     _, _, about = send(port, "GET", "/api/about")
-    assert about["models"] == [{"name": name, "classes": ["cat", "dog"]} for name in "ab"]
-    assert (about["max_bytes"], about["max_pixels"]) == (SMALL.bytes, SMALL.pixels)
+    colours = [[255, 193, 7], [255, 87, 100]]
+    model = {"classes": ["cat", "dog"], "colours": colours}
+    assert about["models"] == [{"name": name} | model for name in "ab"]
+    assert about["max_bytes"] == SMALL.bytes
     assert about["score_floor"] == 0.05 and about["samples"] == ["one"]
     assert send(port, "GET", "/api/samples/one")[2] == b"pixels"
+
+
+def test_classes_have_the_colours_of_pictures_however_many_they_are():
+    detector = Detector(Finds(), [str(k) for k in range(20)], device="cpu")
+    with serving({"a": detector}) as port:
+        (model,) = send(port, "GET", "/api/about")[2]["models"]
+    assert model["colours"] == [list(colour_of(label)) for label in range(1, 21)]
+    assert len(set(map(tuple, model["colours"]))) == 20
 
 
 def test_what_is_found(port):
@@ -179,7 +182,7 @@ def test_truncated_pictures_are_refused(port, format, share):
     assert status == 415 and content["error"].startswith("image: "), content
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     format=st.sampled_from(FORMATS),
     changes=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=8),

@@ -156,7 +156,7 @@ def test_odd_numbers(device, isa):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(*[st.floats(width=32)] * 5), max_size=12),
     st.sampled_from([-0.1, 0.0, 0.3, 1.0, math.inf]),

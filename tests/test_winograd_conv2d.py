@@ -58,7 +58,7 @@ def test_equals_a_convolution(isa, device, shape, outputs, dtype, layout):
             )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_size(data):
     draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731

@@ -1,15 +1,25 @@
-"""A call of an op, and the file that keeps one."""
+"""A call of an op, the file that keeps one, and what all that call ops at will share."""
 
 import base64
 import functools
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import detops
+
 # Values within what people give; some numbers that nobody should; anything at all.
 TAME, ODD, WILD = MOODS = ("tame", "odd", "wild")
+ERRORS = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError)
+# By the size of an element, integers that show its bits.
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+ISAS = ("baseline", "avx2", "avx512")
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+# Where memory is checked, a request that nobody can meet is to fail as it does elsewhere.
+REFUSES = "allocator_may_return_null=1:max_allocation_size_mb=4096"
 
 
 @dataclass
@@ -20,6 +30,20 @@ class Case:
     seed: int
     mood: str
     args: dict[str, Any]
+
+
+@functools.cache
+def isas() -> list[str]:
+    """Those of ``ISAS`` that this processor has."""
+    found = []
+    for name in ISAS:
+        try:
+            detops._C.set_cpu_isa(name)
+        except ValueError:
+            continue
+        found.append(name)
+    detops._C.set_cpu_isa("auto")
+    return found
 
 
 @functools.cache

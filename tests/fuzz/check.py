@@ -1,29 +1,30 @@
 """What holds for every call, whatever it is given."""
 
 import ctypes
-import functools
 import random
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import detops
+from detops.op_table import derivative_of
 from detops.registration import CONTRACTS
 
-from .case import TAME, Case, bytes_of, map_tensors, tensors_of, written_by
+from .case import BITS, ERRORS, TAME, Case, bytes_of, isas, map_tensors, tensors_of, written_by
 from .oracles import compare
 from .values import fill_between
 
-ERRORS = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError)
+# None where the allocator is not glibc's.
+MALLOPT = getattr(ctypes.CDLL(None), "mallopt", None)
 M_PERTURB = -6
 # What fresh memory holds in the first run and in the second: 0, and 3.4e38 or NaN.
 FILLS = (0x00, 0x7F)
 # Of messages about values, which tensors without memory have not.
 OF_VALUES = ("batch index", "indices", "level", "positions", "num_objects", "models")
 NO_MEMORY = "not enough memory"
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows may come in any order. Which arguments have a row for each box.
 ROWS = {
     "nms": ("boxes", "scores"),
@@ -51,34 +52,10 @@ def require(holds: Any, what: str) -> None:
         raise Find(what)
 
 
-@functools.cache
-def malloc_fills() -> Any:
-    """Sets the byte that fresh memory holds; None where the allocator cannot."""
-    try:
-        return ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return None
-
-
 def fill_fresh_memory(byte: int) -> None:
     """Results and scratch memory begin as this byte; needs glibc.malloc.tcache_count=0."""
-    mallopt = malloc_fills()
-    if mallopt is not None:
-        mallopt(M_PERTURB, byte ^ 0xFF)
-
-
-@functools.cache
-def isas() -> list[str]:
-    """Those that this processor has."""
-    found = []
-    for name in ("baseline", "avx2", "avx512"):
-        try:
-            detops._C.set_cpu_isa(name)
-        except ValueError:
-            continue
-        found.append(name)
-    detops._C.set_cpu_isa("auto")
-    return found
+    if MALLOPT is not None:
+        MALLOPT(M_PERTURB, byte ^ 0xFF)
 
 
 def call(op: str, args: dict[str, Any]) -> Any:
@@ -104,6 +81,7 @@ def outcome(op: str, args: dict[str, Any]) -> Any:
 
 def in_setting(case: Case, isa: str, threads: int, fill: int) -> Any:
     """The outcome on an instruction set, with some threads, in memory that holds ``fill``."""
+    before = torch.get_num_threads()
     detops._C.set_cpu_isa(isa)
     torch.set_num_threads(threads)
     fill_fresh_memory(fill)
@@ -111,7 +89,7 @@ def in_setting(case: Case, isa: str, threads: int, fill: int) -> Any:
         return outcome(case.op, case.args)
     finally:
         fill_fresh_memory(0xFF)  # which is off
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)
         detops._C.set_cpu_isa("auto")
 
 
@@ -218,21 +196,14 @@ def check_fake(case: Case, found: Any) -> None:
 
 def check_gradients(case: Case, isa: str, found: Any) -> None:
     """Where gradients are wanted the results are the same, and each gradient is like its input."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    keys = ("Autograd", "CompositeImplicitAutograd")
-    differentiable = any(has(f"detops::{case.op}", key) for key in keys)
-    if isinstance(found, str) or written_by(case.op) or not differentiable:
+    if isinstance(found, str) or written_by(case.op) or derivative_of(case.op) == "-":
         return
 
     def leaf(x: Tensor) -> Tensor:
         return x.detach().requires_grad_() if x.dtype in CLOSE else x
 
     args = {k: map_tensors(v, leaf) for k, v in case.args.items()}
-    detops._C.set_cpu_isa(isa)
-    try:
-        results = outcome(case.op, args)
-    finally:
-        detops._C.set_cpu_isa("auto")
+    results = in_setting(replace(case, args=args), isa, 1, FILLS[0])
     require(not isinstance(results, str), f"where gradients are wanted: {results}")
     recorded = [t for t in results if t.requires_grad]
     if not recorded:
@@ -289,10 +260,9 @@ def check(case: Case) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_fake(case, found)
-    alone = [t.contiguous() for t in tensors_of(found)]
-    if alone:  # a view shows what is done to its input next
-        found = [t.clone() if t.untyped_storage()._cdata in
-                 {x.untyped_storage()._cdata for x in inputs} else t for t in found]  # fmt: skip
+    if not isinstance(found, str):  # a view shows what is done to its input next
+        given = {x.untyped_storage()._cdata for x in inputs}
+        found = [t.clone() if t.untyped_storage()._cdata in given else t for t in found]
     check_order(case, found, rng)
     check_gradients(case, first, found)
     if tame:

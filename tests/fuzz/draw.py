@@ -8,11 +8,12 @@ from typing import Any
 import raw_calls
 import torch
 
+from detops.contract_call import INTEGER
 from detops.registration import CONTRACTS
 
 from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
 from .sizes import Sizes, Sketch, Tensors
-from .values import CLASSES, FLOATS, INTEGERS, OTHERS, STRANGE, Values, laid_out
+from .values import CLASSES, FLOATS, OTHERS, STRANGE, Values, laid_out
 
 MOST_ELEMENTS = 60_000
 INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
@@ -64,11 +65,6 @@ def formals_of(op: str) -> list[tuple[str, str, int | None]]:
     """The arguments of an op, their types, and the size of a list that has one."""
     formals = getattr(torch.ops.detops, op).default._schema.arguments
     return [(a.name, str(a.real_type), a.N) for a in formals]
-
-
-def ops() -> list[str]:
-    """All names of ``torch.ops.detops``."""
-    return raw_calls.schema_ops()
 
 
 class Draw:
@@ -146,7 +142,7 @@ class Draw:
             elif rng.random() < 0.03:
                 shape = rng.choice((shape[1:], [1, *shape], [], [0], [0] * len(shape)))
             if rng.random() < 0.04:
-                dtype = rng.choice((*FLOATS, *INTEGERS, *OTHERS))
+                dtype = rng.choice((*FLOATS, *INTEGER, *OTHERS))
         spread = math.prod(max(1, n) for n in shape)  # of which PyTorch makes strides
         if math.prod(shape) > MOST_ELEMENTS or spread >= 2**50:
             shape = [min(n, 3) for n in shape]
@@ -202,7 +198,7 @@ class Draw:
 def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
     """A call of tests/raw_calls.py with changes, for an op whose contract is its schema alone."""
     mood = mood or rng.choice(MOODS)
-    args = _base(op)
+    args = dict(bases()[op])
     sizes = dict(N=2, C=3, H=raw_calls.H, W=raw_calls.W)
     values = Values(op, rng, mood, sizes)
     values.reach = 8.0
@@ -223,12 +219,9 @@ def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
     return Case(op, seed, mood, args)
 
 
-def _base(op: str) -> dict[str, Any]:
-    return dict(_bases()[op])
-
-
 @functools.cache
-def _bases() -> dict[str, dict[str, Any]]:
+def bases() -> dict[str, dict[str, Any]]:
+    """The calls of tests/raw_calls.py, made once: copy what an op may write into."""
     return raw_calls.arguments()
 
 

@@ -15,19 +15,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .case import from_json, to_json
+from raw_calls import schema_ops
+
+from .case import REFUSES, SANITIZED, from_json, to_json
 from .check import Find, check
-from .draw import ops
 from .table import publish
 from .worker import PLACE, case_of
 
 MEMORY = 6 << 30  # bytes of address space, of which PyTorch takes most for its code
-SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 HANGS = 600.0 if SANITIZED else 60.0  # seconds of one case
 CASES = 20_000  # of a process
 WORKER = [sys.executable, "-m", "fuzz.worker"]
-# Where memory is checked, a request that nobody can meet is to fail as it does elsewhere.
-REFUSES = "allocator_may_return_null=1:max_allocation_size_mb=4096"
 
 
 def environment() -> dict[str, str]:
@@ -51,8 +49,8 @@ class Run:
     def found(self, find: dict[str, Any]) -> None:
         """Tells and keeps a find."""
         self.finds.append(find)
-        again = f"make fuzz SEED={find['seed']} CASES=1"
-        if self.names != ops():
+        again = f"make fuzz SEED={find['seed']} CASES={find.get('cases', 1)}"
+        if self.names != schema_ops():
             again += f' OPS="{" ".join(self.names)}"'
         if SANITIZED:
             again += " SANITIZE=1"
@@ -127,7 +125,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--cases", type=int, default=1 << 40)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--ops", nargs="+", default=ops())
+    parser.add_argument("--ops", nargs="+", default=schema_ops())
     parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
     parser.add_argument("--finds", type=Path, default=Path("build/finds"))
     parser.add_argument("--page", type=Path, help="the page that tells the numbers of cases")

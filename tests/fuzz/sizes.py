@@ -29,23 +29,19 @@ _CONVOLVED = {
 }
 _WINOGRAD = {"H": "max(0, 3 + small - 2 * padding[0])", "W": "max(0, 3 + small - 2 * padding[1])"}
 _TURNED = {"channels": "some * num_orientations"}
+# By an op, or by its name without _forward and _backward.
 SOLUTIONS = {
     "ps_roi_align": _PLANES,
     "ps_roi_pool": _PLANES,
     "ps_roi_align_backward": {"channels": _PLANES["planes"]},
     "ps_roi_pool_backward": {"channels": _PLANES["planes"]},
     "riroi_align_rotated": _TURNED,
-    "riroi_align_rotated_backward": _TURNED,
     "border_align": {"planes": "4 * some"},
     "decode_boxes": {"columns": "4 * some"},
-    "decode_boxes_backward": {"columns": "4 * some"},
     "deform_psroi_pool": _PARTS,
     "deform_psroi_pooling": _PARTS,
-    "deform_psroi_pool_backward": _PARTS,
     "deform_conv2d": _CONVOLVED,
-    "deform_conv2d_backward": _CONVOLVED,
     "carafe": {"kernel_size": "2 * few - 1", "C": "some * group_size"},
-    "carafe_backward": {"kernel_size": "2 * few - 1", "C": "some * group_size"},
     "masked_conv2d": {"H": "kh + small", "W": "kw + small"},
     "winograd_conv2d": _WINOGRAD,
     "winograd_conv2d_backward_weight": _WINOGRAD
@@ -57,10 +53,8 @@ SOLUTIONS = {
         "W": "max(0, broad + small - 2 * padding[1])",
     },
     "ms_deform_attn": {"S": "sum([high * wide for high, wide in areas])"},
-    "ms_deform_attn_backward": {"S": "sum([high * wide for high, wide in areas])"},
     "box_convert": {"columns": "4"},
     "rotated_feature_align": {"points": "1 + 4 * (some % 2)"},
-    "rotated_feature_align_backward": {"points": "1 + 4 * (some % 2)"},
 }
 FREE = {"some": 3, "few": 2, "more": 3, "small": 9}  # none of them 0, but for `small`
 
@@ -79,25 +73,16 @@ class Sketch:
 
     def __init__(self, contract: Contract) -> None:
         lines: dict[str, list[str]] = {}
-        self.rules: dict[str, str] = {}
-        self.definitions: dict[str, Any] = {}
+        self.rules = contract.rules
+        self.definitions = {name: compiled(text) for name, text in contract.definitions.items()}
         self.least: dict[str, int] = {}
-        for line in contract.lines:
-            name, _, text = line.partition(": ")
-            if line.startswith(("-> ", "called ")) or " | " in line:
-                continue
-            if not text:
-                name, _, text = line.partition(" = ")
-                self.definitions[name] = compiled(text)
-            elif name in contract.arguments:
-                if " [" in text and not text.startswith("in ["):
-                    lines.setdefault(name, []).append(text)
-                else:
-                    self.rules[name] = text
+        for line in contract.tensor_lines:
+            name, text = line.split(": ", 1)
+            lines.setdefault(name, []).append(text)
         self.tensors = {name: Tensors(texts) for name, texts in lines.items()}
         for tensor in self.tensors.values():
             self._read(tensor)
-        plain = contract.op.removesuffix("_forward")
+        plain = contract.op.removesuffix("_forward").removesuffix("_backward")
         solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
         self.definitions |= {name: compiled(text) for name, text in solutions.items()}
         self.solved = [name for name in solutions if name in contract.arguments]

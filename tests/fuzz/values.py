@@ -8,20 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detops.contract_call import CLASSES as HELD
+from detops.contract_call import DISCRETE
+from detops.contract_call import FLOAT as FLOATS
+
 from .case import TAME, WILD, bytes_of
 
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-DISCRETE = (*INTEGERS, torch.bool, torch.uint16, torch.uint32, torch.uint64)
 OTHERS = (torch.complex64, torch.float8_e5m2, torch.bool, torch.uint16)
+# Of each class of dtypes, those that are drawn.
 CLASSES = {
-    "float": FLOATS,
-    "integer": INTEGERS,
-    "numbers": (*FLOATS, *INTEGERS),
-    "discrete": DISCRETE,
-    "real": (*FLOATS, *DISCRETE),
-    "mask": (torch.bool, torch.uint8),
-    "any": (*FLOATS, *DISCRETE, torch.complex64),
+    name: [dtype for dtype in (*FLOATS, *DISCRETE, torch.complex64) if holds(dtype)]
+    for name, (holds, _) in HELD.items()
 }
 TINY = (1e-40, 5e-324, 2.0**-149, -1e-42, 6e-8)
 HUGE = (1e30, -1e30, 3e38, 1e300, 65504.0, 2.0**31, 2.0**63, 1e9, -1e9, 16777217.0)
@@ -212,7 +209,8 @@ def fill_between(tensors: list[Tensor], byte: int) -> None:
     """Overwrites what is in the tensors' memory and none of their elements."""
     kept = []
     for x in tensors:
-        if x.is_neg() or x.untyped_storage().nbytes() == x.numel() * x.element_size():
+        full = x.untyped_storage().nbytes() == x.numel() * x.element_size()
+        if x.is_neg() or full and torch.ops.aten.is_non_overlapping_and_dense(x):
             continue
         for d in range(x.dim()):
             x = x.narrow(d, 0, 1) if x.stride(d) == 0 and x.shape[d] > 1 else x

@@ -18,7 +18,7 @@ import detops
 
 from .case import Case
 from .check import Find, check
-from .draw import draw, ops
+from .draw import draw
 
 PLACE = struct.Struct("qd")  # the number of the case, and when it began
 SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
@@ -26,9 +26,8 @@ TOLD = 500  # cases, after which their numbers are told
 GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every op
 
 
-def case_of(seed: int, names: list[str] | None = None) -> Case:
+def case_of(seed: int, names: list[str]) -> Case:
     """The case with this number: ops come in turn."""
-    names = names or ops()
     return draw(names[seed % len(names)], seed)
 
 
@@ -78,7 +77,8 @@ class Worker:
                 break
         grown = resident() - small if small is not None and not self.sanitized else 0
         if grown > GROWTH:
-            self.tell({"op": "", "seed": seed, "what": f"memory grew by {grown >> 20} MiB"})
+            what = f"memory grew by {grown >> 20} MiB"
+            self.tell({"op": "", "seed": seed, "cases": number + 1 - seed, "what": what})
         self.tell({"counts": self.counts, "next": number + 1})
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(1)
     assert not detops._C.emulated, "CUDA's kernels run on the CPU's one thread: build without"
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as place:
-        worker = Worker(place, names or ops(), not int(memory))
+        worker = Worker(place, names, not int(memory))
         worker.work(int(seed), float(until), int(most))
 
 
