@@ -126,8 +126,9 @@ gpu-check:
 # What `sanitize` and `emulate` run: TESTS=kernels leaves out what looks at the detector, its data and
 # its commands, where kernels run as they do elsewhere, slowly.
 NO_KERNELS = annotations bench best_weights checkpoint class_map cli command compat% compile_detectors config% \
-	curves data% detect% distributed docs% engine evaluate examples export% family_networks fine_tuning gpu_check \
-	help_examples images modeling% package patch_detectors serve% shapes tiling train% transforms weights%
+	curves data% detect% distributed docs% engine evaluate examples export% family_networks fine_tuning fonts \
+	gpu_check help_examples images modeling% package patch_detectors published serve% shapes tiling train% \
+	transforms typing weights%
 KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
 	$(wildcard tests/test_*.py))
 TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))
@@ -147,7 +148,7 @@ sanitize: $(VENV)/.dependencies
 # SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options.
 FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
 	$(if $(OPS),--ops $(OPS)) --finds $(CURDIR)/build/finds $(FUZZ)
-fuzz: $(VENV)/.built
+fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	$(if $(SANITIZE),$(BUILD_SANITIZED))
 	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \
 		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)

@@ -5,6 +5,7 @@ python benchmarks/page.py
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,22 @@ PEERS = ("torchvision", "OpenCV", "ONNX Runtime", "mmcv's way in PyTorch", "PyTo
 def read(pattern: str) -> list[dict[str, Any]]:
     """The reports of one kind, of each processor."""
     return [json.loads(path.read_text()) for path in sorted(RESULTS.glob(pattern))]
+
+
+def newest_peers() -> Path:
+    """The file that benchmarks/peers.py wrote last."""
+    found = sorted(RESULTS.glob("peers-*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        sys.exit(f"{RESULTS}: has no peers-*.json, which benchmarks/peers.py writes")
+    return found[-1]
+
+
+def full_results(peers: Path) -> Path:
+    """What `detops bench` wrote on the processor of a file of peers."""
+    path = peers.with_name(peers.name.removeprefix("peers-"))
+    if not path.is_file():
+        sys.exit(f"{path}: no such file; `detops bench` writes it on the processor of {peers.name}")
+    return path
 
 
 def heading(report: dict[str, Any]) -> str:
@@ -77,14 +94,14 @@ def corner_ratios(report: dict[str, Any]) -> dict[str, list[float]]:
 def write(page: Path, folder: Path) -> None:
     """Fills the page, and writes its plots into a folder."""
     text = page.read_text()
-    (peers,) = read("peers-*.json")[:1]
+    newest = newest_peers()
+    peers, full = (json.loads(path.read_text()) for path in (newest, full_results(newest)))
     plot_peers(peers, folder)
     text = fill(text, "peers", peers_table(peers))
     corners = read("corners-*.json")
     series = {report["device"]: corner_ratios(report) for report in corners}
     bars(series, folder / "corners.svg", "times as fast as torchvision, one thread")
     text = fill(text, "corners", corners_table(corners))
-    (full,) = read("amd-*.json")[:1] or read("intel-*.json")[:1]
     machine, results = from_json(full, "cpu")
     plot(results, folder)
     page.write_text(fill(text, "benchmarks", markdown(machine, results)))

@@ -9,9 +9,8 @@ machine does disturbs them least. Before they are timed, their results are compa
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import thread_time
 from typing import Any, NamedTuple
 
 import cv2
@@ -23,14 +22,13 @@ from onnx import TensorProto, helper
 
 import detops
 from detops.bench.case import clustered, gradients, plain_iou, proposals
-from detops.bench.corner_report import keep_freed_memory
+from detops.bench.corner_report import in_turns
 from detops.bench.ms_deform_attn import CHANNELS, HEADS, POINTS, SHAPES, plain_ms_deform_attn
 from detops.bench.report import stem_of
-from detops.bench.run import machine_of
+from detops.bench.run import machine_of, steadiest
 
 Call = Callable[[], Any]
 SECONDS, LEAST_ROUNDS, BLOCK_SECONDS = 2.0, 7, 0.005
-SCATTER, TRIES = 0.1, 4  # a case whose quartiles are further apart than this is measured again
 
 
 class Comparison(NamedTuple):
@@ -71,8 +69,7 @@ def nearly(ours: torch.Tensor, theirs: Any) -> bool:
 
 def nms(count: int, generator: torch.Generator) -> Comparison:
     boxes, scores = clustered(generator, count)
-    x1, y1, x2, y2 = boxes.double().T
-    rectangles = torch.stack([x1, y1, x2 - x1, y2 - y1], 1).numpy()
+    rectangles = detops.box_convert(boxes.double(), "xyxy", "xywh").numpy()
     given = {"boxes": boxes[None].numpy(), "scores": scores[None, None].numpy()}
     given |= {"most": np.array([count]), "iou": np.array([0.5], np.float32)}
     calls = {
@@ -87,8 +84,7 @@ def nms(count: int, generator: torch.Generator) -> Comparison:
 def batched_nms(generator: torch.Generator) -> Comparison:
     boxes, scores = clustered(generator, 8000)
     labels = torch.randint(0, 80, (8000,), generator=generator)
-    x1, y1, x2, y2 = boxes.double().T
-    rectangles = torch.stack([x1, y1, x2 - x1, y2 - y1], 1).numpy()
+    rectangles = detops.box_convert(boxes.double(), "xyxy", "xywh").numpy()
     given = (rectangles, scores.numpy(), labels.int().numpy())
     calls = {
         "detops": lambda: detops.batched_nms(boxes, scores, labels, 0.5),
@@ -158,39 +154,17 @@ def comparisons() -> Iterator[Comparison]:
     yield box_iou(generator)
 
 
-def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
-    """Seconds of a call of each, round by round."""
-    counts = {}
-    for name, call in calls.items():
-        call()
-        began = thread_time()
-        call()
-        counts[name] = max(1, round(BLOCK_SECONDS / max(1e-7, thread_time() - began)))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    began = thread_time()
-    while len(times["detops"]) < LEAST_ROUNDS or thread_time() - began < seconds:
-        for name, call in calls.items():
-            start = thread_time()
-            for _ in range(counts[name]):
-                call()
-            times[name].append((thread_time() - start) / counts[name])
-    return times
-
-
-def scatter(times: dict[str, list[float]]) -> float:
+def scatter(times: Sequence[list[float]]) -> float:
     """The widest distance between quartiles, as a share of its median."""
-    quartiles = (statistics.quantiles(x, n=4) for x in times.values())
+    quartiles = (statistics.quantiles(x, n=4) for x in times)
     return max((high - low) / middle for low, middle, high in quartiles)
 
 
 def measure(calls: dict[str, Call], seconds: float = SECONDS) -> dict[str, float]:
     """Medians in seconds, of the steadiest of several tries where the first one scatters."""
-    keep_freed_memory(True)
-    tries: list[dict[str, list[float]]] = []
-    while not tries or (scatter(tries[-1]) > SCATTER and len(tries) < TRIES):
-        tries.append(in_turns(calls, seconds))
-    keep_freed_memory(False)
-    return {name: statistics.median(x) for name, x in min(tries, key=scatter).items()}
+    blocks = (BLOCK_SECONDS, seconds, LEAST_ROUNDS)
+    times = steadiest(lambda: in_turns(list(calls.values()), *blocks), scatter)
+    return {name: statistics.median(x) for name, x in zip(calls, times, strict=True)}
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 import detops
+from detops.marks import fill, marks
 
-BEGIN, END = "<!-- transforms: begin -->", "<!-- transforms: end -->"
+BEGIN, END = marks("transforms")
 # It gives text: there is nothing to transform.
 PUBLIC = sorted(
     name
@@ -220,9 +221,8 @@ def table() -> str:
 def main() -> None:
     """Writes the table into a page, between its two marks."""
     page = Path(sys.argv[1])
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{table()}{END}{after}", encoding="utf-8")
+    text = fill(page.read_text(encoding="utf-8"), "transforms", table())
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 
 import numpy as np
+import pytest
 import torch
-import uvicorn
 from PIL import Image
 from torch import nn
 
-from detops.engine import Detector
-from detops.serve import Limits, create_app
-from detops.serve.command import listen, server_config
+pytest.importorskip("starlette")
+uvicorn = pytest.importorskip("uvicorn")
+
+from detops.engine import Detector  # noqa: E402
+from detops.serve import Limits, create_app  # noqa: E402
+from detops.serve.command import listen, server_config  # noqa: E402
 
 SMALL = Limits(bytes=200_000, pixels=10_000, waiting=1, seconds=0.5)
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, 50, 3), np.uint8)
@@ -68,6 +71,13 @@ def serving(detectors, **options):
         finally:
             server.should_exit = True
             thread.join()
+
+
+@pytest.fixture(scope="module", name="port")
+def small_server():
+    """The port of a server of two models and a sample, with SMALL limits."""
+    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
+        yield port
 
 
 def send(port, method, path, body=None, headers=()):

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from detops.bench import corner_calls, corner_report, corners
 from detops.bench import run as bench_run
 from detops.bench.case import Case, clustered, plain_iou
 from detops.bench.nms import plain_nms
-from detops.bench.report import family_of, markdown, to_json
+from detops.bench.report import bars, family_of, markdown, to_json
 from detops.bench.roi_align import plain_roi_align
 from detops.bench.run import Machine, Result
 
@@ -82,6 +83,19 @@ def test_report():
     assert "| - | - | 500 | - | 1 (0%) | 500 | 1.00x |" in table
     data = json.loads(json.dumps(to_json(machine(), [result])))
     assert math.isclose(data["results"][0]["limit"]["1"], 0.001)
+
+
+def test_bars_of_each_series_have_a_colour_and_a_place_in_the_legend(tmp_path):
+    pytest.importorskip("matplotlib")
+    ratios = {
+        "one": {"nms": [2.0, 3.0], "roi": [4.0]},
+        "two": {"roi": [5.0]},
+        "three": {"x": [6.0]},
+    }
+    text = bars(ratios, tmp_path / "bars.svg", "ratio").read_text()
+    assert [len(re.findall(f">{series}</text>", text)) for series in ratios] == [1, 1, 1]
+    legend = text[text.index('id="legend_1"') :]
+    assert len(set(re.findall("fill: (#[0-9a-f]{6})", legend)) - {"#ffffff"}) == 3
 
 
 def test_every_op_has_a_family():

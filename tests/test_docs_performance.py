@@ -1,10 +1,12 @@
 """docs/performance.md is what its script makes of the results, and the README shows its plot."""
 
-import importlib.util
+import json
+import os
 import re
 from pathlib import Path
 
 import pytest
+from test_docs_site import module_of
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "page.py"
@@ -14,10 +16,7 @@ pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tr
 @pytest.fixture
 def page():
     pytest.importorskip("matplotlib")
-    spec = importlib.util.spec_from_file_location("page", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 def test_the_page_is_that_of_the_results(page, tmp_path):
@@ -38,8 +37,24 @@ def test_a_bar_is_the_fastest_other_library(page, monkeypatch, tmp_path):
     assert drawn == {"nms\nbeside OpenCV": [4.0]}
 
 
+def test_all_results_are_of_the_processor_of_the_newest_peers(page, monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match="has no peers-"):
+        page.newest_peers()
+    for when, name in enumerate(("peers-intel.json", "peers-amd.json", "amd.json", "intel.json")):
+        (tmp_path / name).write_text("{}")
+        os.utime(tmp_path / name, (when, when))
+    assert page.newest_peers().name == "peers-amd.json"
+    os.utime(tmp_path / "peers-intel.json", (9, 9))
+    assert page.full_results(page.newest_peers()) == tmp_path / "intel.json"
+    (tmp_path / "intel.json").unlink()
+    with pytest.raises(SystemExit, match="intel.json: no such file.*peers-intel.json"):
+        page.write(page.PAGE, tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
+
+
 def test_the_readme_shows_eight_bars(page):
     assert "](benchmarks/results/peers.svg)" in (ROOT / "README.md").read_text()
-    (report,) = page.read("peers-*.json")[:1]
+    report = json.loads(page.newest_peers().read_text())
     assert len(report["cases"]) == 8
     assert all(len(times) > 1 and "detops" in times for times in report["cases"].values())

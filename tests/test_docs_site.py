@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import detops
+from detops.marks import fill, marks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 pytestmark = pytest.mark.skipif(not (ROOT / ".github").exists(), reason="needs the source tree")
@@ -39,6 +42,24 @@ def test_links_lead_somewhere(page):
         assert target.exists(), f"{page}: {path}"
         if anchor:
             assert anchor in anchors(target), f"{page}: {path}#{anchor}"
+
+
+@pytest.mark.parametrize("file", FORMS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_forms_and_workflows_can_be_read(file):
+    assert "name" in yaml.safe_load(file.read_text()) or file.stem == "config"
+
+
+def test_a_table_is_put_between_its_marks():
+    begin, end = marks("ops")
+    page = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert fill(page, "ops", "new\n") == page.replace("old", "new")
+
+
+@pytest.mark.parametrize("order", [[], [0], [1], [1, 0]])
+def test_a_page_without_both_marks_is_not_filled(order):
+    page = "\n".join(["before", *(marks("ops")[i] for i in order), "after"])
+    with pytest.raises(ValueError, match="expected <!-- ops: begin --> and .* <!-- ops: end -->"):
+        fill(page, "ops", "new\n")
 
 
 def test_every_public_name_is_on_an_api_page():

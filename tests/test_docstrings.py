@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 
 import detops
 
-ROOMS = ("ops", "config", "modeling", "engine", "data", "export", "compat", "distributed")
+ROOMS = ["ops", "config", "modeling", "engine", "data", "export", "compat", "distributed"]
+ROOMS += ["visualize"]
+if all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
+    ROOMS.append("serve")
 
 
 def public(module):

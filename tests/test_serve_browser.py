@@ -101,10 +101,10 @@ def test_a_photograph_is_dropped_and_the_threshold_moved(page, detector):
     assert counts(page) == (int((scores >= 0.5).sum()), len(scores))
     before, asked = pixels(page, "#figures canvas"), len(page.asked)
     threshold = page.locator("#threshold")
-    for _ in range(30):
+    for _ in range(42):
         threshold.press("ArrowRight")
-    assert page.locator("#threshold-shown").inner_text() == "0.80"
-    assert counts(page) == (int((scores >= 0.8).sum()), len(scores))
+    assert page.locator("#threshold-shown").inner_text() == "0.92"
+    assert counts(page) == (int((scores >= 0.92).sum()), len(scores))
     assert counts(page)[0] < int((scores >= 0.5).sum())
     assert pixels(page, "#figures canvas") != before
     threshold.press("Home")
@@ -121,6 +121,20 @@ def test_boxes_and_masks_are_drawn(page):
         page.get_by_label(name, exact=True).uncheck()
         seen.add(pixels(page, "#figures canvas"))
     assert len(seen) == 4
+
+
+def test_classes_beyond_the_palette_have_colours_of_their_own(page):
+    (colour,) = page.evaluate(
+        """async () => {
+          const { drawDetections } = await import("/draw.js");
+          const [canvas, picture] = [new OffscreenCanvas(1, 1), new OffscreenCanvas(1200, 600)];
+          const colours = Array.from({ length: 9 }, (_, k) => [10 * k, 20 * k, 30 * k]);
+          const found = [{ label: 9, score: 1, box: [100, 100, 300, 300] }];
+          drawDetections(canvas, picture, found, { boxes: true }, colours, []);
+          return [[...canvas.getContext("2d").getImageData(100, 200, 1, 1).data]];
+        }"""
+    )
+    assert colour == [80, 160, 240, 255]
 
 
 def test_two_models_side_by_side(page):
@@ -263,6 +277,16 @@ def test_samples_of_roi_align_and_deform_conv2d(page):
           return numbers[0] === numbers[1];
         }"""
     )
+
+
+def test_a_pointer_on_the_bins_before_the_server_has_answered(page):
+    held = []
+    page.route("**/api/ops/roi_align*", lambda route: held.append(route))
+    page.get_by_role("tab", name="Ops").click()
+    page.locator("#roi-bins-map").hover()
+    assert page.locator("#roi-status").inner_text() == ""
+    held[0].continue_()
+    page.get_by_text("9 bins of 4 samples").wait_for()
 
 
 def test_light_and_dark(page, browser, address):

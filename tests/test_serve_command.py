@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from page_server import encoded, finds, send  # noqa: E402
 
-from detops import cli  # noqa: E402
+from detops import cli, demo_masks  # noqa: E402
 from detops.cli.options import DEFAULT_WEIGHTS, PACKAGE, SHAPES_WEIGHTS  # noqa: E402
+from detops.data import Shapes, load_image  # noqa: E402
 from detops.engine import detect as detect_module  # noqa: E402
 from detops.serve import command  # noqa: E402
 
@@ -92,6 +94,24 @@ def test_models_and_their_configs(run):
     assert status == 2 and "one for each of the 3 --weights, got 2" in captured.err
     status, _, _, captured = run("--config", "missing.yaml")
     assert status == 2 and "missing.yaml: no such config file" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a.pt", "x/a.pt", "a 2.pt"], ["a", "a 2", "a 2 2"]),
+        (["a 2.pt", "a.pt", "x/a.pt", "y/a.pt"], ["a 2", "a", "a 3", "a 4"]),
+        (["a.pt", "a/weights.pt", "weights.pt"], ["a", "a 2", "weights"]),
+    ],
+)
+def test_no_name_is_there_twice(paths, names):
+    assert command.names_of([Path(path) for path in paths]) == names
+
+
+def test_the_picture_to_try_is_that_of_the_demonstration():
+    pytest.importorskip("skimage")
+    scene = Shapes(length=demo_masks.PICTURE_INDEX + 1, **demo_masks.PICTURE, **demo_masks.UNSEEN)
+    assert torch.equal(load_image(command.shapes_sample()), scene.image(demo_masks.PICTURE_INDEX))
 
 
 def test_shipped_models_by_default(run):

@@ -9,13 +9,7 @@ import threading
 import zlib
 
 import pytest
-from PIL import Image, ImageFile
-from torch import nn
-
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-
-from page_server import (  # noqa: E402
+from page_server import (
     DETECT,
     SMALL,
     Finds,
@@ -25,15 +19,12 @@ from page_server import (  # noqa: E402
     send,
     send_raw,
     serving,
+    small_server,  # noqa: F401
 )
+from PIL import Image, ImageFile
+from torch import nn
 
-from detops.serve import Limits  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def port():
-    with serving({"a": finds(), "b": finds()}, limits=SMALL, samples={"one": b"pixels"}) as port:
-        yield port
+from detops.serve import Limits
 
 
 def png(width, height, *chunks):

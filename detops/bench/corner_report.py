@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import os
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,31 +74,49 @@ class Row:
         return slow or (self.memory or 0) > MOST_MEMORY
 
 
-def time_pair(
-    ours: Call, theirs: Call, rounds: int = LEAST_ROUNDS
-) -> tuple[float, float, tuple[float, float]]:
-    """Medians of both, a block of calls of one and of the other in turn, and the quartiles."""
+def in_turns(
+    calls: Sequence[Call], block: float, seconds: float, rounds: int, most: float = math.inf
+) -> list[list[float]]:
+    """Seconds of each call in every round, in which each has a block of calls in its turn.
+
+    Args:
+        calls: what is timed.
+        block: seconds that one of them takes its turn for.
+        seconds: that there are rounds for, at least.
+        rounds: how many there are at least.
+        most: how many there are at most.
+    """
     counts = []
-    for call in (ours, theirs):
+    for call in calls:
         call()
         began = thread_time()
         call()
-        counts.append(max(1, int(BLOCK_SECONDS / max(1e-7, thread_time() - began))))
-    times: tuple[list[float], list[float]] = ([], [])
+        counts.append(max(1, int(block / max(1e-7, thread_time() - began))))
+    times: list[list[float]] = [[] for _ in calls]
     keep_freed_memory(True)
     began = thread_time()
-    while len(times[0]) < rounds or thread_time() - began < LEAST_SECONDS:
-        for call, count, kept in zip((ours, theirs), counts, times, strict=True):
+    while len(times[0]) < rounds or thread_time() - began < seconds:
+        for call, count, kept in zip(calls, counts, times, strict=True):
             start = thread_time()
             for _ in range(count):
                 call()
             kept.append((thread_time() - start) / count)
-        if len(times[0]) >= MOST_ROUNDS:
+        if len(times[0]) >= most:
             break
     keep_freed_memory(False)
-    ratios = [b / a for a, b in zip(*times, strict=True)]
+    return times
+
+
+def time_pair(
+    ours: Call, theirs: Call, rounds: int = LEAST_ROUNDS
+) -> tuple[float, float, tuple[float, float]]:
+    """Medians of both, a block of calls of one and of the other in turn, and the quartiles."""
+    our_times, their_times = in_turns(
+        (ours, theirs), BLOCK_SECONDS, LEAST_SECONDS, rounds, MOST_ROUNDS
+    )
+    ratios = [b / a for a, b in zip(our_times, their_times, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
-    return statistics.median(times[0]), statistics.median(times[1]), (low, high)
+    return statistics.median(our_times), statistics.median(their_times), (low, high)
 
 
 def peak_of(call: Call) -> int | None:

@@ -12,6 +12,7 @@ from .case import Case
 from .run import Machine, Result
 
 OURS, THEIRS, PLAIN = "#1b6ca8", "#d1495b", "#8a8a8a"
+SERIES = (OURS, PLAIN, THEIRS, "#edae49", "#00798c")  # of bars, and again from the first
 # Where a table and a plot end: families of ops, by how the names of their ops begin.
 FAMILIES = {
     "Suppression": ("nms", "batched_nms", "soft_nms", "matrix_nms", "mask_nms", "weighted_box"),
@@ -196,12 +197,14 @@ def bars(ratios: dict[str, dict[str, list[float]]], path: Path, label: str) -> P
     height = 0.8 / len(ratios)
     figure, axis = plt.subplots(figsize=(7, 0.34 * len(names) * (1 + len(ratios)) / 2 + 0.8))
     for k, (series, values) in enumerate(ratios.items()):
+        legend: str | None = series
         for i, name in enumerate(names):
             if name not in values:
                 continue
             place, middle = i + k * height, statistics.median(values[name])
-            colour = (OURS, PLAIN)[k]
-            axis.barh(place, middle, height * 0.9, color=colour, label=series if i == 0 else None)
+            colour = SERIES[k % len(SERIES)]
+            axis.barh(place, middle, height * 0.9, color=colour, label=legend)
+            legend = None  # one entry for all bars of a series
             axis.plot([min(values[name]), max(values[name])], [place] * 2, color="black", lw=0.8)
             shown = f" {middle:,.0f}x" if middle >= 10 else f" {middle:.1f}x"
             axis.text(max(values[name]), place, shown, va="center", fontsize=8)

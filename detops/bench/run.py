@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch.utils.benchmark import Timer
@@ -91,6 +92,7 @@ SCATTER, SLOWER, TRIES = 0.1, 1.1, 4
 COPIED = 1 << 26  # floats, far beyond any cache
 MULTIPLIED = 2048  # side of the matrices
 ON_GPU = 4  # times those, so that a launch does not count
+T = TypeVar("T")
 
 
 @dataclass
@@ -123,6 +125,19 @@ def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False
                 yield case
 
 
+def steadiest(take: Callable[[], T], scatter: Callable[[T], float]) -> T:
+    """Tries up to `TRIES` times, until one hardly scatters; gives the steadiest of them.
+
+    Args:
+        take: measures once more.
+        scatter: of a try, the distance between quartiles as a share of the median.
+    """
+    tries = [take()]
+    while scatter(tries[-1]) > SCATTER and len(tries) < TRIES:
+        tries.append(take())
+    return min(tries, key=scatter)
+
+
 def _median(call: Call, threads: int) -> float:
     # The first calls pay for memory, caches and clocks.
     torch.set_num_threads(threads)
@@ -131,10 +146,11 @@ def _median(call: Call, threads: int) -> float:
     while synchronised_clock() - began < WARM_UP_SECONDS:
         call()
     timer = Timer("call()", globals={"call": call}, num_threads=threads)
-    tries = [timer.blocked_autorange(min_run_time=LEAST_SECONDS)]
-    while tries[-1].iqr > SCATTER * tries[-1].median and len(tries) < TRIES:
-        tries.append(timer.blocked_autorange(min_run_time=LEAST_SECONDS))
-    return min(tries, key=lambda taken: taken.iqr / taken.median).median
+    taken = steadiest(
+        lambda: timer.blocked_autorange(min_run_time=LEAST_SECONDS),
+        lambda taken: taken.iqr / taken.median,
+    )
+    return taken.median
 
 
 def measure(case: Case, threads: Iterable[int]) -> Result:

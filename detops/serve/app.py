@@ -22,7 +22,7 @@ from torch import Tensor
 from ..data.image import ImageError, LargeImageError, load_image
 from ..engine.detect import Detector
 from ..engine.formats import image_entry
-from ..visualize import PALETTE, PERSON_SKELETON
+from ..visualize import PERSON_SKELETON, colour_of
 from .guard import LOOPBACK, Guard
 from .limits import FORMATS, Limits
 from .ops import SHOWN
@@ -50,7 +50,8 @@ def create_app(
     All files are read now; no request reads one.
 
     - ``GET /`` and the files that it names: the page.
-    - ``GET /api/about``: the models and their classes, the limits, colours, names of samples.
+    - ``GET /api/about``: the models with their classes and the colours of these, the limits,
+      names of samples.
     - ``POST /api/detect?model=NAME``, the body being a picture's file: width, height and the
       picture as the detector saw it; for each model that is named the seconds and the detections,
       as `detops detect --json` has them, and their labels.
@@ -99,15 +100,19 @@ class _Page:
         self.turns = Turns(limits)
 
     async def about(self, request: Request) -> Response:
-        models = [{"name": n, "classes": d.names} for n, d in self.detectors.items()]
+        models = [
+            {
+                "name": name,
+                "classes": detector.names,
+                "colours": [colour_of(k + 1) for k in range(len(detector.names))],
+            }
+            for name, detector in self.detectors.items()
+        ]
         return JSONResponse(
             {
                 "models": models,
                 "max_bytes": self.limits.bytes,
-                "max_pixels": self.limits.pixels,
                 "score_floor": self.limits.score_floor,
-                "formats": FORMATS,
-                "palette": PALETTE,
                 "person_skeleton": PERSON_SKELETON,
                 "samples": list(self.samples),
             }

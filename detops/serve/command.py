@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import io
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
 import uvicorn
@@ -26,7 +26,6 @@ from .limits import Limits
 CONNECTIONS = 64
 SECONDS_TO_FINISH = 5
 EVERYWHERE = ("", "0.0.0.0", "::")
-SHAPES_SAMPLE = 35  # that of `detops demo --masks`
 
 
 def serve(
@@ -113,12 +112,11 @@ def in_address(host: str) -> str:
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """A short name for each file, none twice: its stem, or its folder's name for `weights.pt`."""
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for path in paths:
         name = path.parent.name if path.stem == "weights" and path.parent.name else path.stem
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+        tries = chain([name], (f"{name} {number}" for number in count(2)))
+        names.append(next(each for each in tries if each not in names))
     return names
 
 
@@ -136,9 +134,9 @@ def demo_samples() -> dict[str, bytes]:
 def shapes_sample() -> bytes:
     """The picture of `detops demo --masks`, as PNG; ImportError without scikit-image."""
     from ..data import Shapes
-    from ..demo_masks import PICTURE, UNSEEN
+    from ..demo_masks import PICTURE, PICTURE_INDEX, UNSEEN
 
-    scene = Shapes(length=SHAPES_SAMPLE + 1, **PICTURE, **UNSEEN)
+    scene = Shapes(length=PICTURE_INDEX + 1, **PICTURE, **UNSEEN)
     buffer = io.BytesIO()
-    Image.fromarray(scene.image(SHAPES_SAMPLE).permute(1, 2, 0).numpy()).save(buffer, "PNG")
+    Image.fromarray(scene.image(PICTURE_INDEX).permute(1, 2, 0).numpy()).save(buffer, "PNG")
     return buffer.getvalue()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import deform_conv2d, nms_match, roi_align
+from ..ops import box_convert, clip_boxes_to_image, deform_conv2d, nms_match, roi_align
 from .queries import Choice, Number
 
 THRESHOLDS = [step / 50 for step in range(51)]
@@ -39,14 +39,14 @@ def nms_scene(seed: int, objects: int) -> dict[str, Any]:
     size = torch.tensor(SCENE, dtype=torch.float32)
     extent = 50 + 70 * torch.rand(objects, 2, generator=numbers)
     centre = extent / 2 + torch.rand(objects, 2, generator=numbers) * (size - extent)
-    truth = torch.cat([centre - extent / 2, centre + extent / 2], 1)
+    truth = box_convert(torch.cat([centre, extent], 1), "cxcywh", "xyxy")
 
     spread = extent.repeat_interleave(CANDIDATES, 0)
     moved = 0.16 * spread * torch.randn(spread.shape, generator=numbers)
     scaled = spread * torch.exp(0.18 * torch.randn(spread.shape, generator=numbers))
     middle = centre.repeat_interleave(CANDIDATES, 0) + moved
-    boxes = torch.cat([middle - scaled / 2, middle + scaled / 2], 1)
-    boxes = boxes.clamp(min=0).minimum(size.repeat(2))
+    boxes = box_convert(torch.cat([middle, scaled], 1), "cxcywh", "xyxy")
+    boxes = clip_boxes_to_image(boxes, (SCENE[1], SCENE[0]))
     # A candidate that is off scores less, as a detector's would.
     off = (moved / spread).abs().sum(1) + (scaled / spread).log().abs().sum(1)
     noise = 0.08 * torch.rand(off.shape, generator=numbers)

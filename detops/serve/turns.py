@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -52,7 +51,7 @@ class Turns:
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Calls a function in a thread once it is this request's turn."""
         async with self._lock:
-            return await to_thread.run_sync(partial(function, *args))
+            return await to_thread.run_sync(function, *args)
 
     async def body(self, request: Request) -> bytes:
         """The whole body of a request.

@@ -102,7 +102,7 @@ const detect = newestOnly(async () => {
   show();
 });
 
-const classesOf = (model) => about.models.find(({ name }) => name === model).classes;
+const modelOf = (wanted) => about.models.find(({ name }) => name === wanted);
 const above = (result) => result.detections.filter(({ score }) => score >= threshold.value);
 
 function show() {
@@ -135,9 +135,10 @@ function newFigure() {
 function fillFigure(figure, result, shown) {
   const detections = above(result);
   const canvas = figure.querySelector("canvas");
+  const { classes, colours } = modelOf(result.model);
   // A name that all have tells nothing.
-  const names = classesOf(result.model).length > 1;
-  drawDetections(canvas, answer.picture, detections, { ...shown, names }, about);
+  const all = { ...shown, names: classes.length > 1 };
+  drawDetections(canvas, answer.picture, detections, all, colours, about.person_skeleton);
   const counts = `${detections.length} of ${result.detections.length} detections`;
   const caption = `${result.model}: ${counts}, ${result.seconds.toFixed(2)} s`;
   figure.querySelector("figcaption").textContent = caption;
@@ -157,7 +158,7 @@ function takeSaves() {
   });
   $("save-coco").addEventListener("click", () => {
     for (const each of answer.results) {
-      const shown = { classes: classesOf(each.model), detections: above(each) };
+      const shown = { classes: modelOf(each.model).classes, detections: above(each) };
       saveText(`${fileName(each.model)}.coco.json`, asCoco(answer, shown));
     }
   });

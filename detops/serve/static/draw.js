@@ -1,20 +1,20 @@
 // Detections on a picture, in the colours of detops.visualize.
 
+import { dot, line } from "./plot.js";
 import { maskCanvas } from "./rle.js";
 
 const LONG_SIDE = 1200; // small pictures are enlarged to about this, so that tags can be read
 const FILL = 120; // opacity of masks, of 255
 const FADED = 0.55; // of the lines between keypoints
-
-function paletteColour(palette, label) {
-  return palette[(label - 1) % palette.length];
-}
+// What is drawn of each mask: decoding it takes longer than drawing, and the threshold's slider
+// draws all of them at every step.
+const shapes = new WeakMap();
 
 const css = ([red, green, blue], alpha = 1) => `rgb(${red} ${green} ${blue} / ${alpha})`;
 
 // picture: a loaded image; detections: as the server sends them; show: {boxes, masks, tags, names};
-// about: the server's palette and skeleton. Large pictures keep their size.
-export function drawDetections(canvas, picture, detections, show, about) {
+// colours: of the model's classes; skeleton: of a person. Large pictures keep their size.
+export function drawDetections(canvas, picture, detections, show, colours, skeleton) {
   const { width, height } = picture;
   const scale = Math.max(1, Math.min(4, Math.floor(LONG_SIDE / Math.max(width, height))));
   canvas.width = width * scale;
@@ -25,57 +25,49 @@ export function drawDetections(canvas, picture, detections, show, about) {
   // The surest last, so that they lie on top.
   const ordered = [...detections].sort((a, b) => a.score - b.score);
   for (const each of ordered) {
-    const colour = paletteColour(about.palette, each.label);
-    if (show.masks && each.mask) drawMask(context, each.mask, colour, scale);
+    if (show.masks && each.mask) drawMask(context, each.mask, colours[each.label - 1], scale);
   }
   for (const each of ordered) {
-    const colour = paletteColour(about.palette, each.label);
+    const colour = colours[each.label - 1];
     if (show.boxes) {
       const [x1, y1, x2, y2] = each.box.map((value) => value * scale);
       context.lineWidth = 2 * unit;
       context.strokeStyle = css(colour);
       context.strokeRect(x1, y1, x2 - x1, y2 - y1);
     }
-    if (each.keypoints) drawKeypoints(context, each.keypoints, colour, scale, unit, about);
+    if (each.keypoints) drawKeypoints(context, each.keypoints, colour, scale, unit, skeleton);
   }
   if (show.tags) {
     for (const each of ordered) {
       const score = each.score.toFixed(2);
       const text = show.names ? `${each.name} ${score}` : score;
-      drawTag(context, text, each.box, paletteColour(about.palette, each.label), scale, unit);
+      drawTag(context, text, each.box, colours[each.label - 1], scale, unit);
     }
   }
 }
 
 function drawMask(context, mask, colour, scale) {
-  const shape = maskCanvas(mask, colour, FILL);
+  if (!shapes.has(mask)) shapes.set(mask, maskCanvas(mask, colour, FILL));
+  const shape = shapes.get(mask);
   if (shape === null) return;
   const { canvas, left, top } = shape;
   const place = [left, top, canvas.width, canvas.height].map((value) => value * scale);
   context.drawImage(canvas, ...place);
 }
 
-function drawKeypoints(context, values, colour, scale, unit, about) {
+function drawKeypoints(context, values, colour, scale, unit, skeleton) {
   const points = [];
   for (let i = 0; i < values.length; i += 3) {
-    points.push([values[i] * scale, values[i + 1] * scale, values[i + 2] > 0]);
+    points.push({ place: [values[i] * scale, values[i + 1] * scale], seen: values[i + 2] > 0 });
   }
-  const joined = points.length === 17 ? about.person_skeleton : [];
+  const joined = points.length === 17 ? skeleton : [];
   context.strokeStyle = css(colour, FADED);
   context.lineWidth = 2 * unit;
   for (const [a, b] of joined) {
-    if (!points[a][2] || !points[b][2]) continue;
-    context.beginPath();
-    context.moveTo(points[a][0], points[a][1]);
-    context.lineTo(points[b][0], points[b][1]);
-    context.stroke();
+    if (points[a].seen && points[b].seen) line(context, points[a].place, points[b].place);
   }
-  context.fillStyle = css(colour);
-  for (const [x, y, seen] of points) {
-    if (!seen) continue;
-    context.beginPath();
-    context.arc(x, y, 3 * unit, 0, 2 * Math.PI);
-    context.fill();
+  for (const { place, seen } of points) {
+    if (seen) dot(context, place, 3 * unit, css(colour));
   }
 }
 

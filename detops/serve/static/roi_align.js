@@ -23,6 +23,7 @@ export function startRoIAlign() {
   takeDrags($("roi-map"));
   const pooled = $("roi-bins-map");
   pooled.addEventListener("pointermove", (event) => {
+    if (asked === null) return;
     const bins = asked.bins;
     const [x, y] = [event.offsetX / pooled.clientWidth, event.offsetY / pooled.clientHeight];
     const [column, row] = [x, y].map((share) => Math.min(bins - 1, Math.floor(share * bins)));
