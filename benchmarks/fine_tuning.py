@@ -14,21 +14,21 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from torchvision.models import get_model_weights
 from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
 from detops import cli
+from detops.engine.weights_torchvision import cached_file, newest_weights
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "tree_crowns_from_coco.yaml"
 
 
-def put_random_weights(hub: Path) -> None:
+def put_random_weights() -> None:
     """Into the cache, under the name of torchvision's."""
     torch.manual_seed(0)
     net = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None)
-    file = get_model_weights("fasterrcnn_resnet50_fpn").DEFAULT.url.rpartition("/")[2]
-    (hub / "checkpoints").mkdir(parents=True)
-    torch.save(net.state_dict(), hub / "checkpoints" / file)
+    file = cached_file(newest_weights("fasterrcnn_resnet50_fpn"))
+    file.parent.mkdir(parents=True)
+    torch.save(net.state_dict(), file)
 
 
 def main() -> None:
@@ -43,8 +43,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         if arguments.random:
-            put_random_weights(folder / "hub")
             stack.enter_context(mock.patch("torch.hub.get_dir", lambda: str(folder / "hub")))
+            put_random_weights()
         train = [
             "train",
             "--config",

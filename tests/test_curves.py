@@ -120,6 +120,23 @@ def test_truth_beside_detections(dataset):
     assert something.crop(right).tobytes() != nothing.crop(right).tobytes()
 
 
+def test_keypoints_that_were_found_are_drawn(dataset):
+    detections = found((3, ELSEWHERE, 0.9))
+    without = compare(dataset, detections)
+    detections[0]["keypoints"] = [10, 50, 1, 20, 50, 1]
+    left, right = (0, 0, 960, 960), (960, 0, 1920, 960)
+    drawn = compare(dataset, detections)
+    assert drawn.crop(left).tobytes() == without.crop(left).tobytes()
+    assert drawn.crop(right).tobytes() != without.crop(right).tobytes()
+
+
+def test_images_are_compared_where_none_has_objects(tmp_path):
+    Image.new("RGB", (SIDE, SIDE), (20, 120, 20)).save(tmp_path / "a.png")
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(truth((3, HERE, 1))))
+    assert compare(CocoDetection(path), []).size == (1920, 960)
+
+
 @pytest.mark.parametrize("detections", [[], [(3, HERE, 0.9), (8, ELSEWHERE, 0.8)]])
 def test_pictures_of_an_evaluation(dataset, tmp_path, detections):
     told = []

@@ -10,12 +10,12 @@ import pytest
 import torch
 import torchvision_networks as networks
 from PIL import Image
-from torchvision.models import get_model_weights
 
 from detops import cli
 from detops.cli.options import PACKAGE
 from detops.config import load_config
 from detops.engine import load_checkpoint
+from detops.engine.weights_torchvision import cached_file, newest_weights
 
 PAGE = Path(__file__).parent.parent / "docs" / "training.md"
 VAL = PACKAGE / "assets" / "tree_crowns" / "val.jpg"
@@ -64,10 +64,9 @@ def folder(tmp_path, monkeypatch):
     )
     view(50, tmp_path / "photo.jpg")
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
-    file = get_model_weights("fasterrcnn_resnet50_fpn").DEFAULT.url.rpartition("/")[2]
-    net = networks.build("fasterrcnn")
-    torch.save(net.state_dict(), tmp_path / "hub" / "checkpoints" / file)
+    file = cached_file(newest_weights("fasterrcnn_resnet50_fpn"))
+    file.parent.mkdir(parents=True)
+    torch.save(networks.build("fasterrcnn").state_dict(), file)
     return tmp_path
 
 
@@ -105,7 +104,8 @@ def test_python(folder, capsys):
 
 def test_the_example_is_torchvisions_network():
     """The config of the example repeats another one."""
-    keys = ("RPN", "RESNETS", "BACKBONE", "FPN")
-    ours = load_config(PACKAGE / "configs" / "tree_crowns_from_coco.yaml").MODEL
-    theirs = load_config(PACKAGE / "configs" / "torchvision_faster_rcnn_R_50_FPN.yaml").MODEL
-    assert all(ours[key] == theirs[key] for key in keys)
+    own = ["MODEL.WEIGHT", "", "MODEL.ROI_BOX_HEAD.NUM_CLASSES", 2]
+    own += ["MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE", 128]
+    names = ("tree_crowns_from_coco", "torchvision_faster_rcnn_R_50_FPN")
+    ours, theirs = (load_config(PACKAGE / "configs" / f"{n}.yaml", own).MODEL for n in names)
+    assert ours == theirs

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Average precision of boxes, masks and keypoints."""
 
+import json
+
 import pytest
 import torch
+from PIL import Image
 
-from detops.engine import coco_metrics
+from detops import cli
+from detops.cli.options import ASSETS
+from detops.data import load_datasets
+from detops.engine import OutputError, coco_metrics
+from detops.engine.command import _evaluate_all
 from detops.engine.evaluate import to_coco
 
 
@@ -108,3 +115,35 @@ def test_keypoints_are_rated_beside_boxes(count):
     found["keypoints"] += 50
     wrong = coco_metrics(truth, to_coco(found, 1, (5,)), iou_types=("bbox", "keypoints"))
     assert wrong["keypoints"]["AP"] == 0 and wrong["AP"] == pytest.approx(1)
+
+
+def test_splits_of_one_file_are_rated_apart(tmp_path, monkeypatch):
+    for folder, split in (("a", "val"), ("a", "test"), ("b", "val")):
+        place = tmp_path / folder / split
+        place.mkdir(parents=True)
+        Image.new("RGB", (40, 30)).save(place / "a.png")
+        text = "{val: val, test: test, names: [tree]}"
+        for name in ("data.yaml", "other.yaml"):
+            (tmp_path / folder / name).write_text(text)
+
+    def rated(*places):
+        return list(_evaluate_all(None, load_datasets([f"{tmp_path}/{p}" for p in places])))
+
+    monkeypatch.setattr("detops.engine.command.evaluate", lambda *arguments, **options: {})
+    a, b = "a/data.yaml?split=val", "a/data.yaml?split=test"
+    assert rated(a, b, "a/other.yaml?split=val") == ["data.yaml 1", "data.yaml 2", "other.yaml"]
+    whole = [f"{tmp_path}/a/data.yaml", f"{tmp_path}/b/data.yaml"]
+    assert rated(a, "b/data.yaml?split=val") == whole
+    assert rated(a, b, "b/data.yaml?split=val") == [f"{whole[0]} 1", f"{whole[0]} 2", whole[1]]
+
+
+def test_plots_that_cannot_be_written_cost_no_results(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OutputError("plots: cannot be written")
+
+    monkeypatch.setattr("detops.engine.command.plot_all", fail)
+    weights = ["--weights", str(ASSETS / "shapes" / "weights.pt"), "--device", "cpu"]
+    output = ["--output", str(tmp_path / "a.json"), "--plots", str(tmp_path)]
+    data = ["--data", "shapes:test?length=1&size=48"]
+    assert cli.main(["eval", *weights, *data, *output]) == 2
+    assert "AP" in json.loads((tmp_path / "a.json").read_text())

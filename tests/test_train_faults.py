@@ -103,6 +103,12 @@ def test_a_checkpoint_due_at_such_a_step_comes_after_it(tmp_path):
     assert numbered(tmp_path / "end") == ["checkpoint_000004.pt", "checkpoint_000008.pt"]
 
 
+def test_a_run_that_is_ended_at_such_a_step_is_saved(tmp_path):
+    run = poisoned(tmp_path, losses=(6,), TEST_PERIOD=3)
+    assert run.run(evaluate=lambda model: {}, should_end=lambda: run.step == 6)
+    assert numbered(tmp_path) == ["checkpoint_000004.pt", "checkpoint_000006.pt"]
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_a_run_that_goes_on_diverging_ends(tmp_path, decay):
     changes = {"MAX_ITER": 30, "CHECKPOINT_PERIOD": 2, "EMA_DECAY": decay}

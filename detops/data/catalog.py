@@ -6,7 +6,8 @@ from __future__ import annotations
 import ast
 import inspect
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,6 +17,7 @@ from .coco import CocoDetection, LvisDetection
 from .cvat import FILE_NAME as CVAT_FILE
 from .cvat import CvatDetection
 from .detection import DetectionDataset
+from .files import is_yaml
 from .label_studio import LabelStudioDetection
 from .problems import AnnotationError, OnError
 from .shapes import Shapes
@@ -119,13 +121,38 @@ def load_datasets(
     datasets = [open_dataset(path, on_error=on_error, **options) for path in paths]
     if class_map:
         rename_all(datasets, class_map)
-    for other in datasets[1:]:
-        if _folded(other) != _folded(datasets[0]):
-            raise AnnotationError(
-                f"{other.path}: categories {list(other.names)} differ from "
-                f"{list(datasets[0].names)} of {datasets[0].path}"
-            )
+    for problem in different_categories((dataset.path, dataset) for dataset in datasets):
+        raise AnnotationError(problem)
     return datasets
+
+
+def different_categories(datasets: Iterable[tuple[object, DetectionDataset]]) -> Iterator[str]:
+    """A line for each data set whose categories differ, by more than case, from the first one's.
+
+    Args:
+        datasets: with what they are called in the lines.
+    """
+    named = list(datasets)
+    for name, other in named[1:]:
+        first, one = named[0]
+        if _folded(other) != _folded(one):
+            theirs, ours = list(other.names), list(one.names)
+            yield f"{name}: categories {theirs} differ from {ours} of {first}"
+
+
+def distinct_names(datasets: Iterable[DetectionDataset]) -> list[str]:
+    """Names of the data sets' files, or paths where two files have one name.
+
+    Data sets of one file, which are splits of it, are numbered.
+    """
+    paths = [dataset.path for dataset in datasets]
+    same_name, same_path = Counter(path.name for path in set(paths)), Counter(paths)
+    names = []
+    for place, path in enumerate(paths):
+        name = path.name if same_name[path.name] == 1 else str(path)
+        number = paths[: place + 1].count(path)
+        names.append(name if same_path[path] == 1 else f"{name} {number}")
+    return names
 
 
 def resolve_path(path: str | Path) -> Path:
@@ -156,7 +183,9 @@ def _folded(dataset: DetectionDataset) -> list[str]:
 def _told_by_name(path: Path) -> str:
     """The format that a file's suffix or a folder's contents show; empty for those of JSON."""
     if path.is_file():
-        return {".yaml": "yolo", ".yml": "yolo", ".xml": "cvat"}.get(path.suffix.lower(), "")
+        if is_yaml(path):
+            return "yolo"
+        return "cvat" if path.suffix.lower() == ".xml" else ""
     if (path / "Annotations").is_dir():
         return "voc"
     if any((path / name).is_file() for name in CLASS_FILES):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .detection import DetectionDataset
-from .files import is_there, named_file
+from .files import found_file, named_file, read_json
 from .problems import AnnotationError, Problems
 
 REQUIRED = {
@@ -109,13 +109,7 @@ def read_coco(path: Path) -> dict[str, Any]:
     Raises:
         AnnotationError: it cannot be read or is not COCO.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
-    # A file of nothing but brackets exhausts the parser's stack.
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f"{path}: not JSON ({error})") from error
+    data = read_json(path)
     if not isinstance(data, dict):
         raise AnnotationError(f"{path}: expected a COCO object, got {type(data).__name__}")
     for key, fields in REQUIRED.items():
@@ -188,16 +182,21 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
         candidates += [root / split, root / "images" / split, root / "images", root]
     for candidate in candidates:
         for image in images[:1]:
-            name = _file_name(candidate, image)
-            if isinstance(name, str) and is_there(candidate, name):
+            name = _told_name(candidate, image)
+            if isinstance(name, str) and found_file(candidate, name):
                 return candidate
     return folder
 
 
 def _file_name(folder: Path, image: dict) -> Any:
     """The name of an image's file under the folder; whatever else the record has for a name."""
-    name = image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
+    name = _told_name(folder, image)
     return named_file(folder, name) if isinstance(name, str) else name
+
+
+def _told_name(folder: Path, image: dict) -> Any:
+    """The name that the record has for an image's file, or that its address ends in."""
+    return image["file_name"] if "file_name" in image else _file_of_url(folder, image["coco_url"])
 
 
 def _file_of_url(folder: Path, url: Any) -> Any:

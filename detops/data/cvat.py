@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from .detection import DetectionDataset
-from .files import is_there, named_file
+from .detection import DetectionDataset, number_categories
+from .files import found_file
 from .image import MAX_PIXELS
 from .masks import SegmentationError, encode_mask, rotated_corners
 from .problems import AnnotationError, Problems, shown
@@ -57,19 +57,17 @@ class CvatDetection(DetectionDataset):
         path = Path(root) / FILE_NAME if Path(root).is_dir() else Path(root)
         tree = _read(path)
         names = [label.findtext("name", "") for label in tree.iterfind("meta//labels/label")]
-        ids = {name: id for id, name in enumerate(dict.fromkeys(names), start=1)}
         folder = path.parent if image_dir is None else Path(image_dir)
         problems = Problems(path)
-        images, objects = [], []
+        images: list[dict] = []
+        objects: list[dict] = []
         for element in tree.iterfind("image"):
             image = _image(element, folder)
             images.append(image)
-            for found in _objects(element, image, problems):
-                label = found["category_id"]
-                objects.append(found | {"category_id": ids.get(label, label)})
+            objects += _objects(element, image, problems)
         for track in tree.iterfind("track"):
             problems.add(f"track {track.get('id')}", "track of a video", "export as images")
-        categories = [{"id": id, "name": name} for name, id in ids.items()]
+        categories = number_categories(names, objects)
         super().__init__(path, folder, images, categories, objects, problems, **options)
 
 
@@ -88,8 +86,8 @@ def _read(path: Path) -> ElementTree.Element:
 def _image(element: ElementTree.Element, folder: Path) -> dict[str, Any]:
     name, subset = element.get("name", ""), element.get("subset", "default")
     places = ("", "images", f"images/{subset}")
-    found = ((place, named_file(folder / place, name)) for place in places)
-    there = (Path(place, file) for place, file in found if is_there(folder / place, file))
+    found = ((place, found_file(folder / place, name)) for place in places)
+    there = (Path(place, file) for place, file in found if file is not None)
     sides = {side: _whole(element.get(side)) for side in ("width", "height")}
     file_name = next(there, Path(name)).as_posix() if name else name
     return {"id": element.get("id", name), "file_name": file_name} | sides

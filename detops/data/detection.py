@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -336,6 +336,20 @@ class DetectionDataset(Dataset):
         unchecked = {"segmentation": self.masks, "keypoints": self.keypoints}
         kept = {key: value for key, value in annotation.items() if unchecked.get(key, True)}
         return {"id": number} | kept | fields
+
+
+def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """COCO's categories of these names, numbered from 1.
+
+    Args:
+        names: in order; one that comes again is left out.
+        objects: have a name as `category_id`, which becomes its number, or stays if it is none of
+            the names.
+    """
+    ids = {name: id for id, name in enumerate(dict.fromkeys(names), start=1)}
+    for found in objects:
+        found["category_id"] = ids.get(found["category_id"], found["category_id"])
+    return [{"id": id, "name": name} for name, id in ids.items()]
 
 
 def _lookup(table: dict, key: Any) -> Any:

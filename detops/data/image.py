@@ -75,9 +75,9 @@ def load_image(
         image = Path(image)
     if isinstance(image, Path | bytes):
         with open_image(image, max_pixels, formats) as file:
-            return _to_tensor(file)
+            return to_tensor(file)
     try:
-        return _to_tensor(image) if isinstance(image, Image.Image) else _checked(image)
+        return to_tensor(image) if isinstance(image, Image.Image) else _checked(image)
     except ImageError as error:
         raise ImageError(f"image: {error}") from error
 
@@ -164,7 +164,8 @@ class _OurLimit:
 _our_limit = _OurLimit()
 
 
-def _to_tensor(image: Image.Image) -> Tensor:
+def to_tensor(image: Image.Image) -> Tensor:
+    """A PIL image as `load_image` gives it; raises ImageError without naming the file."""
     file = image
     _check_mode(file)
     # exif_transpose copies what it does not turn, too.

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .detection import DetectionDataset
-from .files import named_file
+from .detection import DetectionDataset, number_categories
+from .files import named_file, read_json
 from .masks import rotated_corners
 from .problems import AnnotationError, Problems, is_number, shown
 
@@ -42,6 +41,7 @@ class LabelStudioDetection(DetectionDataset):
             something in it is broken.
 
     Example:
+        >>> import json
         >>> from PIL import Image
         >>> Image.new("RGB", (40, 30)).save("a.png")
         >>> value = {"x": 40, "y": 40, "width": 20, "height": 20, "rectanglelabels": ["tree"]}
@@ -80,20 +80,12 @@ class LabelStudioDetection(DetectionDataset):
         if names is None:
             names = sorted({found["category_id"] for found in objects})
         names = names.split(",") if isinstance(names, str) else names
-        ids = {name: number for number, name in enumerate(names, start=1)}
-        for found in objects:
-            found["category_id"] = ids.get(found["category_id"], found["category_id"])
-        categories = [{"id": number, "name": name} for name, number in ids.items()]
+        categories = number_categories(names, objects)
         super().__init__(path, folder, images, categories, objects, problems, **options)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        tasks = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError(f"{path}: not JSON ({error})") from error
+    tasks = read_json(path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise AnnotationError(f"{path}: not Label Studio's format: expected a list of tasks")
     if not all(isinstance(task.get("annotations"), list) for task in tasks):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from .image import ImageError, open_image
+from .image import WIDE_MODES, ImageError, open_image, to_tensor
 from .problems import READERS
 
 # Bits of 64 in which the hashes of one picture, saved in two ways, may differ: with 4 parts of 16
@@ -47,7 +47,7 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
         ImportError: imagehash is not installed.
     """
     paths = list(paths)
-    _imagehash()
+    load_imagehash()
     with ThreadPoolExecutor(READERS) as pool:
         looks = list(pool.map(_look, paths))
     # Each image is compared with the first of each group alone.
@@ -69,7 +69,8 @@ def same_pictures(paths: Iterable[Path]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _imagehash():  # type: ignore[no-untyped-def]
+def load_imagehash():  # type: ignore[no-untyped-def]
+    """The package imagehash; ImportError says how to get it."""
     try:
         import imagehash
     except ImportError as error:
@@ -84,11 +85,15 @@ def _look(path: Path) -> Look | None:
         with open_image(path) as file:
             # A JPEG is decoded at a fraction of its size.
             file.draft("L", (4 * THUMBNAIL, 4 * THUMBNAIL))
-            image = ImageOps.exif_transpose(file).convert("L")
+            if file.mode in WIDE_MODES:
+                # Pillow would cut these off at 255, and make most of them one white picture.
+                image = Image.fromarray(to_tensor(file)[0].numpy())
+            else:
+                image = ImageOps.exif_transpose(file).convert("L")
     except ImageError:
         return None
     small = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
-    bits = _imagehash().phash(image).hash.ravel()
+    bits = load_imagehash().phash(image).hash.ravel()
     return Look(bits, np.asarray(small, dtype=np.float32))
 
 

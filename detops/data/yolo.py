@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .detection import DetectionDataset
-from .files import IMAGE_SUFFIXES, is_there, named_file
+from .files import IMAGE_SUFFIXES, found_file, is_yaml
 from .problems import AnnotationError, Problems, image_file_reports, shown
 
 # What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
@@ -24,9 +24,9 @@ class YoloDetection(DetectionDataset):
 
     A line of a label file is a box, ``class cx cy width height``, or a polygon,
     ``class x y x y x y ...``; coordinates are shares of the image's sides, and classes are counted
-    from 0. The labels of ``.../images/a.jpg`` are in ``.../labels/a.txt``, those of an image in a
-    folder of another name beside it. An image without a label file has no objects. `image_id` is
-    the image's name in the folder.
+    from 0. The labels of ``.../images/a.jpg`` are in ``.../labels/a.txt`` or, where that is not
+    there, beside the image. An image without a label file has no objects. `image_id` is the image's
+    name in the folder.
 
     Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
     several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
@@ -87,9 +87,8 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
 
     try:
         text = path.read_text(encoding="utf-8-sig")
-        is_yaml = path.suffix in (".yaml", ".yml")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        content = yaml.safe_load(text) if is_yaml else {"names": lines}
+        content = yaml.safe_load(text) if is_yaml(path) else {"names": lines}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"{path}: cannot read ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
@@ -112,7 +111,7 @@ def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]
     """The image files of a split, in the order of a list or of their names."""
     if split is not None and split not in SPLITS:
         raise AnnotationError(f"{path}: split: expected {', '.join(SPLITS)}, got {split!r}")
-    if path.suffix in (".yaml", ".yml"):
+    if is_yaml(path):
         there = {
             name: places[key] for name, keys in SPLITS.items() for key in keys if places.get(key)
         }
@@ -156,8 +155,8 @@ def _listed(place: Path) -> list[Path]:
 
 def _listed_file(folder: Path, name: str) -> Path:
     # CVAT writes as if the folder were called `data`.
-    candidates = (named_file(folder, n) for n in (name, name.removeprefix("data/")))
-    return folder / next((n for n in candidates if is_there(folder, n)), name)
+    found = (found_file(folder, n) for n in (name, name.removeprefix("data/")))
+    return folder / next(filter(None, found), name)
 
 
 def _under(file: Path, folder: Path) -> str:
@@ -170,7 +169,9 @@ def _label_file(image: Path) -> Path:
         if parts[place] == "images":
             parts[place] = "labels"
             break
-    return Path(*parts).with_suffix(".txt")
+    swapped = Path(*parts).with_suffix(".txt")
+    # That folder may as well be above the data set, whose labels lie beside the images.
+    return swapped if swapped.is_file() else image.with_suffix(".txt")
 
 
 def _objects(

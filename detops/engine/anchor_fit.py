@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..data.detection import DetectionDataset
 from ..modeling import build_detection_model
-from ..ops import box_convert, box_iou_rotated
+from ..ops import box_area, box_convert, box_iou
 
 
 class AnchorFit(NamedTuple):
@@ -49,7 +47,13 @@ class AnchorFit(NamedTuple):
         return int((self.iou < self.low).sum())
 
 
-def fit_anchors(cfg: Any, dataset: DetectionDataset) -> AnchorFit:
+def anchor_generator(cfg: Any) -> Any:
+    """What makes the anchors of a config's detector."""
+    rpn: Any = build_detection_model(cfg).rpn
+    return rpn.anchor_generator
+
+
+def fit_anchors(cfg: Any, generator: Any, ground_truth: dict[str, Any]) -> AnchorFit:
     """Finds the best anchor of each box, crowds left out.
 
     Boxes are taken at the size at which the detector sees them: resized by INPUT.MIN_SIZE_TEST and
@@ -58,28 +62,30 @@ def fit_anchors(cfg: Any, dataset: DetectionDataset) -> AnchorFit:
 
     Args:
         cfg: the config of the detector.
-        dataset: whose boxes.
+        generator: its `anchor_generator`.
+        ground_truth: a COCO dict, whose boxes they are.
     """
-    rpn: Any = build_detection_model(cfg).rpn
-    generator = rpn.anchor_generator
     section = cfg.MODEL.RETINANET if cfg.MODEL.RETINANET_ON else cfg.MODEL.RPN
-    boxes = [torch.zeros(0, 4)]
-    for index, image in enumerate(dataset.images):
-        scale = seen_scale(cfg, image["height"], image["width"])
-        boxes.append(dataset.target(index)["boxes"] * scale)
-    all_boxes = torch.cat(boxes)
+    images = ground_truth["images"]
+    scales = {image["id"]: seen_scale(cfg, image["height"], image["width"]) for image in images}
+    objects = [a for a in ground_truth["annotations"] if not a["iscrowd"]]
+    given = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
+    factors = torch.tensor([scales[a["image_id"]] for a in objects]).reshape(-1, 1)
+    boxes = box_convert(given, "xywh", "xyxy") * factors
     cells = [generator.cell_anchors[level] for level in range(len(generator.strides))]
     best = [
-        _best_iou(all_boxes, cell, stride)
+        _best_iou(boxes, cell, stride)
         for cell, stride in zip(cells, generator.strides, strict=True)
     ]
     iou, level = torch.stack(best).max(dim=0)
     return AnchorFit(
-        _sides(all_boxes),
+        box_area(boxes).sqrt(),
         iou,
         level,
         tuple(generator.strides),
-        tuple(tuple(dict.fromkeys(_sides(cell).round(decimals=1).tolist())) for cell in cells),
+        tuple(
+            tuple(dict.fromkeys(box_area(cell).sqrt().round(decimals=1).tolist())) for cell in cells
+        ),
         section.FG_IOU_THRESHOLD,
         section.BG_IOU_THRESHOLD,
     )
@@ -88,28 +94,22 @@ def fit_anchors(cfg: Any, dataset: DetectionDataset) -> AnchorFit:
 def seen_scale(cfg: Any, height: int, width: int) -> float:
     """By what factor an image of this size is enlarged before the detector sees it."""
     tile = cfg.INPUT.TILE_SIZE
-    sides: Sequence[int] = [min(side, tile) if tile else side for side in (height, width)]
+    # The detector fills up an image that is smaller than a tile to a whole one.
+    sides = (tile, tile) if tile else (height, width)
     if cfg.INPUT.MIN_SIZE_TEST == 0:
         return 1.0
     return min(cfg.INPUT.MIN_SIZE_TEST / min(sides), cfg.INPUT.MAX_SIZE_TEST / max(sides))
 
 
-def _sides(boxes: Tensor) -> Tensor:
-    return (boxes[:, 2:] - boxes[:, :2]).clamp(min=0).prod(dim=1).sqrt()
-
-
 def _best_iou(boxes: Tensor, cell: Tensor, stride: int) -> Tensor:
     """The largest overlap of each box ``[N, 4]`` with one of the anchors of a level ``[A, 4]``."""
-    if len(boxes) == 0:
-        return boxes.new_zeros(0)
-    ours, anchors = (_with_angle(box_convert(b.float(), "xyxy", "cxcywh")) for b in (boxes, cell))
     best = boxes.new_zeros(len(boxes))
-    for anchor in anchors:
-        moved = anchor.expand_as(ours).clone()
-        moved[:, :2] += ((ours[:, :2] - anchor[:2]) / stride).round() * stride
-        best = torch.maximum(best, box_iou_rotated(ours, moved, aligned=True))
+    for anchor in cell:
+        steps = ((_middles(boxes) - _middles(anchor)) / stride).round()
+        moved = anchor + (steps * stride).repeat(1, 2)
+        best = torch.maximum(best, box_iou(boxes, moved, aligned=True))
     return best
 
 
-def _with_angle(boxes: Tensor) -> Tensor:
-    return torch.cat([boxes, boxes.new_zeros(len(boxes), 1)], dim=1)
+def _middles(boxes: Tensor) -> Tensor:
+    return (boxes[..., :2] + boxes[..., 2:]) / 2

@@ -104,4 +104,7 @@ class BestWeights:
 
     def waited(self, step: int, solver: Any) -> bool:
         """Whether SOLVER.PATIENCE evaluations have passed without a higher AP; 0 is never."""
+        # A run that is resumed without the file has nothing yet that could be bettered.
+        if self.ap is None:
+            return False
         return 0 < solver.PATIENCE * solver.TEST_PERIOD <= step - self.step

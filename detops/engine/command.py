@@ -7,7 +7,6 @@ import json
 import signal
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from torch.utils.data import ConcatDataset
 
 from ..config import ConfigError, dump_config
 from ..data import DetectionDataset, load_datasets
+from ..data.catalog import distinct_names
 from ..data.class_map import ClassMap
 from ..data.seeding import make_deterministic, seed_all
 from ..data.transforms import TrainTransform
@@ -35,10 +35,12 @@ from .detect import Detector
 from .evaluate import evaluate, matched_category_ids
 from .plots import matplotlib_is_there, plot_all, plot_training
 from .progress import counting_progress, training_progress
+from .published import NOT_OURS
 from .run_folder import RunFolder
 from .stop import Stopped, StopSignals
 from .train import Trainer
 from .weights import load_weights_into
+from .weights_torchvision import is_published
 
 MOST_FAILING = 0.1  # share of the images that may turn out broken while training skips them
 
@@ -87,7 +89,8 @@ def train(
         make_deterministic()
     folder = RunFolder(output)
     with StopSignals() as stop:
-        with _processes(device, console, messages) as place, locked(folder):
+        with joined(device, console, messages) as place, locked(folder):
+            check_patience(cfg)
             there = on_main(folder.checkpoints)
             if there and not resume:
                 raise CheckpointError(
@@ -103,7 +106,6 @@ def train(
             _check_classes(cfg, train_sets[0])
             for dataset in test_sets:
                 matched_category_ids(names, dataset)
-            check_patience(cfg)
             _tell_few_proposals(cfg, messages)
             for dataset in train_sets:
                 dataset.transform = TrainTransform(cfg, dataset.keypoint_names)
@@ -126,10 +128,7 @@ def train(
                 messages.print(f"{folder.newest}: not there, training starts from step 0")
             rating = partial(_evaluate_all, datasets=test_sets)
             best = BestWeights(output, bool(there), messages.print)
-            best_so_far = partial(best.offer, config=text, names=trainer.names, half=half)
-            results = _run(
-                trainer, rating if test_sets else None, messages, stop, best, best_so_far
-            )
+            results = _run(trainer, rating if test_sets else None, messages, stop, best, half)
             if results is not None:
                 _finish(trainer, results, test_sets, best, half, console, messages)
         if results is None:
@@ -211,12 +210,14 @@ def rate(
     Raises:
         CheckpointError, AnnotationError: see there.
         OutputError: the results cannot be written; before anything is rated.
-        ValueError: the detector does not find all the data's categories.
+        ValueError: the detector does not find all the data's categories, or is torchvision's.
         Stopped: by SIGINT or SIGTERM.
     """
-    with StopSignals(), _processes(device, console, messages) as place:
+    with StopSignals(), joined(device, console, messages) as place:
         if output is not None:
             on_main(lambda: check_writable(output))
+        if cfg is None and is_published(weights):
+            raise ValueError(NOT_OURS)
         exported = cfg is None and weights.suffix in SUFFIXES
         if exported:
             detector = Detector.from_exported(weights, device)
@@ -238,10 +239,10 @@ def rate(
             found: list[Any] = []
             metrics = evaluate(detector, dataset, max_detections, report, found.extend)
         _print_metrics(metrics, dataset.path.name, console)
-        if plots is not None and is_main():
-            plot_all(plots, {"": (dataset, found)}, messages.print)
         if output is not None and is_main():
             write_json(output, metrics)
+        if plots is not None and is_main():
+            plot_all(plots, {"": (dataset, found)}, messages.print)
 
 
 def check_writable(path: Path) -> None:
@@ -264,14 +265,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def _processes(device: str | None, console: Console, messages: Console) -> Iterator[torch.device]:
-    """Joins the processes there are; only the main one's consoles print."""
+def joined(device: str | None, *consoles: Console) -> Iterator[torch.device]:
+    """Joins the processes there are; of these consoles only the main one's print."""
     with processes(device) as place:
-        console.quiet = messages.quiet = not is_main()
         try:
+            for console in consoles:
+                console.quiet = not is_main()
             yield place
         finally:
-            console.quiet = messages.quiet = False
+            for console in consoles:
+                console.quiet = False
 
 
 @contextmanager
@@ -288,7 +291,7 @@ def _run(
     messages: Console,
     stop: StopSignals,
     best: BestWeights,
-    offer: Callable[..., None],
+    half: bool,
 ) -> dict[str, Any] | None:
     """What training took, or None if it was stopped."""
     began, done_before = time.perf_counter(), trainer.step
@@ -304,7 +307,7 @@ def _run(
         def evaluate_now(model: nn.Module) -> dict[str, Any]:
             detector = Detector.from_config(model, trainer.names, trainer.cfg, trainer.device)
             found = rating(detector) if rating else {}
-            offer(trainer.step, found, model)
+            best.offer(trainer.step, found, model, trainer.config_text, trainer.names, half)
             return found
 
         def is_over() -> bool:
@@ -336,14 +339,12 @@ def _evaluate_all(
     messages: Console | None = None,
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Metrics by name of the annotation file, or by its path where two have the same name.
+    """Metrics by the data sets' names, see `distinct_names`.
 
     With `kept`, the main process puts each data set and the detections in it there, by that name.
     """
-    names = Counter(dataset.path.name for dataset in datasets)
     results = {}
-    for dataset in datasets:
-        name = dataset.path.name if names[dataset.path.name] == 1 else str(dataset.path)
+    for name, dataset in zip(distinct_names(datasets), datasets, strict=True):
         # Silent during training, whose own progress is on the terminal.
         console = messages or Console(quiet=True)
         with counting_progress(console, f"evaluating {name}") as report:

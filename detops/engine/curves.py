@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .evaluate import prepared
+from .evaluate import accumulate, prepared
 
 SHOWN_IOUS = (0.5, 0.75)
 
@@ -27,21 +27,17 @@ def precision_recall(
         The recalls [101], from 0 to 1, and the precisions [101] at IoU 0.5, at 0.75 and as the mean
         over COCO's ten thresholds; none where there are no objects.
     """
-    with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = prepared(ground_truth, detections)
-        # COCO's cut at 100 would end the curve where there are more objects.
-        evaluation.params.maxDets = [max(1, len(detections))]
-        evaluation.evaluate()
-        evaluation.accumulate()
-    params = evaluation.params
-    # [IoU threshold, recall, class]; area range 0 is "all".
-    precision = evaluation.eval["precision"][:, :, :, 0, 0]
+    # COCO's cut at 100 would end the curve where there are more objects.
+    results = accumulate(ground_truth, detections, [max(1, len(detections))])
+    # [IoU threshold, recall, class]
+    precision = results["precision"][:, :, :, 0, 0]
     precision = precision[:, :, (precision > -1).all(axis=(0, 1))]
     if precision.size == 0:
-        return params.recThrs, {}
+        return results["recalls"], {}
     by_iou = precision.mean(axis=2)
-    curves = {f"IoU {iou:g}": by_iou[np.isclose(params.iouThrs, iou)][0] for iou in SHOWN_IOUS}
-    return params.recThrs, curves | {"mean of IoU 0.5 to 0.95": by_iou.mean(axis=0)}
+    thresholds = results["thresholds"]
+    curves = {f"IoU {iou:g}": by_iou[np.isclose(thresholds, iou)][0] for iou in SHOWN_IOUS}
+    return results["recalls"], curves | {"mean of IoU 0.5 to 0.95": by_iou.mean(axis=0)}
 
 
 def confusion_matrix(
@@ -70,7 +66,6 @@ def confusion_matrix(
         evaluation = prepared(ground_truth, found)
         params = evaluation.params
         params.useCats, params.iouThrs = 0, np.array([iou_threshold])
-        params.areaRng, params.areaRngLbl = params.areaRng[:1], ["all"]
         params.maxDets = [max(1, len(found))]
         evaluation.evaluate()
     number = {c["id"]: i for i, c in enumerate(ground_truth["categories"])}

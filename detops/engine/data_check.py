@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data import DetectionDataset, open_dataset
-from ..data.catalog import rename_all
+from ..data.catalog import different_categories, rename_all
 from ..data.class_map import ClassMap
-from ..data.same_pictures import same_pictures
+from ..data.problems import shown
+from ..data.same_pictures import load_imagehash, same_pictures
 from ..visualize import contact_sheet
-from .anchor_fit import AnchorFit, fit_anchors
+from .anchor_fit import AnchorFit, anchor_generator, fit_anchors
 from .checkpoint import writing
-from .plots import draw_objects, plot_anchor_fit, spread
+from .plots import WITHOUT_MATPLOTLIB, draw_objects, matplotlib_is_there, plot_anchor_fit, spread
 
 SHOWN = 20  # problems of a kind of check that are printed; the file has all
 SAMPLES = 12  # images on the contact sheet
@@ -29,10 +30,12 @@ class Checked(NamedTuple):
 
     Args:
         datasets: those that were opened, by the path given for each.
+        truths: their objects as COCO dicts, likewise; generated data sets draw every image for it.
         problems: a line each.
     """
 
     datasets: dict[str, DetectionDataset]
+    truths: dict[str, dict[str, Any]]
     problems: list[str]
 
 
@@ -61,29 +64,36 @@ def check_data(
 
     Raises:
         AnnotationError: a data set cannot be opened at all.
+        ImportError: imagehash or, with a config, matplotlib is not installed.
         OutputError: a file cannot be written.
     """
+    # Before every image is decoded.
+    load_imagehash()
+    if cfg is not None and not matplotlib_is_there():
+        raise ImportError(WITHOUT_MATPLOTLIB)
+    anchors = None if cfg is None else anchor_generator(cfg)
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     parts = {"masks": False, "keypoints": False}
     if cfg is not None:
         parts = {"masks": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
     checked = find_problems(paths, images, class_map, **parts)
+    file = output / "problems.txt"
+    with writing(file):
+        file.write_text("".join(f"{line}\n" for line in checked.problems), encoding="utf-8")
     for number, (path, dataset) in enumerate(checked.datasets.items(), start=1):
-        _print_classes(path, dataset, console)
+        truth = checked.truths[path]
+        _print_classes(path, dataset, truth["annotations"], console)
         sheet = output / f"{number}_samples.png"
         with writing(sheet):
             samples(dataset).save(sheet)
         console.print(str(sheet))
-        if cfg is not None:
-            fit = fit_anchors(cfg, dataset)
+        if anchors is not None:
+            fit = fit_anchors(cfg, anchors, truth)
             _print_anchors(fit, console)
             histogram = output / f"{number}_box_sizes.png"
             plot_anchor_fit(fit, histogram)
             console.print(str(histogram))
-    file = output / "problems.txt"
-    with writing(file):
-        file.write_text("".join(f"{line}\n" for line in checked.problems), encoding="utf-8")
     for line in checked.problems[:SHOWN]:
         console.print(line)
     more = len(checked.problems) - SHOWN
@@ -115,18 +125,17 @@ def find_problems(
     if images is not None:
         options["image_dir"] = images
     datasets: dict[str, DetectionDataset] = {}
+    truths: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     for path in dict.fromkeys(paths):
         dataset = datasets[path] = open_dataset(path, **options)
-        problems += [f"{path}: {line}" for line in (*dataset.broken, *_repeated(dataset))]
+        truths[path] = dataset.ground_truth()
+        repeated = _repeated(dataset, truths[path]["annotations"])
+        problems += [f"{path}: {line}" for line in (*dataset.broken, *repeated)]
     if class_map:
         rename_all(list(datasets.values()), class_map)
-    first = next(iter(datasets), "")
-    for path, dataset in datasets.items():
-        if _folded(dataset) != _folded(datasets[first]):
-            theirs, ours = list(dataset.names), list(datasets[first].names)
-            problems.append(f"{path}: categories {theirs} differ from {ours} of {first}")
-    return Checked(datasets, problems + list(_same(datasets)))
+    problems += [*different_categories(datasets.items()), *_same(datasets)]
+    return Checked(datasets, truths, problems)
 
 
 def samples(dataset: DetectionDataset) -> Any:
@@ -137,13 +146,12 @@ def samples(dataset: DetectionDataset) -> Any:
     )
 
 
-def _folded(dataset: DetectionDataset) -> list[str]:
-    return [name.casefold() for name in dataset.names]
-
-
-def _repeated(dataset: DetectionDataset) -> Iterator[str]:
-    annotations = dataset.ground_truth()["annotations"]
-    for id, count in Counter(a["id"] for a in annotations).items():
+def _repeated(dataset: DetectionDataset, annotations: list[dict[str, Any]]) -> Iterator[str]:
+    ids = [a["id"] for a in annotations]
+    for id in ids:
+        if not isinstance(id, Hashable):
+            yield f"annotation {shown(id)}: broken id: expected a number or text"
+    for id, count in Counter(id for id in ids if isinstance(id, Hashable)).items():
         if count > 1:
             yield f"annotation {id}: duplicate id: {count} objects have it"
     objects = Counter((a["image_id"], a["category_id"], tuple(a["bbox"])) for a in annotations)
@@ -156,10 +164,8 @@ def _repeated(dataset: DetectionDataset) -> Iterator[str]:
 def _same(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
     places = [(path, index) for path, dataset in datasets.items() for index in range(len(dataset))]
     files = [datasets[path].image_path(index) for path, index in places]
-    # Generated images have no files.
-    known = [number for number, file in enumerate(files) if file.is_file()]
-    for group in same_pictures(files[number] for number in known):
-        one, *others = ((*places[known[i]], files[known[i]]) for i in group)
+    for group in same_pictures(files):
+        one, *others = ((*places[i], files[i]) for i in group)
         for path, index, file in others:
             here = f"image {datasets[path].images[index]['id']}"
             there = f"image {datasets[one[0]].images[one[1]]['id']} ({one[2]})"
@@ -169,8 +175,9 @@ def _same(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
             yield f"{path}: {here} ({file}): {what} {there}"
 
 
-def _print_classes(path: str, dataset: DetectionDataset, console: Console) -> None:
-    annotations = dataset.ground_truth()["annotations"]
+def _print_classes(
+    path: str, dataset: DetectionDataset, annotations: list[dict[str, Any]], console: Console
+) -> None:
     counts = Counter(dataset.label_of[a["category_id"]] for a in annotations)
     used = {a["image_id"] for a in annotations}
     empty = sum(image["id"] not in used for image in dataset.images)

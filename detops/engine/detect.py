@@ -20,9 +20,9 @@ from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
 from .checkpoint import Checkpoint, load_checkpoint, load_weights
-from .published import OnTheseOps, load_published
+from .published import OnTheseOps, class_names, load_published
 from .weights import load_weights_into
-from .weights_torchvision import is_published
+from .weights_torchvision import is_published, newest_weights
 
 TILES_AT_ONCE = 8
 TILING = ("tile_size", "tile_overlap", "tile_nms")
@@ -168,9 +168,8 @@ class Detector:
         """
         place = choose_device(device)
         model, names = load_published(name)
-        model = to_device(model, place).eval()
         if place.type == "cpu":
-            model = optimize(model)
+            model = optimize(to_device(model, place))
         return cls(OnTheseOps(model), names, device=place)
 
     @torch.inference_mode()
@@ -311,15 +310,10 @@ def open_detector(
 
 def default_names(cfg: Any) -> list[str]:
     """Names for labels 1, 2...: COCO's where their number is COCO's, otherwise numbers."""
-    from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights
-
     from ..modeling.build import num_classes
 
     _, count = num_classes(cfg)
-    # Numbered as in the annotations, which leave numbers out, or one after the other.
-    sparse = FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"][1:]
-    dense = [name for name in sparse if name != "N/A"]
-    for names in (sparse, dense):
+    for names in class_names(newest_weights("fasterrcnn_resnet50_fpn")):
         if len(names) == count - 1:
             return names
     return [str(label) for label in range(1, count)]

@@ -190,7 +190,7 @@ def coco_metrics(
     for kind in iou_types:
         standard = STANDARD_KEYPOINTS_LIMIT if kind == "keypoints" else STANDARD_LIMIT
         limits = sorted({standard, max_detections})
-        results = _accumulate(ground_truth, detections, limits, kind)
+        results = accumulate(ground_truth, detections, limits, kind)
         rated[kind] = {
             **_summary(results, limits.index(max_detections)),
             "max_detections": max_detections,
@@ -208,21 +208,39 @@ def coco_metrics(
     }
 
 
-def _accumulate(
-    ground_truth: dict[str, Any], detections: list[dict[str, Any]], limits: list[int], kind: str
+def accumulate(
+    ground_truth: dict[str, Any],
+    detections: list[dict[str, Any]],
+    limits: list[int],
+    kind: str = "bbox",
 ) -> dict[str, np.ndarray]:
+    """Precision and recall by pycocotools.
+
+    Args:
+        ground_truth: a COCO dict.
+        detections: COCO results.
+        limits: of the detections that are counted in an image, ascending.
+        kind: bbox, segm or keypoints.
+
+    Returns:
+        `precision` [IoU threshold, recall, class, 1, limit] and `recall` [IoU threshold, class, 1,
+        limit] of objects of all sizes, -1 where there are none; `thresholds` of IoU, and `recalls`.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = prepared(ground_truth, detections, kind)
         evaluation.params.maxDets = limits
         evaluation.evaluate()
         evaluation.accumulate()
-    return evaluation.eval | {"thresholds": evaluation.params.iouThrs}
+    params = evaluation.params
+    return evaluation.eval | {"thresholds": params.iouThrs, "recalls": params.recThrs}
 
 
 def prepared(
     ground_truth: dict[str, Any], detections: list[dict[str, Any]], kind: str = "bbox"
 ) -> Any:
-    """COCOeval of pycocotools over detections, not yet evaluated; it prints.
+    """COCOeval of pycocotools over detections, for objects of all sizes, not yet evaluated.
+
+    It prints.
 
     Args:
         ground_truth: a COCO dict.
@@ -254,10 +272,12 @@ def prepared(
         side.createIndex()
         sides.append(side)
     evaluation = COCOeval(*sides, iouType=kind)
+    params = evaluation.params
+    params.areaRng, params.areaRngLbl = params.areaRng[:1], ["all"]
     if kind == "keypoints" and annotations:
         points = len(annotations[0]["keypoints"]) // 3
-        if points != len(evaluation.params.kpt_oks_sigmas):
-            evaluation.params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
+        if points != len(params.kpt_oks_sigmas):
+            params.kpt_oks_sigmas = np.full(points, OTHER_SIGMA)
     return evaluation
 
 
@@ -268,8 +288,7 @@ def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:
-    # [IoU threshold, recall, class, area range, limit]; area range 0 is "all". The library's own
-    # summarize() looks for fixed limits and gives -1 when they are not there.
+    # The library's own summarize() looks for fixed limits and gives -1 when they are not there.
     precision = results["precision"][:, :, :, 0, limit]
     recall = results["recall"][:, :, 0, limit]
 

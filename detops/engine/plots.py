@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from PIL import Image
 
 from ..data.detection import DetectionDataset
 from ..data.masks import decode_masks
+from ..ops import box_convert
 from ..visualize import contact_sheet, draw_detections
 from .anchor_fit import AnchorFit
 from .checkpoint import writing
 from .curves import confusion_matrix, precision_recall
-from .progress import PART, RATED, SMOOTHING
+from .progress import PART, RATED, smoothed
 
 COMPARED = 4  # images whose truth is shown beside what is found
 MOST_NUMBERS = 20  # classes up to which a confusion matrix has its counts written in
@@ -51,7 +54,8 @@ def plot_training(metrics: Path, path: Path) -> None:
     figure, (losses, rate, precision) = _figure(3, (7, 9))
     names = [key for key in dict.fromkeys(k for r in records for k in r) if key.startswith(PART)]
     for name in ["loss", *names]:
-        parts = _smoothed([record.get(name) for record in records])
+        recorded = (record.get(name) for record in records)
+        _, *parts = accumulate(recorded, smoothed, initial=math.nan)
         losses.plot(steps, parts, label=name.removeprefix(PART), linewidth=1)
     losses.set(ylabel="loss, smoothed", xlabel="step")
     rate.plot(steps, [record["lr"] for record in records], linewidth=1)
@@ -142,18 +146,23 @@ def compare(
         if detection["score"] >= score_threshold:
             by_image[detection["image_id"]].append(detection)
     pictures = []
-    for index in spread([i for i in range(len(dataset)) if _objects(dataset, i)], COMPARED):
+    annotations = dataset.ground_truth()["annotations"]
+    marked = {a["image_id"] for a in annotations if not a["iscrowd"]}
+    chosen = [i for i, record in enumerate(dataset.images) if record["id"] in marked]
+    for index in spread(chosen or range(len(dataset)), COMPARED):
         image, target = dataset.image(index), dataset.target(index)
         pictures.append(draw_objects(image, target, dataset.names))
         found = by_image[dataset.images[index]["id"]]
-        boxes = torch.tensor([d["bbox"] for d in found]).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
+        boxes = torch.tensor([d["bbox"] for d in found], dtype=torch.float32).reshape(-1, 4)
         labels = torch.tensor(
             [dataset.label_of[d["category_id"]] for d in found], dtype=torch.int64
         )
-        parts: dict[str, Any] = {"boxes": boxes, "labels": labels}
+        parts: dict[str, Any] = {"boxes": box_convert(boxes, "xywh", "xyxy"), "labels": labels}
         if found and "segmentation" in found[0]:
             parts["masks"] = decode_masks([d["segmentation"] for d in found], *image.shape[1:])
+        if found and "keypoints" in found[0]:
+            points = torch.tensor([d["keypoints"] for d in found])
+            parts["keypoints"] = points.reshape(len(found), -1, 3)
         scores = torch.tensor([d["score"] for d in found])
         pictures.append(draw_objects(image, parts, dataset.names, scores))
     return contact_sheet(pictures, columns=2)
@@ -179,10 +188,6 @@ def spread(values: Sequence[int], count: int) -> list[int]:
     """
     places = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
     return [values[place] for place in places]
-
-
-def _objects(dataset: DetectionDataset, index: int) -> int:
-    return len(dataset.target(index)["labels"])
 
 
 def _plot_precision_recall(
@@ -216,17 +221,6 @@ def _plot_confusion(path: Path, matrix: np.ndarray, names: Sequence[str]) -> Non
             text = str(matrix[row, column])
             axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
     _save(figure, path)
-
-
-def _smoothed(values: Sequence[float | None]) -> list[float]:
-    """A moving average, which passes over what was not finite."""
-    result, average = [], float("nan")
-    for value in values:
-        if value is not None:
-            kept = SMOOTHING if average == average else 0.0
-            average = value if not kept else kept * average + (1 - kept) * value
-        result.append(average)
-    return result
 
 
 def _figure(rows: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:

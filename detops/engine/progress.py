@@ -33,6 +33,17 @@ def peak_memory(device: torch.device | None = None) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts kilobytes
 
 
+def smoothed(average: float, value: float | None) -> float:
+    """A moving average after one more value: NaN before the first; None, not finite, is left out.
+
+    >>> smoothed(1.0, 2.0)
+    1.05
+    """
+    if value is None:
+        return average
+    return value if math.isnan(average) else SMOOTHING * average + (1 - SMOOTHING) * value
+
+
 def _is_smoothed(key: str) -> bool:
     return key in ("loss", "seconds") or key.startswith(PART)
 
@@ -63,8 +74,8 @@ def training_progress(
     def text(record: dict[str, Any]) -> str:
         for key in filter(_is_smoothed, record):
             # A loss that was not finite is None.
-            if (value := record[key]) is not None:
-                shown[key] = SMOOTHING * shown.get(key, value) + (1 - SMOOTHING) * value
+            if record[key] is not None:
+                shown[key] = smoothed(shown.get(key, math.nan), record[key])
         loss, seconds = shown.get("loss", math.nan), shown["seconds"]
         parts = [f"{k.removeprefix(PART)} {v:.3f}" for k, v in shown.items() if k.startswith(PART)]
         words = [f"loss {loss:.3f}" + (f" ({', '.join(parts)})" if parts else "")]

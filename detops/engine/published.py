@@ -11,7 +11,8 @@ from ..compat.torchvision import patch_torchvision
 from .checkpoint import CheckpointError, list_some
 from .weights_torchvision import PREFIX, cached_file, loading, newest_weights
 
-NO_CLASS = "N/A"  # a number that COCO leaves out
+# Of what works with this package's models alone.
+NOT_OURS = "--weights: expected a detector of this package, got one of torchvision"
 MASK_THRESHOLD = 0.5  # of torchvision's mask probabilities
 METRICS = {"box": "box_map", "mask": "mask_map", "keypoints": "kp_map"}  # its names of COCO's AP
 
@@ -42,15 +43,14 @@ class Published(NamedTuple):
 
     Attributes:
         name: what `--weights` takes.
-        finds: box, and mask or keypoints.
         classes: how many.
         megabytes: size of the file.
-        ap: COCO's AP of each that it finds, in percent, as torchvision states it.
+        ap: COCO's AP of what it finds, box, and mask or keypoints, in percent, as torchvision
+            states it.
         downloaded: whether the file is in torch hub's cache.
     """
 
     name: str
-    finds: tuple[str, ...]
     classes: int
     megabytes: float
     ap: dict[str, float]
@@ -63,12 +63,11 @@ def published_detectors() -> list[Published]:
     for name in _networks():
         weights = newest_weights(name)
         metrics = weights.meta["_metrics"]["COCO-val2017"]
-        classes = [each for each in _names(weights) if each != NO_CLASS]
+        _, classes = class_names(weights)
         ap = {kind: metrics[key] for kind, key in METRICS.items() if key in metrics}
         listed.append(
             Published(
                 PREFIX + name,
-                tuple(ap),
                 len(classes),
                 weights.meta["_file_size"],
                 ap,
@@ -99,7 +98,8 @@ def load_published(name: str) -> tuple[nn.Module, list[str]]:
     weights = newest_weights(network)
     with loading(name, weights):
         model = get_model(network, weights=weights)
-    return model, _names(weights)
+    names, _ = class_names(weights)
+    return model, names
 
 
 def _networks() -> list[str]:
@@ -108,6 +108,14 @@ def _networks() -> list[str]:
     return list_models(module=detection)
 
 
-def _names(weights: Any) -> list[str]:
+def class_names(weights: Any) -> tuple[list[str], list[str]]:
+    """Names of classes: of labels 1, 2... as COCO's annotations have them, and of all there are.
+
+    The annotations leave numbers out, whose name is "N/A".
+
+    Args:
+        weights: an entry of torchvision's enumerations.
+    """
     # The first is no class but the background.
-    return weights.meta["categories"][1:]
+    names = weights.meta["categories"][1:]
+    return names, [name for name in names if name != "N/A"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from warnings import warn
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from ..data.loader import build_train_loader
@@ -25,6 +23,7 @@ from .checkpoint import CheckpointError, load_checkpoint, load_weights, writing
 from .data_failure import batches, data_failure
 from .detect import to_device
 from .metrics import Record, metrics_writer
+from .parallel import in_parallel, sync
 from .run_folder import RunFolder
 from .solver import (
     build_average,
@@ -177,7 +176,7 @@ class Trainer:
             parts=solver.ACCUMULATE,
         )
         loader.worker_init_fn = leave_ctrl_c_to_the_main_process
-        parallel = _parallel(self.model)
+        parallel = in_parallel(self.model)
         if is_main():
             with writing(self.output):
                 self.output.mkdir(parents=True, exist_ok=True)
@@ -197,8 +196,8 @@ class Trainer:
                 self._watch_divergence([key for key, value in record.items() if value is None])
                 self._unsaved |= self._is_due(solver.CHECKPOINT_PERIOD)
                 # While steps are not taken, the last ones' weights may have diverged.
-                wanted = (self._unsaved or stopping or ending) and not self.skipped_in_a_row
-                if wanted or self.step == solver.MAX_ITER:
+                wanted = (self._unsaved or stopping) and not self.skipped_in_a_row
+                if wanted or ending or self.step == solver.MAX_ITER:
                     self.save()
                 if stopping or ending:
                     return not stopping
@@ -226,7 +225,7 @@ class Trainer:
         pieces = []
         for part in range(parts):
             piece = slice(part * size, (part + 1) * size)
-            with _sync(parallel, part == parts - 1):
+            with sync(parallel, part == parts - 1):
                 losses = self._losses(parallel, images[piece], targets[piece])
                 total = torch.stack(list(losses.values())).sum()
                 (total / parts).backward()
@@ -388,22 +387,3 @@ class Trainer:
         checkpoint = load_checkpoint(path)
         check_training_state(checkpoint, Path(path))
         return Path(path), checkpoint
-
-
-def _parallel(model: nn.Module) -> nn.Module:
-    if world_size() == 1:
-        return model
-    # A head without samples may leave its parameters out of the graph, in some processes only.
-    # Buffers other than running statistics are constants.
-    return DistributedDataParallel(
-        model,
-        find_unused_parameters=True,
-        broadcast_buffers=any(isinstance(m, _BatchNorm) for m in model.modules()),
-    )
-
-
-def _sync(parallel: nn.Module, now: bool) -> AbstractContextManager:
-    """Gradients travel with the last backward only."""
-    if now or not isinstance(parallel, DistributedDataParallel):
-        return nullcontext()
-    return parallel.no_sync()

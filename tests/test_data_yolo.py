@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""Data sets as YOLO's tools write them, with the quirks they have."""
+
+import codecs
+
+import numpy as np
+import pytest
+from test_data_tools import HEIGHT, WIDTH, picture
+
+from detops.data import AnnotationError, YoloDetection, load_datasets, open_dataset
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    """Writes images, their labels and data.yaml."""
+
+    def write(labels, yaml="train: images/train\nnames: [cat, dog]\n", bom=b""):
+        for name, text in labels.items():
+            picture(tmp_path / "images/train" / f"{name}.png")
+            if text is not None:
+                file = tmp_path / "labels/train" / f"{name}.txt"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(bom + text.encode())
+        (tmp_path / "data.yaml").write_bytes(bom + yaml.encode())
+        return tmp_path
+
+    return write
+
+
+def test_yolo_boxes_and_polygons(yolo):
+    root = yolo({"a": "1 0.5 0.5 0.5 0.2\n\n0 0 0 1 0 1 1 0 0.5\n", "b": "", "c": None})
+    dataset = open_dataset(root)
+    assert isinstance(dataset, YoloDetection) and dataset.names == ("cat", "dog")
+    assert [image["id"] for image in dataset.images] == [f"images/train/{n}.png" for n in "abc"]
+    _, target = dataset[0]
+    assert target["labels"].tolist() == [2, 1]
+    assert target["boxes"].tolist() == [[10, 12, 30, 18], [0, 0, 40, 30]]
+    assert [len(dataset[i][1]["boxes"]) for i in (1, 2)] == [0, 0]
+
+
+def test_yolo_polygons_are_masks(yolo):
+    root = yolo({"a": "0 0.25 0.2 0.75 0.2 0.75 0.6 0.25 0.6"})
+    masks = YoloDetection(root, masks=True)[0][1]["masks"]
+    expected = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
+    expected[6:18, 10:30] = 1
+    assert np.array_equal(masks[0], expected)
+    yolo({"b": "0 0.5 0.5 0.1 0.1"})
+    with pytest.raises(AnnotationError, match="b.txt, line 1: broken segmentation"):
+        YoloDetection(root, masks=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0 0.5 0.5 0.5",
+        "0 0.5 0.5 0.5 0.5 0.9",
+        "0 a 0.5 0.5 0.5",
+        "0 nan 0.5 0.5 0.5",
+        "cat 0 0 1 1",
+        "0 20 15 10 10",
+        "0 inf 0 0 0",
+        "7",
+        "0 0 0 1 0 1 1 0 0.5 1",
+    ],
+)
+def test_broken_labels_of_yolo(yolo, line):
+    root = yolo({"a": f"0 0.5 0.5 0.5 0.5\n{line}\n"})
+    with pytest.raises(AnnotationError, match=r"labels/train/a.txt, line 2: broken label"):
+        YoloDetection(root)
+    dataset = YoloDetection(root, on_error="skip")
+    assert dataset.skipped == {"broken label": 1} and len(dataset[0][1]["boxes"]) == 1
+
+
+@pytest.mark.parametrize("label", ["2", "-1", "0.5", "1e9"])
+def test_unknown_classes_of_yolo(yolo, label):
+    with pytest.raises(AnnotationError, match=r"a.txt, line 1: unknown category"):
+        YoloDetection(yolo({"a": f"{label} 0.5 0.5 0.5 0.5"}))
+
+
+def test_broken_images_and_label_files_of_yolo(yolo):
+    root = yolo({"a": "0 0.5 0.5 1 1", "b": "0 0.5 0.5 1 1"})
+    (root / "images/train/a.png").write_bytes(b"no image")
+    (root / "labels/train/b.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(AnnotationError, match=r"2 broken.*b.txt: unreadable label file.*a.png"):
+        YoloDetection(root)
+    assert len(YoloDetection(root, on_error="skip")) == 1
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "path: .\ntrain: images/train\nnames: {0: cat, 1: dog}\nnc: 2\n",
+        "train: ../images/train\nnames: [cat, dog]\n",
+        "path: ../elsewhere\ntrain: images/train\nval:\nnames: [cat, dog]\n",
+        "train: [images/train]\nval: images/none\nnames: [cat, dog]\n",
+        "train: list.txt\nnames: [cat, dog]\n",
+    ],
+)
+def test_places_of_yolos_images(yolo, yaml):
+    root = yolo({"a": "1 0.5 0.5 1 1"}, yaml, bom=codecs.BOM_UTF8)
+    (root / "list.txt").write_text("./images/train/a.png\n")
+    for spec in (root, root / "data.yaml", f"yolo:{root}?split=train"):
+        (dataset,) = load_datasets([str(spec)])
+        assert dataset[0][1]["labels"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("train: images/none\nnames: [cat]\n", "train: no such folder or list: .*images/none"),
+        ("val: images/train\ntest: x\nnames: [cat]\n", "no split 'train'; there are val, test"),
+        ("train: images/train\n", "names: expected a list, or names by number, got None"),
+        ("train: images/train\nnames: []\n", r"names: expected a list.*got \{\}"),
+        ("train: images/train\nnames: {a: cat}\n", "names: expected a list"),
+        (
+            "train: images/train\nnames: [cat]\nnc: 3\n",
+            "nc: expected 1, the number of names, got 3",
+        ),
+        ("train: images/train\nnames: [cat]\nkpt_shape: [17, 3]\n", "kpt_shape: keypoints"),
+        ("train: labels\nnames: [cat]\n", "train: no images in labels"),
+        ("- a\n", "expected keys and values, got list"),
+        ("a: [", "cannot read"),
+    ],
+)
+def test_data_yaml_that_is_refused(yolo, yaml, message):
+    with pytest.raises(AnnotationError, match=message):
+        open_dataset(yolo({"a": "0 0.5 0.5 1 1"}, yaml))
+
+
+def test_a_split_of_yolo(yolo):
+    root = yolo({"a": "0 0.5 0.5 1 1"}, "train: x\nvalid: images/train\nnames: [cat]\n")
+    assert len(open_dataset(f"{root}?split=val")) == 1
+    with pytest.raises(AnnotationError, match="split: expected train, val, test, got 'minival'"):
+        open_dataset(f"{root}?split=minival")
+
+
+def test_yolo_of_label_studio(tmp_path):
+    picture(tmp_path / "images/1a2b3c4d-a.png")
+    for name, text in (("classes.txt", "cat\ndog\n"), ("labels/1a2b3c4d-a.txt", "1 .5 .5 1 1")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "notes.json").write_text("{}")
+    dataset = open_dataset(tmp_path)
+    assert dataset.names == ("cat", "dog") and dataset[0][1]["labels"].tolist() == [2]
+
+
+def test_yolo_of_cvat(tmp_path):
+    picture(tmp_path / "obj_train_data/a b.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
+    (tmp_path / "obj.names").write_text("cat\ndog\n")
+    (tmp_path / "obj.data").write_text("classes = 2\n")
+    (tmp_path / "train.txt").write_text("data/obj_train_data/a b.png\n")
+    dataset = open_dataset(tmp_path)
+    assert dataset.names == ("cat", "dog") and dataset[0][1]["labels"].tolist() == [1]
+    (tmp_path / "train.txt").write_text("data/obj_train_data/none.png\n")
+    with pytest.raises(AnnotationError, match="missing file"):
+        open_dataset(tmp_path)
+
+
+def test_labels_beside_images_below_a_folder_called_images(tmp_path):
+    root = tmp_path / "images" / "mine"
+    picture(root / "photos/a.png").with_suffix(".txt").write_text("0 .5 .5 1 1")
+    (root / "data.yaml").write_text("{train: photos, names: [cat]}")
+    assert open_dataset(root)[0][1]["boxes"].tolist() == [[0, 0, WIDTH, HEIGHT]]
+
+
+@pytest.mark.parametrize("name", ["Data.YAML", "data.Yml"])
+def test_the_case_of_a_suffix_does_not_matter(yolo, name):
+    root = yolo({"a": "1 0.5 0.5 1 1"})
+    (root / "data.yaml").rename(root / name)
+    assert open_dataset(root / name).names == ("cat", "dog")
