@@ -28,6 +28,11 @@ def font_for(text: str, size: float) -> Font:
     """
     characters = "".join(sorted({c for c in text if not c.isascii() and c.isprintable()}))
     path = font_file(characters) if characters else None
+    return _loaded(path, size)
+
+
+@functools.lru_cache(maxsize=32)
+def _loaded(path: str | None, size: float) -> Font:
     return ImageFont.truetype(path, size) if path else ImageFont.load_default(size=size)
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from detect_command import HEIGHT, POINTS, WIDTH, Finds
 from PIL import Image
+from rich.console import Console
 
 from detops.data.masks import decode_masks
-from detops.engine import Detector
+from detops.engine import Detector, command
 from detops.engine.detect_files import picture_paths
 from detops.engine.sources import Source
 from detops.visualize import PERSON_SKELETON, colour_of, draw_detections
@@ -44,6 +45,15 @@ def test_a_bad_file_does_not_end_the_run(detect, picture, tmp_path):
         *("good.png", "last.png"),
         *("detections.jsonl", "run.json"),
     }
+
+
+def test_consoles_are_quiet_no_longer_than_the_run(monkeypatch):
+    monkeypatch.setattr(command, "is_main", lambda: False)
+    consoles = Console(), Console()
+    with pytest.raises(KeyError), command.joined("cpu", *consoles):
+        assert all(console.quiet for console in consoles)
+        raise KeyError
+    assert not any(console.quiet for console in consoles)
 
 
 def without_times(lines):
@@ -132,7 +142,7 @@ def test_pictures_of_one_name_do_not_overwrite_one_another(detect, picture, tmp_
 
 def test_thousands_of_one_name(tmp_path):
     images = [tmp_path / str(i) / "frame.jpg" for i in range(3000)]
-    paths = picture_paths([Source(str(image)) for image in images], tmp_path / "out")
+    paths = picture_paths([Source(str(image)) for image in images], tmp_path / "out", {})
     assert len(set(paths)) == 3000 and paths[-1].name == "frame_3000.png"
 
 

@@ -153,6 +153,6 @@ def test_odd_boxes_are_written(tmp_path_factory, boxes):
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers()), max_size=4))
 def test_the_array_is_json(entries):
     file = io.StringIO()
-    write_json(file, iter(entries), {})
+    write_json(file, iter(entries), [])
     assert json.loads(file.getvalue()) == entries
     assert file.getvalue().count("\n") == (len(entries) + 2 if entries else 1)

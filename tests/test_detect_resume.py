@@ -45,7 +45,7 @@ def line(name, **more):
 
 def test_results_are_in_the_order_of_the_inputs(tmp_path):
     journals = [Journal(tmp_path) for _ in range(2)]
-    assert journals[0].begin({}, resume=False) == set()
+    assert journals[0].begin({}, resume=False) == {}
     journals[0].append([line("b"), line("d")])
     journals[1].append([line("a"), line("c")], process=1)
     for journal in journals:
@@ -53,6 +53,21 @@ def test_results_are_in_the_order_of_the_inputs(tmp_path):
     journals[0].finish(["a", "b", "c"])
     assert [json.loads(each)["image"] for each in (tmp_path / WHOLE).open()] == list("abcd")
     assert not list(tmp_path.glob(PART.format("*")))
+
+
+def test_a_finished_run_is_read_once_for_each_table(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.begin({}, resume=False)
+    # Of other lengths than their neighbours, so that no place is another's.
+    lines = [line(name, note=name * i) for i, name in enumerate("cab")]
+    journal.append(lines)
+    journal.close()
+    assert list(journal.entries("abc")) == [lines[1], lines[2], lines[0]]
+    journal.finish("abc")
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
+    assert list(journal.entries("abc")) == [lines[1], lines[2], lines[0]]
+    assert len(parsed) == 3
 
 
 @given(cut=st.integers(0, 200), parts=st.integers(1, 3))
@@ -83,7 +98,7 @@ def test_a_video_without_its_end_is_begun_anew(tmp_path):
     whole = [line("a.mp4", frame=0), line("a.mp4", frame=1), {"image": "a.mp4", "frames": 2}]
     journal.append([*whole, line("b.mp4", frame=0), line("b.mp4", frame=1), line("c")])
     journal.close()
-    assert journal.begin({}, resume=True) == {"a.mp4", "c"}
+    assert journal.begin({}, resume=True) == {"a.mp4": None, "c": None}
     assert list(journal.entries(["c", "a.mp4"])) == [line("c"), *whole]
 
 
@@ -121,6 +136,21 @@ def test_only_what_is_new_is_worked_on(detect, picture, tmp_path, monkeypatch):
     assert status == 2 and "another score_threshold" in errors[-1]
     assert detect(first)[0] == 0  # a run that has ended may be replaced
     assert (tmp_path / "out" / WHOLE).read_text().count("\n") == 1
+
+
+def test_what_is_drawn_stays_where_it_is(detect, picture, tmp_path):
+    first, second = picture("a/x.png", (20, 20)), picture("b/x.png")
+    assert detect(second)[0] == 0
+    drawn, found = tmp_path / "out" / "x.png", tmp_path / "o.json"
+    before = drawn.read_bytes()
+    assert detect(first, second, "--json", found, "--resume")[0] == 0
+    pictures = [each["picture"] for each in json.loads(found.read_text())]
+    assert pictures == [str(drawn.with_name("x_2.png")), str(drawn)]
+    assert drawn.read_bytes() == before and Image.open(pictures[0]).size == (40, 40)
+    # Nor is it another's where its own picture is not among the inputs.
+    third = picture("c/x.png", (30, 30))
+    assert detect(third, "--resume")[0] == 0
+    assert drawn.read_bytes() == before and Image.open(drawn.with_name("x_3.png")).size == (60, 60)
 
 
 @pytest.fixture(scope="module")

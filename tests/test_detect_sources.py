@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detops.data import ImageError
 from detops.engine.sources import Source, list_sources
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
@@ -50,6 +51,23 @@ def test_patterns(folder):
     assert names(folder / "*.bmp") == ([], [f"{folder}/*.bmp: no file of such a name"])
 
 
+def test_an_empty_folder_hides_nothing_beside_it(folder, tmp_path):
+    empty, good = folder / "empty", [str(folder / "b.png"), str(folder / "deep/c.png")]
+    problem = f"{empty}: no picture and no video in this folder"
+    assert names(folder / "[bde]*") == (good, [problem])
+    listed = tmp_path / "list.txt"
+    listed.write_text("\n".join([good[0], str(empty), str(folder / "none*"), good[1]]))
+    assert names(listed) == ([good[0], str(folder / "none*"), good[1]], [problem])
+    assert names("-", empty, stdin=listed.read_bytes())[1] == [problem, problem]
+
+
+def test_a_list_that_cannot_be_read(folder, tmp_path):
+    listed = tmp_path / "list.txt"
+    listed.symlink_to("/proc/self/mem")
+    problem = f"{listed}: cannot be read: Input/output error"
+    assert names(listed, folder / "b.png") == ([str(folder / "b.png")], [problem])
+
+
 def test_a_file_whose_name_looks_like_a_pattern(picture):
     odd = picture("photo[1].png")
     assert names(odd) == ([str(odd)], [])
@@ -73,6 +91,18 @@ def test_names_that_are_no_unicode(picture, tmp_path):
     os.rename(picture("x.png"), name)
     assert names("-", stdin=name) == ([os.fsdecode(name)], [])
     assert Source(os.fsdecode(name)).read().shape == (3, 30, 40)
+
+
+def test_names_that_are_no_unicode_are_printed(detect, picture, tmp_path, monkeypatch):
+    name, table = os.fsencode(tmp_path) + b"/caf\xe9.png", tmp_path / "o.csv"
+    os.rename(picture("x.png"), name)
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    status, _, errors = detect(os.fsdecode(name), "--csv", table)
+    assert status == 0, errors
+    stdout.flush()
+    assert stdout.buffer.getvalue().startswith(name + b": 1 found, ")
+    assert table.read_bytes().splitlines()[1].startswith(name + b",,cat,1,0.75")
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Z"]), min_size=1)))
@@ -99,11 +129,18 @@ def test_a_picture_on_standard_input(detect, picture, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 40
     # Another time it is another picture.
     assert len(detect(picture("b.png"), "--resume")[1]) == 1
-    assert on_stdin(picture("c.png", (20, 20)).read_bytes(), "--resume")[0] == 0
+    status, _, errors = on_stdin(picture("c.png", (20, 20)).read_bytes(), "--resume")
+    assert status == 0 and not any("done before" in error for error in errors)
     assert json.loads((tmp_path / "o.json").read_text())[0]["width"] == 20
     status, _, errors = on_stdin(content[:60])
     assert status == 1 and any("stdin: not a readable image" in error for error in errors)
     assert errors[-1] == "detops: error: 1 of 1 images failed"
+
+
+def test_a_picture_too_large_on_standard_input():
+    (source,), _ = list_sources(["-"], io.BytesIO(b"P6 60000 60000 255\n"))
+    with pytest.raises(ImageError, match=r"^stdin: more than the 1,073,741,824 pixels"):
+        source.read()
 
 
 def test_inputs_without_a_picture_do_not_end_the_run(detect, folder, tmp_path):

@@ -38,9 +38,8 @@ def test_a_font_of_the_system_has_the_characters(text, capsys):
     assert covered(file, text + "0123456789.")
     boxes = torch.tensor([[5.0, 40, 90, 90]])
     image = torch.zeros(3, 100, 100, dtype=torch.uint8)
-    drawn, boxed = (
-        np.array(draw_detections(image, boxes, names=[name])) for name in (text, "\U0001b170" * 6)
-    )
+    none = "".join(c if c.isascii() else NO_CHARACTER for c in text)
+    drawn, boxed = (np.array(draw_detections(image, boxes, names=[name])) for name in (text, none))
     assert (drawn != boxed).any()
 
 
@@ -48,6 +47,11 @@ def test_ascii_needs_no_font_of_the_system(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     assert fonts.font_for("tree 0.75", 12).getname() == fonts.ImageFont.load_default(12).getname()
     assert capsys.readouterr().err == ""
+
+
+def test_a_font_is_loaded_once():
+    assert fonts.font_for("oak", 12) is fonts.font_for("elm", 12)
+    assert fonts.font_for("oak", 13) is not fonts.font_for("oak", 12)
 
 
 def test_what_cannot_be_drawn_is_told_once(monkeypatch, capsys):

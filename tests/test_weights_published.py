@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Weights that torchvision publishes, by their name, from the cache of torch.hub."""
 
-from urllib.error import URLError
-
 import pytest
 import torch
 import torchvision_networks as networks
@@ -18,22 +16,7 @@ from detops.engine.weights_torchvision import (
 )
 from detops.modeling import build_detection_model
 
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache; downloads fail."""
-
-    def refuse(url, *arguments, **options):
-        raise URLError("no network")
-
-    monkeypatch.setattr("torch.hub.download_url_to_file", refuse)
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    return tmp_path / "checkpoints"
-
-
-def cached_file(cache, network):
-    return cache / get_model_weights(network).DEFAULT.url.rpartition("/")[2]
+cache, cached = networks.cache, networks.cached  # a fixture, and the place of a file
 
 
 def test_all_names_are_torchvisions():
@@ -44,7 +27,7 @@ def test_all_names_are_torchvisions():
 def test_a_detector_by_its_name(cache):
     """Random weights in the place of the published ones."""
     net = networks.build("fasterrcnn")
-    torch.save(net.state_dict(), cached_file(cache, "fasterrcnn_resnet50_fpn"))
+    torch.save(net.state_dict(), cached("fasterrcnn_resnet50_fpn"))
     model, other = (
         build_detection_model(load_config("configs/torchvision_faster_rcnn_R_50_FPN.yaml"))
         for _ in range(2)
@@ -62,7 +45,7 @@ def test_a_body_by_its_name(cache):
     from torchvision.models import resnet18
 
     net = resnet18(weights=None)
-    torch.save(net.state_dict(), cached_file(cache, "resnet18"))
+    torch.save(net.state_dict(), cached("resnet18"))
     config = ["MODEL.BACKBONE.CONV_BODY", "R-50-FPN"]
     state, epsilon = published_weights("torchvision/resnet18")
     assert epsilon == 1e-5 and torch.equal(state["conv1.weight"], net.conv1.weight)
@@ -72,7 +55,7 @@ def test_a_body_by_its_name(cache):
 
 
 def test_what_cannot_be_downloaded(cache, capsys):
-    file = cached_file(cache, "retinanet_resnet50_fpn")
+    file = cached("retinanet_resnet50_fpn")
     with pytest.raises(CheckpointError) as caught:
         published_weights("torchvision/retinanet_resnet50_fpn")
     assert (
@@ -85,7 +68,7 @@ def test_what_cannot_be_downloaded(cache, capsys):
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"PK\3\4"])
 def test_a_damaged_file_in_the_cache(cache, content):
-    file = cached_file(cache, "resnet50")
+    file = cached("resnet50")
     file.write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match=f"{file.name}: damaged"):
         published_weights("torchvision/resnet50")

@@ -1,8 +1,13 @@
 """torchvision's detectors with random weights that find hundreds of objects."""
 
+from urllib.error import URLError
+
+import pytest
 import torch
 from torch import nn
 from torchvision.models import detection
+
+from detops.engine.weights_torchvision import cached_file, newest_weights
 
 SIZES = {"min_size": 128, "max_size": 192}
 CONFIGS = {
@@ -11,6 +16,24 @@ CONFIGS = {
     "keypointrcnn": "torchvision_keypoint_rcnn_R_50_FPN",
     "retinanet": "torchvision_retinanet_R_50_FPN",
 }
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of torch hub; downloads fail."""
+
+    def refuse(*_, **__):
+        raise URLError("no network")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+
+
+def cached(name):
+    """The file in the cache of torch hub that has the newest weights of a network."""
+    file = cached_file(newest_weights(name))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def build(kind, **options):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import typer
 
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0; 2 for what the user can mend, told in one line on stderr; 1 otherwise,
         and where a part of the work failed.
     """
+    # A file's name that is no Unicode is printed as the bytes that it is.
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="surrogateescape")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     if debug:

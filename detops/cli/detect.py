@@ -93,9 +93,9 @@ def detect(
 
         detops detect *.jpg --weights trees.onnx
     """
-    from ..distributed import is_main, processes
+    from ..distributed import on_main
     from ..engine.checkpoint import list_some
-    from ..engine.command import locked
+    from ..engine.command import joined, locked
     from ..engine.detect import Detector, open_detector
     from ..engine.detect_files import Wanted, detect_files
     from ..engine.run_folder import RunFolder
@@ -119,8 +119,7 @@ def detect(
     def complain(problem: str) -> None:
         fail(problem, SOME_FAILED)
 
-    with processes(device) as place, locked(RunFolder(output)):
-        err.quiet = not is_main()
+    with joined(device, err) as place, locked(RunFolder(output)):
 
         def make_detector() -> Detector:
             detector = open_detector(weights, load_config_file(config), place if device else None)
@@ -130,8 +129,7 @@ def detect(
             err.print(f"looking for {what}")
             return detector
 
-        # The other processes get the main one's.
-        sources, problems = list_sources(inputs if is_main() else [], sys.stdin.buffer)
+        sources, problems = on_main(lambda: list_sources(inputs, sys.stdin.buffer))
         failed, count, last_error = detect_files(
             make_detector, str(weights), sources, problems, wanted, out, err, complain
         )

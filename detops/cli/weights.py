@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from .options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS
 
-KINDS = ("box", "mask", "keypoints")
-
 
 def weights() -> None:
     """List the detectors that there are weights of.
@@ -18,9 +16,9 @@ def weights() -> None:
 
         detops weights
     """
-    from ..engine.published import published_detectors
+    from ..engine.published import METRICS, published_detectors
 
-    rows = [("--weights", "MB", *(f"{kind} AP" for kind in KINDS), "here", "looks for")]
+    rows = [("--weights", "MB", *(f"{kind} AP" for kind in METRICS), "here", "looks for")]
     shipped = (
         (DEFAULT_WEIGHTS, "tree crowns in aerial photographs; the default"),
         (SHAPES_WEIGHTS, "generated shapes"),
@@ -28,9 +26,9 @@ def weights() -> None:
     for file, classes in shipped:
         there = file.exists()
         size = f"{file.stat().st_size / 1e6:.0f}" if there else "-"
-        rows.append((str(file), size, *"---", _yes(there), classes))
+        rows.append((str(file), size, *("-" for _ in METRICS), _yes(there), classes))
     for each in published_detectors():
-        ap = (f"{each.ap[kind]:.1f}" if kind in each.ap else "-" for kind in KINDS)
+        ap = (f"{each.ap[kind]:.1f}" if kind in each.ap else "-" for kind in METRICS)
         classes = "persons" if each.classes == 1 else f"{each.classes} everyday classes"
         size = f"{each.megabytes:.0f}"
         rows.append((each.name, size, *ap, _yes(each.downloaded), classes))

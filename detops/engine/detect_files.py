@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from ..visualize import draw_detections
 from .checkpoint import list_some, writing
 from .command import check_writable
 from .detect import Detector
-from .formats import Entry, image_entry, image_numbers, write_crops, write_table, write_yolo
+from .formats import Entry, image_entry, write_crops, write_table, write_yolo
 from .journal import Journal
 from .progress import counting_progress
 from .sources import Source
@@ -99,8 +99,8 @@ def detect_files(
     Args:
         make_detector: called once it is known that results can be written.
         weights: what it was made of; for `Wanted.resume`.
-        sources: what to detect in; of the main process.
-        problems: with what was to be a source; of the main process.
+        sources: what to detect in; the same in all processes.
+        problems: with what was to be a source.
         wanted: what else.
         console: for a line for each image.
         messages: for progress, and a summary.
@@ -123,7 +123,8 @@ def detect_files(
         "score_threshold": wanted.score_threshold,
     }
     done = on_main(lambda: run.journal.begin(settings, wanted.resume))
-    sources, problems = on_main(lambda: (sources, problems))
+    again = {source.name for source in sources if source.passes}
+    done = {name: picture for name, picture in done.items() if name not in again}
     for problem in problems if is_main() else ():
         run.fail(problem)
     try:
@@ -140,7 +141,7 @@ def detect_files(
     run.journal.finish([source.name for source in sources])
     run.write_tables(sources)
     failed = sum(each.failed for each in together)
-    run.summarize(together, len(done.intersection(source.name for source in sources)))
+    run.summarize(together, len(done.keys() & {source.name for source in sources}))
     return failed, len(sources) + len(problems), run.last_error
 
 
@@ -164,10 +165,10 @@ class _Run:
         # Not all errors: each keeps the image that it came from.
         self.last_error: Exception | None = None
 
-    def work(self, sources: Sequence[Source], done: set[str]) -> None:
+    def work(self, sources: Sequence[Source], done: Mapping[str, str | None]) -> None:
         """Detects in those that are not done, as far as this process gets them."""
-        paths = picture_paths(sources, self.wanted.output)
-        left = [i for i, source in enumerate(sources) if source.name not in done or source.passes]
+        paths = picture_paths(sources, self.wanted.output, done)
+        left = [i for i, source in enumerate(sources) if source.name not in done]
         with counting_progress(self.messages, "detecting") as report:
             for share in shares(len(left), self.wanted.batch):
                 group = [left[i] for i in share]
@@ -190,9 +191,7 @@ class _Run:
         """Writes the files that have all detections."""
         order = [source.name for source in sources]
         for kind, path in self.wanted.tables.items():
-            entries = self.journal.entries(order)
-            numbers = image_numbers(order) if kind == "coco" else {}
-            write_table(kind, path, entries, numbers)
+            write_table(kind, path, self.journal.entries(order), order)
 
     def summarize(self, together: Sequence[Done], resumed: int) -> None:
         """Tells what all processes have done."""
@@ -359,17 +358,30 @@ def _labels(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
     return sorted(numbers[name.casefold()] for name in wanted)
 
 
-def picture_paths(sources: Sequence[Source], output: Path) -> list[Path]:
-    """A file for what is drawn of each: none twice, and none that is a source itself."""
+def picture_paths(
+    sources: Sequence[Source], output: Path, done: Mapping[str, str | None]
+) -> list[Path]:
+    """A file for what is drawn of each: none twice, and none that is a source itself.
+
+    Args:
+        sources: what to detect in.
+        output: the folder of the files.
+        done: what `Journal.begin` gives. Their files stay theirs.
+    """
 
     def key(path: str | Path) -> str:
         # On some file systems capitals are no difference.
         return os.path.realpath(path).casefold()
 
-    taken = {key(source.name) for source in sources}
+    # By its name: the folder may have been moved, or be named otherwise than it was.
+    kept = {name: output / Path(picture).name for name, picture in done.items() if picture}
+    taken = {key(source.name) for source in sources} | {key(path) for path in kept.values()}
     last: Counter[str] = Counter()
     paths = []
     for source in sources:
+        if source.name in kept:
+            paths.append(kept[source.name])
+            continue
         suffix = ".png" if source.kind == "picture" else ".mp4"
         stem = Path(source.name).stem
         path = output / f"{stem}{suffix}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -50,19 +50,21 @@ def image_entry(name: str, shape: Sequence[int], found: dict[str, Any]) -> Entry
     }
 
 
-def write_json(file: TextIO, entries: Iterable[Entry], image_ids: Mapping[str, int]) -> None:
+def write_json(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
     """Writes the entries as one array, a line each."""
     _write_array(file, entries)
 
 
-def write_coco(file: TextIO, entries: Iterable[Entry], image_ids: Mapping[str, int]) -> None:
+def write_coco(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
     """Writes COCO's results format: an array of detections, boxes as x, y, width, height.
 
     Args:
         file: where to.
         entries: of images and frames.
-        image_ids: their numbers; images without one, and frames, are numbered after the highest.
+        order: the inputs, which have the numbers of `image_numbers`; other images, and frames, are
+            numbered after the highest.
     """
+    image_ids = image_numbers(order)
     following = max(image_ids.values(), default=0) + 1
 
     def results() -> Iterator[Entry]:
@@ -82,7 +84,7 @@ def write_coco(file: TextIO, entries: Iterable[Entry], image_ids: Mapping[str, i
     _write_array(file, results())
 
 
-def write_csv(file: TextIO, entries: Iterable[Entry], image_ids: Mapping[str, int]) -> None:
+def write_csv(file: TextIO, entries: Iterable[Entry], order: Sequence[str]) -> None:
     """Writes a table of the boxes, with a line of names."""
     table = csv.writer(file, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
@@ -92,25 +94,30 @@ def write_csv(file: TextIO, entries: Iterable[Entry], image_ids: Mapping[str, in
             table.writerow((entry["image"], entry.get("frame"), *what, *found["box"]))
 
 
-TABLES: dict[str, Callable[[TextIO, Iterable[Entry], Mapping[str, int]], None]] = {
+TABLES: dict[str, Callable[[TextIO, Iterable[Entry], Sequence[str]], None]] = {
     "json": write_json,
     "coco": write_coco,
     "csv": write_csv,
 }
 
 
-def write_table(
-    kind: str, path: Path, entries: Iterable[Entry], image_ids: Mapping[str, int]
-) -> None:
-    """Writes all detections into one file, of a kind in `TABLES`.
+def write_table(kind: str, path: Path, entries: Iterable[Entry], order: Sequence[str]) -> None:
+    """Writes all detections into one file.
+
+    Args:
+        kind: one of `TABLES`.
+        path: the file.
+        entries: of images and frames.
+        order: names of the inputs.
 
     Raises:
         OutputError: it cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            TABLES[kind](file, (entry for entry in entries if "detections" in entry), image_ids)
+        # A file's name that is no Unicode is written as the bytes that it is.
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            TABLES[kind](file, (entry for entry in entries if "detections" in entry), order)
 
 
 def image_numbers(names: Sequence[str]) -> dict[str, int]:

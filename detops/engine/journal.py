@@ -35,8 +35,9 @@ class Journal:
         self._part: BinaryIO | None = None
         # Where the lines of each input are: of a picture one, of a video one a frame.
         self._places: dict[str, list[tuple[Path, int]]] = {}
+        self._finished = False  # all lines are in WHOLE, at the places that are known
 
-    def begin(self, settings: dict[str, Any], resume: bool) -> set[str]:
+    def begin(self, settings: dict[str, Any], resume: bool) -> dict[str, str | None]:
         """Readies the folder for a run; called by one process, before any appends.
 
         Args:
@@ -44,16 +45,17 @@ class Journal:
             resume: go on from what is there.
 
         Returns:
-            The names of the inputs that are done.
+            The inputs that are done, by name, and the file that was drawn of each, if one was.
 
         Raises:
             OutputError: the folder cannot be written to; there is what a run that did not end has
                 found, and it is not to be resumed from; it was found with other settings; or a
                 line is damaged.
         """
+        self._finished = False
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        told, done = self.folder / SETTINGS, set[str]()
+        told, done = self.folder / SETTINGS, dict[str, str | None]()
         if resume and told.exists():
             before = json.loads(told.read_text(encoding="utf-8"))
             other = [key for key in settings if before.get(key) != settings[key]]
@@ -94,14 +96,16 @@ class Journal:
 
     def entries(self, order: Sequence[str]) -> Iterator[dict[str, Any]]:
         """All that is found, inputs in this order, and what is of none of them last."""
-        self._read()
-        for line in self._lines(order):
+        if not self._finished:
+            self._read()
+        for _, line in self._lines(order):
             yield json.loads(line)
 
     def finish(self, order: Sequence[str]) -> None:
         """Makes one file of the parts, by one process; the others have closed theirs."""
         self._read()
         self._rewrite(order)
+        self._finished = True
 
     def close(self) -> None:
         """Closes this process's part."""
@@ -112,10 +116,10 @@ class Journal:
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob(PART.format("*")))
 
-    def _read(self) -> set[str]:
-        """Finds where all lines are; the names of the inputs that have all of theirs."""
+    def _read(self) -> dict[str, str | None]:
+        """Finds where all lines are; what is drawn of the inputs that have all of theirs."""
         self._places.clear()
-        done = set[str]()
+        done = dict[str, str | None]()
         whole = self.folder / WHOLE
         for path in [*([whole] if whole.exists() else []), *self._parts()]:
             place = 0
@@ -133,21 +137,26 @@ class Journal:
                         self._places[name] = []
                     self._places.setdefault(name, []).append((path, place))
                     if ends:
-                        done.add(name)
+                        done[name] = entry.get("picture")
                     place += len(line)
         return done
 
     def _rewrite(self, order: Sequence[str]) -> None:
         whole = self.folder / WHOLE
         rewritten = whole.with_suffix(".tmp")
+        places: dict[str, list[tuple[Path, int]]] = {}
+        place = 0
         with writing(whole):
             with open(rewritten, "wb") as file:
-                file.writelines(self._lines(order))
+                for name, line in self._lines(order):
+                    places.setdefault(name, []).append((whole, place))
+                    place += file.write(line)
             os.replace(rewritten, whole)
             for part in self._parts():
                 part.unlink()
+        self._places = places
 
-    def _lines(self, order: Sequence[str]) -> Iterator[bytes]:
+    def _lines(self, order: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         files: dict[Path, BinaryIO] = {}
         try:
             for name in dict.fromkeys([*order, *self._places]):
@@ -155,7 +164,7 @@ class Journal:
                     if path not in files:
                         files[path] = open(path, "rb")
                     files[path].seek(place)
-                    yield files[path].readline()
+                    yield name, files[path].readline()
         finally:
             for file in files.values():
                 file.close()

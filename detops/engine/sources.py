@@ -7,14 +7,14 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
-from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from ..data import ImageError, load_image
+from ..data.image import ImageError, load_image, open_image
 
 STANDARD_INPUT = "-"
 # Of the files in a folder those are taken; a file that is named may have any other.
@@ -54,10 +54,9 @@ class Source(NamedTuple):
         if self.content is None:
             return load_image(self.name)
         try:
-            return load_image(Image.open(BytesIO(self.content)))
-        # Pillow's decoders raise many types on damaged files.
-        except Exception as error:
-            raise ImageError(f"{self.name}: not a readable image ({error})") from error
+            return load_image(self.content)
+        except ImageError as error:
+            raise ImageError(f"{self.name}{str(error).removeprefix('image')}") from error
 
 
 def list_sources(
@@ -73,19 +72,15 @@ def list_sources(
         standard_input: where ``-`` is read from.
 
     Returns:
-        The sources, and what is wrong with the inputs that have none.
+        The sources, and what is wrong with inputs, or with what a pattern or a list names.
     """
-    found: dict[Source, None] = {}
-    problems = []
-    for name in inputs:
-        try:
-            found |= dict.fromkeys(_sources(name, standard_input))
-        except ImageError as error:
-            problems.append(error)
-    return list(found), problems
+    found = list(chain.from_iterable(_sources(name, standard_input) for name in inputs))
+    sources = dict.fromkeys(each for each in found if isinstance(each, Source))
+    return list(sources), [each for each in found if isinstance(each, ImageError)]
 
 
-def _sources(name: str, standard_input: BinaryIO) -> Iterator[Source]:
+def _sources(name: str, standard_input: BinaryIO) -> Iterator[Source | ImageError]:
+    """What an input has. A problem is one of the values: what comes after it is not lost."""
     if name == STANDARD_INPUT:
         content = standard_input.read()
         if _is_picture(content):
@@ -93,18 +88,23 @@ def _sources(name: str, standard_input: BinaryIO) -> Iterator[Source]:
         else:
             yield from _listed("standard input", content)
     elif name.lower().endswith(".txt") and os.path.isfile(name):
-        yield from _listed(name, Path(name).read_bytes())
+        try:
+            content = Path(name).read_bytes()
+        except OSError as error:
+            yield ImageError(f"{name}: cannot be read: {error.strerror}")
+        else:
+            yield from _listed(name, content)
     elif glob.has_magic(name) and not os.path.lexists(name) and not STREAM.fullmatch(name):
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
-            raise ImageError(f"{name}: no file of such a name")
+            yield ImageError(f"{name}: no file of such a name")
         for match in matches:
             yield from _at(match)
     else:
         yield from _at(name)
 
 
-def _at(name: str) -> Iterator[Source]:
+def _at(name: str) -> Iterator[Source | ImageError]:
     if STREAM.fullmatch(name) or CAMERA.fullmatch(name):
         yield Source(name, "live")
     elif os.path.isdir(name):
@@ -117,7 +117,7 @@ def _file(name: str) -> Source:
     return Source(name, "video" if name.lower().endswith(VIDEOS) else "picture")
 
 
-def _in_folder(folder: str) -> Iterator[Source]:
+def _in_folder(folder: str) -> Iterator[Source | ImageError]:
     empty = True
     for place, folders, files in os.walk(folder):
         folders.sort()
@@ -127,22 +127,22 @@ def _in_folder(folder: str) -> Iterator[Source]:
                 empty = False
                 yield _file(os.path.join(place, file))
     if empty:
-        raise ImageError(f"{folder}: no picture and no video in this folder")
+        yield ImageError(f"{folder}: no picture and no video in this folder")
 
 
-def _listed(name: str, content: bytes) -> Iterator[Source]:
+def _listed(name: str, content: bytes) -> Iterator[Source | ImageError]:
     lines = [line.strip() for line in os.fsdecode(content).splitlines()]
     if b"\0" in content or not any(lines):
-        raise ImageError(f"{name}: neither a picture nor a list of paths")
+        yield ImageError(f"{name}: neither a picture nor a list of paths")
+        return
     for line in filter(None, lines):
         yield from _at(line)
 
 
 def _is_picture(content: bytes) -> bool:
     try:
-        with Image.open(BytesIO(content)):
+        with open_image(content):
             return True
-    except UnidentifiedImageError:
-        return False
-    except Exception:  # one that is damaged, or too large; reading it tells
-        return True
+    except ImageError as error:
+        # One that is damaged or too large is a picture too; reading it tells.
+        return not isinstance(error.__cause__, UnidentifiedImageError)
