@@ -26,8 +26,8 @@ def inputs(shape, outputs, kernel=3, dtype=torch.float32, layout=LAYOUTS[0], see
     return x, weight.to(dtype), torch.randn(outputs, generator=generator).to(dtype)
 
 
-# Fewer pixels than a tile, one more and one less than tiles, more channels than a vector has, and
-# more outputs than a panel.
+# Fewer pixels than a tile, one more and one less than tiles, more channels than a vector has, more
+# outputs than a panel, and so many images that what one or two pixels are left for is small tiles.
 SHAPES = (
     ((1, 1, 1, 1), 1),
     ((2, 3, 4, 5), 5),
@@ -35,6 +35,9 @@ SHAPES = (
     ((3, 8, 13, 3), 32),
     ((1, 40, 30, 31), 65),
     ((20, 5, 6, 7), 2),
+    ((16, 17, 14, 14), 33),
+    ((17, 3, 1, 9), 3),
+    ((16, 2, 2, 2), 3),
 )
 
 
@@ -62,7 +65,7 @@ def test_equals_a_convolution(isa, device, shape, outputs, dtype, layout):
 @given(st.data())
 def test_any_size(data):
     draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-    shape = (draw(0, 3), draw(1, 35), draw(1, 20), draw(1, 20))
+    shape = (data.draw(st.sampled_from((0, 1, 2, 3, 16))), draw(1, 35), draw(1, 20), draw(1, 20))
     padding = (draw(1, 2), draw(1, 2))
     x, weight, bias = inputs(shape, draw(1, 40), layout=data.draw(st.sampled_from(LAYOUTS)))
     found = detops.winograd_conv2d(x, weight, bias, padding)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .. import ops
 from .case import Case
@@ -23,6 +25,16 @@ SIZES = (
     (1, 256, 256, 7, 7),
     (1, 8, 8, 12, 13),
 )
+# Those that training has at the sizes of a detector: a stage's of small images, and a mask head's.
+GRADIENTS = ((50, 84), (14, 14))
+
+
+def _plain_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    once, only_weights = [1, 1], [False, True, False]
+    gradients = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, once, once, once, False, [0, 0], 1, only_weights
+    )
+    return gradients[1]
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -43,4 +55,17 @@ def cases(device: torch.device) -> Iterator[Case]:
             bytes=4 * (weight.numel() + x.numel() // channels * (channels + outputs)),
             flops=2 * 9 * outputs * x.numel(),
             quick=quick,
+        )
+        if (height, width) not in GRADIENTS:
+            continue
+        grad = torch.randn(images, outputs, height, width, generator=generator).to(device)
+        grad = grad.to(memory_format=torch.channels_last)
+        yield Case(
+            "winograd_conv2d backward of the weights",
+            f"{images} x {channels} to {outputs} channels, {height} x {width}",
+            partial(torch.ops.detops.winograd_conv2d_backward_weight, grad, x, [1, 1]),
+            pytorch=partial(_plain_gradient, grad, x, weight),
+            layout="channels_last",
+            bytes=4 * (weight.numel() + x.numel() // channels * (channels + outputs)),
+            flops=2 * 9 * outputs * x.numel(),
         )

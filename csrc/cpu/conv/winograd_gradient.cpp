@@ -17,12 +17,32 @@ namespace {
 // order of sums is that of any number of threads.
 constexpr int64_t kTiles = 512;
 
+// Adds the products of a block of tiles to the sums at their points, or sets these.
+void add_products(const WinogradTiles& tiles, const Tensor& gradients, const Tensor& values,
+                  const Tensor& sums, bool set) {
+  // Points that are not neighbours among those of the sums cannot be one batch.
+  const bool whole_rows = tiles.points_x == kWinogradPoints;
+  const int64_t batch = whole_rows ? tiles.planes() : tiles.points_x;
+  for (int64_t first = 0; first < tiles.planes(); first += batch) {
+    const Tensor sum = sums.narrow(0, first / tiles.points_x * kWinogradPoints, batch);
+    const Tensor left = gradients.narrow(0, first, batch), right = values.narrow(0, first, batch);
+    if (set) {
+      bmm_out(sum, left, right);
+    } else {
+      baddbmm_out(sum, sum, left, right);
+    }
+  }
+}
+
 template <typename T>
 void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input,
                      const Tensor& to_weight) {
-  const int64_t tiles = s.images * ((s.output_height + 3) / 4) * ((s.output_width + 3) / 4);
-  const int64_t most = std::min(tiles, kTiles);
+  const std::vector<WinogradTiles> sizes = winograd_tiles_of(s);
   const int64_t value_row = winograd_stride(s.channels), grad_row = winograd_stride(s.outputs);
+  int64_t most = 0;
+  for (const WinogradTiles& tiles : sizes) {
+    most = std::max(most, std::min(kTiles, s.images * tiles.down * tiles.across));
+  }
   const Tensor values = empty({kWinogradPlanes, most, value_row}, grad.options());
   const Tensor gradients = empty({kWinogradPlanes, most, grad_row}, grad.options());
   const Tensor sums = empty({kWinogradPlanes, s.outputs, s.channels}, grad.options());
@@ -31,23 +51,26 @@ void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input
   T *value = values.mutable_data_ptr<T>(), *gradient = gradients.mutable_data_ptr<T>();
   const auto transform_inputs = DETOPS_IN_USE(winograd_inputs<T>);
   const auto transform_gradients = DETOPS_IN_USE(winograd_gradients<T>);
-  for (int64_t first = 0; first < tiles; first += most) {
-    const int64_t count = std::min(most, tiles - first);
-    const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
-    parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
-      transform_inputs(s, pixels, first + begin, end - begin, zeros.data(),
-                       value + begin * value_row, value_plane);
-      transform_gradients(s, grads, first + begin, end - begin, zeros.data(),
-                          gradient + begin * grad_row, grad_plane);
-    });
-    const Tensor left =
-        gradients.as_strided({kWinogradPlanes, s.outputs, count}, {grad_plane, 1, grad_row});
-    const Tensor right =
-        values.as_strided({kWinogradPlanes, count, s.channels}, {value_plane, value_row, 1});
-    if (first == 0) {
-      bmm_out(sums, left, right);
-    } else {
-      baddbmm_out(sums, sums, left, right);
+  // Only tiles of all points set all sums.
+  bool set = sizes.front().planes() == kWinogradPlanes;
+  if (!set) sums.zero_();
+  for (const WinogradTiles& tiles : sizes) {
+    const int64_t all = s.images * tiles.down * tiles.across;
+    for (int64_t first = 0; first < all; first += most) {
+      const int64_t count = std::min(most, all - first);
+      const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
+      parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
+        transform_inputs(s, tiles, pixels, first + begin, end - begin, zeros.data(),
+                         value + begin * value_row, value_plane);
+        transform_gradients(s, tiles, grads, first + begin, end - begin, zeros.data(),
+                            gradient + begin * grad_row, grad_plane);
+      });
+      add_products(
+          tiles,
+          gradients.as_strided({tiles.planes(), s.outputs, count}, {grad_plane, 1, grad_row}),
+          values.as_strided({tiles.planes(), count, s.channels}, {value_plane, value_row, 1}), sums,
+          set);
+      set = false;
     }
   }
   const int64_t plane = s.outputs * s.channels;

@@ -13,52 +13,68 @@ DETOPS_INLINE void spread_line(const V (&y)[4], V (&m)[6]) {
   m[0] = y[0];
   m[1] = even1 + odd1;
   m[2] = even1 - odd1;
-  m[3] = even2 + odd2;
-  m[4] = even2 - odd2;
-  m[5] = y[3];
+  m[3] = y[3];
+  m[4] = even2 + odd2;
+  m[5] = even2 - odd2;
 }
 
-// The gradients of tiles from `first` on, as winograd_inputs.
-template <typename T>
-void winograd_gradients(const ConvSizes& s, const T* grad, int64_t first, int64_t count,
-                        const T* zeros, T* values, int64_t plane) {
-  const int64_t down = (s.output_height + 3) / 4, across = (s.output_width + 3) / 4;
+// Two values become four points.
+template <typename V>
+DETOPS_INLINE void spread_line(const V (&y)[2], V (&m)[4]) {
+  const V odd = 0.75 * y[1];
+  m[0] = y[0];
+  m[1] = y[0] + odd;
+  m[2] = y[0] - odd;
+  m[3] = y[1];
+}
+
+template <int64_t kDown, int64_t kAcross, typename T>
+DETOPS_INLINE void spread_gradients(const ConvSizes& s, const WinogradTiles& tiles, const T* grad,
+                                    int64_t first, int64_t count, const T* zeros, T* values,
+                                    int64_t plane) {
   const int64_t stride = winograd_stride(s.outputs);
   for (int64_t t = 0; t < count; ++t) {
-    const int64_t tile = first + t, image = tile / (down * across);
-    const T* pixels[16];
-    find_pixels<4>(grad + image * s.output_height * s.output_width * s.outputs, s.output_height,
-                   s.output_width, s.outputs, tile / across % down * 4, tile % across * 4, zeros,
-                   pixels);
+    const TilePlace at = place_of(tiles, first + t);
+    const T* pixels[(kDown - 2) * (kAcross - 2)];
+    find_pixels<kDown - 2, kAcross - 2>(
+        grad + at.image * s.output_height * s.output_width * s.outputs, s.output_height,
+        s.output_width, s.outputs, at.y, at.x, zeros, pixels);
     for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
-      Vector<T> half[6][4];
-      DETOPS_UNROLL for (int64_t x = 0; x < 4; ++x) {
-        Vector<T> line[4], points[6];
-        DETOPS_UNROLL for (int64_t y = 0; y < 4; ++y) {
-          line[y] = load_first(pixels[y * 4 + x] + o, s.outputs - o);
+      Vector<T> half[kDown][kAcross - 2];
+      DETOPS_UNROLL for (int64_t x = 0; x < kAcross - 2; ++x) {
+        Vector<T> line[kDown - 2], points[kDown];
+        DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) {
+          line[y] = load_first(pixels[y * (kAcross - 2) + x] + o, s.outputs - o);
         }
         spread_line(line, points);
-        DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) half[y][x] = points[y];
+        DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
       }
-      DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
-        Vector<T> points[6];
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
+        Vector<T> points[kAcross];
         spread_line(half[y], points);
-        DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) {
-          store(values + t * stride + (y * 6 + x) * plane + o, points[x]);
+        DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
+          store(values + t * stride + (y * kAcross + x) * plane + o, points[x]);
         }
       }
     }
   }
 }
 
+// The gradients of tiles from `first` on, as winograd_inputs.
+template <typename T>
+void winograd_gradients(const ConvSizes& s, const WinogradTiles& tiles, const T* grad,
+                        int64_t first, int64_t count, const T* zeros, T* values, int64_t plane) {
+  DETOPS_OF_TILES(tiles, spread_gradients, s, tiles, grad, first, count, zeros, values, plane);
+}
+
 // Six sums of a line become the gradients of its three weights.
 template <typename V>
 DETOPS_INLINE void kernel_line(const V (&m)[6], V (&w)[3]) {
   using T = std::remove_reference_t<decltype(m[0][0])>;
-  const V even1 = m[1] + m[2], odd1 = m[2] - m[1], even2 = m[3] + m[4], odd2 = m[3] - m[4];
+  const V even1 = m[1] + m[2], odd1 = m[2] - m[1], even2 = m[4] + m[5], odd2 = m[4] - m[5];
   w[0] = T(64. / 81) * m[0] - T(128. / 243) * even1 + T(32. / 243) * even2;
   w[1] = T(32. / 81) * odd1 + T(16. / 81) * odd2;
-  w[2] = T(8. / 27) * (even2 - even1) + m[5];
+  w[2] = T(8. / 27) * (even2 - even1) + m[3];
 }
 
 // The sums of an output at the points, for all channels, to kernels of [9, channels].
