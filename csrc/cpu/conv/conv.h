@@ -11,11 +11,9 @@ namespace detops::cpu {
 // Weights are kept in panels of so many outputs, the order in which products read them: [planes,
 // panels, depth, kPanel], with zeros behind the last output. A direct convolution has one plane,
 // whose depth is kernel_height * kernel_width * channels. One by Winograd's algorithm has a plane
-// for each of the 6x6 points of a tile of 4x4 results, and the channels as their depth; smaller
-// tiles have the first of these points.
+// for each of the 6x6 points of a tile of 4x4 results, and the channels as their depth.
 constexpr int64_t kPanel = 32;
-constexpr int64_t kWinogradPoints = 6;
-constexpr int64_t kWinogradPlanes = kWinogradPoints * kWinogradPoints;
+constexpr int64_t kWinogradPlanes = 36;
 
 inline int64_t panels_of(int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
 
@@ -56,38 +54,70 @@ struct ConvBlock {
   int64_t window_height, window_width, pixel_stride;
 };
 
-// Tiles of one size in every image, row by row from result (y, x) on. One of 4 results a side has 6
-// points a side, one of 2 has 4.
+// Tiles of 4x4 results of every image, row by row. Where one or two results are left for the last
+// row or column, tiles are of two there, which have 4 points a side instead of 6.
 struct WinogradTiles {
-  int64_t y, x, down, across;
-  int64_t points_y, points_x;
+  int64_t down, across;
+  bool low, narrow;  // of two results in the last row, in the last column
 
-  int64_t planes() const { return points_y * points_x; }
+  explicit WinogradTiles(const ConvSizes& s)
+      : down((s.output_height + 3) / 4),
+        across((s.output_width + 3) / 4),
+        low((s.output_height + 1) % 4 >= 2),
+        narrow((s.output_width + 1) % 4 >= 2) {}
+
+  int64_t of_image() const { return down * across; }
 };
 
-// All tiles of a convolution. Where one or two results are left at an edge, tiles of two take a
-// third less there; of few images they are too few rows for a product to be worth its weights.
-inline std::vector<WinogradTiles> winograd_tiles_of(const ConvSizes& s) {
-  constexpr int64_t kImages = 16;
-  struct Part {
-    int64_t begin, count, points;
-  };
-  const auto parts_of = [&](int64_t results) {
-    const bool ends_small = s.images >= kImages && (results % 4 == 1 || results % 4 == 2);
-    const int64_t whole = ends_small ? results / 4 : (results + 3) / 4;
-    std::vector<Part> parts;
-    if (whole > 0) parts.push_back({0, whole, 6});
-    if (ends_small) parts.push_back({whole * 4, 1, 4});
-    return parts;
-  };
-  std::vector<WinogradTiles> tiles;
-  for (const Part& y : parts_of(s.output_height)) {
-    for (const Part& x : parts_of(s.output_width)) {
-      tiles.push_back({y.begin, x.begin, y.count, x.count, y.points, x.points});
-    }
-  }
-  return tiles;
+// Sizes of tiles, points down x across, in an order in which the sizes that have a plane's point
+// are neighbours: those of group 0 all four, of group 1 the middle ones, ...
+enum TileSize { k6x4, k6x6, k4x6, k4x4, kTileSizes };
+struct PlaneGroup {
+  int64_t first, count;  // planes
+  TileSize from, to;     // sizes that have them
+};
+constexpr PlaneGroup kPlaneGroups[] = {
+    {0, 16, k6x4, k4x4}, {16, 8, k6x6, k4x6}, {24, 8, k6x4, k6x6}, {32, 4, k6x6, k6x6}};
+
+// The plane of a point, by group.
+constexpr int64_t plane_of(int64_t y, int64_t x) {
+  if (y < 4) return x < 4 ? y * 4 + x : 16 + y * 2 + x - 4;
+  return x < 4 ? 24 + (y - 4) * 4 + x : 32 + (y - 4) * 2 + x - 4;
 }
+
+// A tile, by its first result, and its row in the planes.
+struct Tile {
+  int64_t image, y, x;
+  TileSize size;
+  int64_t row;
+};
+
+// Some tiles, one after the other, whose rows are in the order of their sizes.
+class TileBlock {
+ public:
+  TileBlock(const WinogradTiles& tiles, int64_t first, int64_t count) {
+    tiles_.reserve(count);
+    for (int64_t i = first; i < first + count; ++i) {
+      const int64_t y = i / tiles.across % tiles.down, x = i % tiles.across;
+      const bool low = tiles.low && y == tiles.down - 1;
+      const bool narrow = tiles.narrow && x == tiles.across - 1;
+      const TileSize size = low ? (narrow ? k4x4 : k4x6) : (narrow ? k6x4 : k6x6);
+      tiles_.push_back({i / tiles.of_image(), y * 4, x * 4, size, starts_[size + 1]++});
+    }
+    for (int k = 0; k < kTileSizes; ++k) starts_[k + 1] += starts_[k];
+    for (Tile& tile : tiles_) tile.row += starts_[tile.size];
+  }
+
+  int64_t count() const { return tiles_.size(); }
+  const Tile& operator[](int64_t i) const { return tiles_[i]; }
+  // The rows of the tiles that have a group's planes: [begin, end).
+  int64_t begin(const PlaneGroup& group) const { return starts_[group.from]; }
+  int64_t end(const PlaneGroup& group) const { return starts_[group.to + 1]; }
+
+ private:
+  std::vector<Tile> tiles_;
+  int64_t starts_[kTileSizes + 1] = {};
+};
 
 // Between the rows of a plane: rows a power of two apart would share their places in the cache.
 inline int64_t winograd_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }

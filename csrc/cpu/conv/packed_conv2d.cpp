@@ -90,32 +90,20 @@ void direct(ConvSizes s, const ConvData<T>& data) {
 
 template <typename T>
 void winograd(const ConvSizes& s, const ConvData<T>& data) {
-  struct Block {
-    const WinogradTiles* tiles;
-    int64_t first, count;
-  };
-  const std::vector<WinogradTiles> sizes = winograd_tiles_of(s);
+  const WinogradTiles tiles(s);
+  const int64_t count = s.images * tiles.of_image();
+  const int64_t blocks = std::max(divide_up(count, kWinogradTiles),
+                                  std::min<int64_t>(get_num_threads(), divide_up(count, 14)));
   const int64_t row = DETOPS_IN_USE(kTileRows);
-  std::vector<Block> blocks;
-  int64_t largest = 0;
-  for (const WinogradTiles& tiles : sizes) {
-    const int64_t count = s.images * tiles.down * tiles.across;
-    const int64_t parts = std::max(divide_up(count, kWinogradTiles),
-                                   std::min<int64_t>(get_num_threads(), divide_up(count, 14)));
-    const int64_t size = divide_up(divide_up(count, parts), row) * row;
-    for (int64_t first = 0; first < count; first += size) {
-      blocks.push_back({&tiles, first, std::min(size, count - first)});
-    }
-    largest = std::max(largest, size * tiles.planes());
-  }
+  const int64_t size = divide_up(divide_up(count, blocks), row) * row;
   const auto kernel = DETOPS_IN_USE(winograd_tiles<T>);
   const std::vector<T> zeros(s.channels);
-  parallel_for(0, int64_t(blocks.size()), 1, [&](int64_t i, int64_t end) {
-    Buffer<T> values(largest * winograd_stride(s.channels));
-    Buffer<T> sums(largest * winograd_stride(s.outputs));
-    for (; i < end; ++i) {
-      kernel(s, *blocks[i].tiles, data, blocks[i].first, blocks[i].count, zeros.data(),
-             values.data(), sums.data());
+  parallel_for(0, divide_up(count, size), 1, [&](int64_t begin, int64_t end) {
+    Buffer<T> values(kWinogradPlanes * size * winograd_stride(s.channels));
+    Buffer<T> sums(kWinogradPlanes * size * winograd_stride(s.outputs));
+    for (int64_t i = begin; i < end; ++i) {
+      const TileBlock block(tiles, i * size, std::min(size, count - i * size));
+      kernel(s, block, data, zeros.data(), values.data(), sums.data());
     }
   });
 }

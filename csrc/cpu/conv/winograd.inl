@@ -65,9 +65,9 @@ DETOPS_INLINE void weight_line(const V (&w)[3], V (&points)[6]) {
   points[5] = even2 - odd2;
 }
 
-// Kernels of a panel, weights[9] of `size` each, to points[36] of the same.
+// Kernels of a panel, weights[9] of `size` each, to planes[36] of the same.
 template <typename T>
-void winograd_weights(const T* weights, int64_t size, T* points) {
+void winograd_weights(const T* weights, int64_t size, T* planes) {
   for (int64_t i = 0; i < size; i += kLanes<T>) {
     Vector<T> half[6][3], line[6];
     DETOPS_UNROLL for (int64_t x = 0; x < 3; ++x) {
@@ -78,12 +78,13 @@ void winograd_weights(const T* weights, int64_t size, T* points) {
     }
     DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
       weight_line(half[y], line);
-      DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) store(points + (y * 6 + x) * size + i, line[x]);
+      DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x)
+          store(planes + plane_of(y, x) * size + i, line[x]);
     }
   }
 }
 
-// The pixels of a tile, at pixels[kDown * kAcross], to as many planes of values.
+// The pixels of a tile, at pixels[kDown * kAcross], to the planes of their points.
 template <int64_t kDown, int64_t kAcross, typename T>
 DETOPS_INLINE void transform_tile(const T* const* pixels, int64_t channels, T* values,
                                   int64_t plane) {
@@ -100,7 +101,7 @@ DETOPS_INLINE void transform_tile(const T* const* pixels, int64_t channels, T* v
     DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
       transform_line(half[y]);
       DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-        store(values + (y * kAcross + x) * plane + c, half[y][x]);
+        store(values + plane_of(y, x) * plane + c, half[y][x]);
       }
     }
   }
@@ -115,7 +116,7 @@ DETOPS_INLINE void finish_tile(const T* sums, int64_t plane, int64_t pixel, int6
     DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
       Vector<T> line[kDown], results[kDown - 2];
       DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-        line[y] = load(sums + (y * kAcross + x) * plane + o);
+        line[y] = load(sums + plane_of(y, x) * plane + o);
       }
       result_line(line, results);
       DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) half[y][x] = results[y];
@@ -142,80 +143,78 @@ DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, in
   }
 }
 
-// The first result of a tile.
-struct TilePlace {
-  int64_t image, y, x;
-};
-
-DETOPS_INLINE TilePlace place_of(const WinogradTiles& tiles, int64_t tile) {
-  return {tile / (tiles.down * tiles.across), tiles.y + tile / tiles.across % tiles.down * 4,
-          tiles.x + tile % tiles.across * 4};
+template <int64_t kDown, int64_t kAcross, typename T>
+DETOPS_INLINE void transform_input(const ConvSizes& s, const Tile& tile, const T* input,
+                                   const T* zeros, T* values, int64_t plane) {
+  const T* pixels[kDown * kAcross];
+  find_pixels<kDown, kAcross>(input + tile.image * s.height * s.width * s.channels, s.height,
+                              s.width, s.channels, tile.y - s.padding_y, tile.x - s.padding_x,
+                              zeros, pixels);
+  transform_tile<kDown, kAcross>(pixels, s.channels, values, plane);
 }
 
 template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void transform_inputs(const ConvSizes& s, const WinogradTiles& tiles, const T* input,
-                                    int64_t first, int64_t count, const T* zeros, T* values,
-                                    int64_t plane) {
-  for (int64_t t = 0; t < count; ++t) {
-    const TilePlace at = place_of(tiles, first + t);
-    const T* pixels[kDown * kAcross];
-    find_pixels<kDown, kAcross>(input + at.image * s.height * s.width * s.channels, s.height,
-                                s.width, s.channels, at.y - s.padding_y, at.x - s.padding_x, zeros,
-                                pixels);
-    transform_tile<kDown, kAcross>(pixels, s.channels, values + t * winograd_stride(s.channels),
-                                   plane);
+DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T* sums,
+                                  int64_t plane, const Finish<T>& finish) {
+  const int64_t pixel = (tile.image * s.output_height + tile.y) * s.output_width + tile.x;
+  const int64_t rows = s.output_height - tile.y, columns = s.output_width - tile.x;
+  finish_tile<kDown, kAcross>(sums, plane, pixel, s.output_width,
+                              rows < kDown - 2 ? rows : kDown - 2,
+                              columns < kAcross - 2 ? columns : kAcross - 2, finish);
+}
+
+// function<points down, points across>(arguments...) of a tile.
+#define DETOPS_OF_SIZE(size, function, ...) \
+  switch (size) {                           \
+    case k6x4:                              \
+      function<6, 4>(__VA_ARGS__);          \
+      break;                                \
+    case k6x6:                              \
+      function<6, 6>(__VA_ARGS__);          \
+      break;                                \
+    case k4x6:                              \
+      function<4, 6>(__VA_ARGS__);          \
+      break;                                \
+    default:                                \
+      function<4, 4>(__VA_ARGS__);          \
+  }
+
+// The input of tiles [begin, end) of a block at their points: planes of rows, a row per tile.
+template <typename T>
+void winograd_inputs(const ConvSizes& s, const TileBlock& block, const T* input, int64_t begin,
+                     int64_t end, const T* zeros, T* values, int64_t plane) {
+  const int64_t stride = winograd_stride(s.channels);
+  for (int64_t t = begin; t < end; ++t) {
+    const Tile& tile = block[t];
+    T* row = values + tile.row * stride;
+    DETOPS_OF_SIZE(tile.size, transform_input, s, tile, input, zeros, row, plane);
   }
 }
 
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void finish_tiles(const ConvSizes& s, const WinogradTiles& tiles,
-                                const ConvData<T>& data, int64_t first, int64_t count,
-                                const T* sums, int64_t stride, int64_t plane) {
-  const Finish<T> finish{data.bias, data.add, data.output, s.outputs, s.outputs, data.relu};
-  for (int64_t t = 0; t < count; ++t) {
-    const TilePlace at = place_of(tiles, first + t);
-    const int64_t pixel = (at.image * s.output_height + at.y) * s.output_width + at.x;
-    const int64_t rows = s.output_height - at.y, columns = s.output_width - at.x;
-    finish_tile<kDown, kAcross>(sums + t * stride, plane, pixel, s.output_width,
-                                rows < kDown - 2 ? rows : kDown - 2,
-                                columns < kAcross - 2 ? columns : kAcross - 2, finish);
-  }
-}
-
-// function<points_y, points_x>(arguments...) of tiles of any size.
-#define DETOPS_OF_TILES(tiles, function, ...)                                            \
-  do {                                                                                   \
-    if ((tiles).points_y == 6) {                                                         \
-      (tiles).points_x == 6 ? function<6, 6>(__VA_ARGS__) : function<6, 4>(__VA_ARGS__); \
-    } else {                                                                             \
-      (tiles).points_x == 6 ? function<4, 6>(__VA_ARGS__) : function<4, 4>(__VA_ARGS__); \
-    }                                                                                    \
-  } while (false)
-
-// The input of tiles from `first` on at their points: planes of rows, a row per tile.
+// The results of a block of tiles.
 template <typename T>
-void winograd_inputs(const ConvSizes& s, const WinogradTiles& tiles, const T* input, int64_t first,
-                     int64_t count, const T* zeros, T* values, int64_t plane) {
-  DETOPS_OF_TILES(tiles, transform_inputs, s, tiles, input, first, count, zeros, values, plane);
-}
-
-// A convolution's tiles.
-template <typename T>
-void winograd_tiles(const ConvSizes& s, const WinogradTiles& tiles, const ConvData<T>& data,
-                    int64_t first, int64_t count, const T* zeros, T* values, T* sums) {
+void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T>& data,
+                    const T* zeros, T* values, T* sums) {
+  const int64_t count = block.count(), panels = panels_of(s.outputs), origin = 0;
   const int64_t value_stride = winograd_stride(s.channels), value_plane = count * value_stride;
-  const int64_t panels = panels_of(s.outputs);
   const int64_t sum_stride = winograd_stride(panels * kPanel), sum_plane = count * sum_stride;
-  const int64_t origin = 0;
-  winograd_inputs(s, tiles, data.input, first, count, zeros, values, value_plane);
-  for (int64_t i = 0; i < tiles.planes(); ++i) {
-    const int64_t plane = i / tiles.points_x * kWinogradPoints + i % tiles.points_x;
-    for (int64_t p = 0; p < panels; ++p) {
-      const T* panel = data.weights + (plane * panels + p) * s.channels * kPanel;
-      T* to = sums + i * sum_plane + p * kPanel;
-      multiply_rows(count, values + i * value_plane, value_stride, {&origin, 1, s.channels}, panel,
-                    Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
+  winograd_inputs(s, block, data.input, 0, count, zeros, values, value_plane);
+  for (const PlaneGroup& group : kPlaneGroups) {
+    const int64_t begin = block.begin(group), rows = block.end(group) - begin;
+    for (int64_t i = group.first; i < group.first + group.count; ++i) {
+      for (int64_t p = 0; p < panels; ++p) {
+        const T* panel = data.weights + (i * panels + p) * s.channels * kPanel;
+        T* to = sums + i * sum_plane + begin * sum_stride + p * kPanel;
+        multiply_rows(rows, values + i * value_plane + begin * value_stride, value_stride,
+                      {&origin, 1, s.channels}, panel,
+                      Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
+      }
     }
   }
-  DETOPS_OF_TILES(tiles, finish_tiles, s, tiles, data, first, count, sums, sum_stride, sum_plane);
+  const Finish<T> finish{data.bias, data.add, data.output, s.outputs, s.outputs, data.relu};
+  for (int64_t t = 0; t < count; ++t) {
+    const Tile& tile = block[t];
+    const T* row = sums + tile.row * sum_stride;
+    DETOPS_OF_SIZE(tile.size, finish_results, s, tile, row, sum_plane, finish);
+  }
 }

@@ -17,19 +17,21 @@ namespace {
 // order of sums is that of any number of threads.
 constexpr int64_t kTiles = 512;
 
-// Adds the products of a block of tiles to the sums at their points, or sets these.
-void add_products(const WinogradTiles& tiles, const Tensor& gradients, const Tensor& values,
+// Adds the products of a block of tiles to the sums of all planes, or sets these. `gradients` are
+// [planes, outputs, tiles], `values` [planes, tiles, channels].
+void add_products(const TileBlock& block, const Tensor& gradients, const Tensor& values,
                   const Tensor& sums, bool set) {
-  // Points that are not neighbours among those of the sums cannot be one batch.
-  const bool whole_rows = tiles.points_x == kWinogradPoints;
-  const int64_t batch = whole_rows ? tiles.planes() : tiles.points_x;
-  for (int64_t first = 0; first < tiles.planes(); first += batch) {
-    const Tensor sum = sums.narrow(0, first / tiles.points_x * kWinogradPoints, batch);
-    const Tensor left = gradients.narrow(0, first, batch), right = values.narrow(0, first, batch);
-    if (set) {
-      bmm_out(sum, left, right);
-    } else {
+  for (const PlaneGroup& group : kPlaneGroups) {
+    const int64_t begin = block.begin(group), rows = block.end(group) - begin;
+    const Tensor sum = sums.narrow(0, group.first, group.count);
+    const Tensor left = gradients.narrow(0, group.first, group.count).narrow(2, begin, rows);
+    const Tensor right = values.narrow(0, group.first, group.count).narrow(1, begin, rows);
+    if (!set && rows > 0) {
       baddbmm_out(sum, sum, left, right);
+    } else if (rows > 0) {
+      bmm_out(sum, left, right);
+    } else if (set) {
+      sum.zero_();
     }
   }
 }
@@ -37,12 +39,9 @@ void add_products(const WinogradTiles& tiles, const Tensor& gradients, const Ten
 template <typename T>
 void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input,
                      const Tensor& to_weight) {
-  const std::vector<WinogradTiles> sizes = winograd_tiles_of(s);
+  const WinogradTiles tiles(s);
+  const int64_t all = s.images * tiles.of_image(), most = std::min(all, kTiles);
   const int64_t value_row = winograd_stride(s.channels), grad_row = winograd_stride(s.outputs);
-  int64_t most = 0;
-  for (const WinogradTiles& tiles : sizes) {
-    most = std::max(most, std::min(kTiles, s.images * tiles.down * tiles.across));
-  }
   const Tensor values = empty({kWinogradPlanes, most, value_row}, grad.options());
   const Tensor gradients = empty({kWinogradPlanes, most, grad_row}, grad.options());
   const Tensor sums = empty({kWinogradPlanes, s.outputs, s.channels}, grad.options());
@@ -51,27 +50,18 @@ void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input
   T *value = values.mutable_data_ptr<T>(), *gradient = gradients.mutable_data_ptr<T>();
   const auto transform_inputs = DETOPS_IN_USE(winograd_inputs<T>);
   const auto transform_gradients = DETOPS_IN_USE(winograd_gradients<T>);
-  // Only tiles of all points set all sums.
-  bool set = sizes.front().planes() == kWinogradPlanes;
-  if (!set) sums.zero_();
-  for (const WinogradTiles& tiles : sizes) {
-    const int64_t all = s.images * tiles.down * tiles.across;
-    for (int64_t first = 0; first < all; first += most) {
-      const int64_t count = std::min(most, all - first);
-      const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
-      parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
-        transform_inputs(s, tiles, pixels, first + begin, end - begin, zeros.data(),
-                         value + begin * value_row, value_plane);
-        transform_gradients(s, tiles, grads, first + begin, end - begin, zeros.data(),
-                            gradient + begin * grad_row, grad_plane);
-      });
-      add_products(
-          tiles,
-          gradients.as_strided({tiles.planes(), s.outputs, count}, {grad_plane, 1, grad_row}),
-          values.as_strided({tiles.planes(), count, s.channels}, {value_plane, value_row, 1}), sums,
-          set);
-      set = false;
-    }
+  for (int64_t first = 0; first < all; first += most) {
+    const int64_t count = std::min(most, all - first);
+    const TileBlock block(tiles, first, count);
+    const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
+    parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
+      transform_inputs(s, block, pixels, begin, end, zeros.data(), value, value_plane);
+      transform_gradients(s, block, grads, begin, end, zeros.data(), gradient, grad_plane);
+    });
+    add_products(
+        block, gradients.as_strided({kWinogradPlanes, s.outputs, count}, {grad_plane, 1, grad_row}),
+        values.as_strided({kWinogradPlanes, count, s.channels}, {value_plane, value_row, 1}), sums,
+        first == 0);
   }
   const int64_t plane = s.outputs * s.channels;
   const T* sum = sums.const_data_ptr<T>();

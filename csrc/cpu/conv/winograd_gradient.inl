@@ -29,42 +29,42 @@ DETOPS_INLINE void spread_line(const V (&y)[2], V (&m)[4]) {
 }
 
 template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void spread_gradients(const ConvSizes& s, const WinogradTiles& tiles, const T* grad,
-                                    int64_t first, int64_t count, const T* zeros, T* values,
-                                    int64_t plane) {
-  const int64_t stride = winograd_stride(s.outputs);
-  for (int64_t t = 0; t < count; ++t) {
-    const TilePlace at = place_of(tiles, first + t);
-    const T* pixels[(kDown - 2) * (kAcross - 2)];
-    find_pixels<kDown - 2, kAcross - 2>(
-        grad + at.image * s.output_height * s.output_width * s.outputs, s.output_height,
-        s.output_width, s.outputs, at.y, at.x, zeros, pixels);
-    for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
-      Vector<T> half[kDown][kAcross - 2];
-      DETOPS_UNROLL for (int64_t x = 0; x < kAcross - 2; ++x) {
-        Vector<T> line[kDown - 2], points[kDown];
-        DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) {
-          line[y] = load_first(pixels[y * (kAcross - 2) + x] + o, s.outputs - o);
-        }
-        spread_line(line, points);
-        DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
+DETOPS_INLINE void spread_gradients(const ConvSizes& s, const Tile& tile, const T* grad,
+                                    const T* zeros, T* values, int64_t plane) {
+  const T* pixels[(kDown - 2) * (kAcross - 2)];
+  find_pixels<kDown - 2, kAcross - 2>(
+      grad + tile.image * s.output_height * s.output_width * s.outputs, s.output_height,
+      s.output_width, s.outputs, tile.y, tile.x, zeros, pixels);
+  for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
+    Vector<T> half[kDown][kAcross - 2];
+    DETOPS_UNROLL for (int64_t x = 0; x < kAcross - 2; ++x) {
+      Vector<T> line[kDown - 2], points[kDown];
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) {
+        line[y] = load_first(pixels[y * (kAcross - 2) + x] + o, s.outputs - o);
       }
-      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-        Vector<T> points[kAcross];
-        spread_line(half[y], points);
-        DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-          store(values + t * stride + (y * kAcross + x) * plane + o, points[x]);
-        }
+      spread_line(line, points);
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
+    }
+    DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
+      Vector<T> points[kAcross];
+      spread_line(half[y], points);
+      DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
+        store(values + plane_of(y, x) * plane + o, points[x]);
       }
     }
   }
 }
 
-// The gradients of tiles from `first` on, as winograd_inputs.
+// The gradients of tiles [begin, end) of a block, as winograd_inputs.
 template <typename T>
-void winograd_gradients(const ConvSizes& s, const WinogradTiles& tiles, const T* grad,
-                        int64_t first, int64_t count, const T* zeros, T* values, int64_t plane) {
-  DETOPS_OF_TILES(tiles, spread_gradients, s, tiles, grad, first, count, zeros, values, plane);
+void winograd_gradients(const ConvSizes& s, const TileBlock& block, const T* grad, int64_t begin,
+                        int64_t end, const T* zeros, T* values, int64_t plane) {
+  const int64_t stride = winograd_stride(s.outputs);
+  for (int64_t t = begin; t < end; ++t) {
+    const Tile& tile = block[t];
+    T* row = values + tile.row * stride;
+    DETOPS_OF_SIZE(tile.size, spread_gradients, s, tile, grad, zeros, row, plane);
+  }
 }
 
 // Six sums of a line become the gradients of its three weights.
@@ -85,7 +85,7 @@ void winograd_kernels(const T* sums, int64_t plane, int64_t channels, T* kernels
     DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) {
       Vector<T> column[6];
       DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
-        column[y] = load_first(sums + (y * 6 + x) * plane + c, channels - c);
+        column[y] = load_first(sums + plane_of(y, x) * plane + c, channels - c);
       }
       kernel_line(column, w);
       DETOPS_UNROLL for (int64_t y = 0; y < 3; ++y) half[y][x] = w[y];
