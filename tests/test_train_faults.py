@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 
 from detops.data import AnnotationError
 from detops.engine import CheckpointError, OutputError, Trainer, TrainingError, load_checkpoint
+from detops.engine.data_failure import data_failure
 from detops.engine.progress import training_progress
 from detops.engine.train import MOST_SKIPPED
 
@@ -231,6 +232,21 @@ def test_data_that_fails_costs_no_step(tmp_path, kill, workers, message):
     whole.run()
     ours, theirs = (load_checkpoint(r.checkpoint_path)["model"] for r in (again, whole))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (EOFError(), "EOFError"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (ConnectionRefusedError(), "ConnectionRefusedError"),
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "exited unexpectedly"),
+    ],
+)
+def test_every_way_in_which_a_dead_worker_is_met(error, why):
+    """Which of them it is depends on what the worker had handed over when it died."""
+    told = data_failure(error, 1)
+    assert told.startswith("a data worker died (") and f"{why}): most often" in told
 
 
 def test_errors_of_code_are_none_of_the_data(tmp_path):

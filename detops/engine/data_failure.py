@@ -75,7 +75,8 @@ def data_failure(error: Exception, workers: int) -> str | None:
         error: what the loader raised, perhaps around the error of a worker.
         workers: DATALOADER.NUM_WORKERS.
     """
-    text = str(error)
+    # An EOFError says nothing but its name.
+    text = str(error).strip() or type(error).__name__
     # What a worker hands over is fetched from it: when it has died, the connection fails.
     lost = isinstance(error, ConnectionError | EOFError | FileNotFoundError)
     if "DataLoader worker (pid" in text or (workers and lost and WRAPPED not in text):
@@ -95,7 +96,7 @@ def data_failure(error: Exception, workers: int) -> str | None:
 
 def _last_line(text: str) -> str:
     """The message of an error, which comes from a worker with a traceback before it."""
-    last = text.strip().splitlines()[-1]
+    last = text.splitlines()[-1]
     if WRAPPED not in text:
         return last
     name, colon, message = last.partition(": ")
