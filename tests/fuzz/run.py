@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ class Run:
         self.names, self.folder = names, finds
         self.counts: dict[str, list[int]] = {}
         self.finds: list[dict[str, Any]] = []
+        self.lock, self.ends = threading.Lock(), False
 
     def found(self, find: dict[str, Any]) -> None:
         """Tells and keeps a find."""
@@ -71,6 +74,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             env=environment(),
+            start_new_session=True,  # an interrupt is this process's
         )
         with open(place, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as at:
             PLACE.pack_into(at, 0, seed, time.time())
@@ -79,6 +83,13 @@ class Run:
             finally:
                 process.kill()
             number, _ = PLACE.unpack_from(at)
+        if self.ends:
+            return number
+        with self.lock:
+            return self._take(process.returncode, number, lines, errors)
+
+    def _take(self, status: int, number: int, lines: str, errors: str) -> int:
+        """What a process has told, which was at a case when it ended; the number to go on from."""
         after = number + 1
         for line in lines.splitlines():
             told = json.loads(line)
@@ -90,18 +101,17 @@ class Run:
             else:
                 self.found(told)
         # The sanitizer's aligned `new` ends the process where the real one throws.
-        if process.returncode != 0 and "allocator is out of memory" not in errors:
-            what = f"ended with {process.returncode}: {errors[:4000]}"
+        if status != 0 and "allocator is out of memory" not in errors:
+            what = f"ended with {status}: {errors[:4000]}"
             self.found({"op": case_of(number, self.names).op, "seed": number, "what": what})
         return after
 
-    @staticmethod
-    def _outputs(process: "subprocess.Popen[str]", at: mmap.mmap) -> tuple[str, str]:
+    def _outputs(self, process: "subprocess.Popen[str]", at: mmap.mmap) -> tuple[str, str]:
         while True:
             try:
                 return process.communicate(timeout=2)
             except subprocess.TimeoutExpired:
-                if time.time() - PLACE.unpack_from(at)[1] > HANGS:
+                if self.ends or time.time() - PLACE.unpack_from(at)[1] > HANGS:
                     process.kill()
 
     def work(self, seed: int, minutes: float, cases: int) -> None:
@@ -110,8 +120,23 @@ class Run:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "place"
             place.write_bytes(bytes(PLACE.size))
-            while time.time() < until and seed < last:
+            while time.time() < until and seed < last and not self.ends:
                 seed = self.one_process(seed, until, min(CASES, last - seed), place)
+
+    def work_in(self, jobs: int, seed: int, minutes: float, cases: int) -> None:
+        """Some such rows of processes beside each other, each with a share of the numbers."""
+        share = -(-cases // jobs)
+        starts = range(seed, seed + cases, share)
+        with ThreadPoolExecutor(jobs) as pool:
+            shares = [
+                pool.submit(self.work, start, minutes, min(share, seed + cases - start))
+                for start in starts
+            ]
+            try:
+                for each in shares:
+                    each.result()
+            finally:
+                self.ends = True
 
 
 def repeat(path: Path) -> None:
@@ -126,6 +151,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1 << 40)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--ops", nargs="+", default=schema_ops())
+    parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
     parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
     parser.add_argument("--finds", type=Path, default=Path("build/finds"))
     parser.add_argument("--page", type=Path, help="the page that tells the numbers of cases")
@@ -139,7 +165,7 @@ def main() -> int:
         return 0
     run = Run(options.ops, options.finds)
     began = time.time()
-    run.work(options.seed, options.minutes, options.cases)
+    run.work_in(options.jobs, options.seed, options.minutes, options.cases)
     cases = sum(of for of, _ in run.counts.values())
     took = time.time() - began
     print(f"{cases} cases in {took / 60:.1f} minutes, {len(run.finds)} finds")

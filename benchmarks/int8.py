@@ -1,0 +1,101 @@
+"""Detectors in 8 bits beside float32: average precision, and time in the runtimes that run them.
+
+python benchmarks/int8.py --page docs/export.md
+
+Precision is that of the shipped detectors, on images which neither weights nor scales were made
+from. Times are CPU seconds of Mask R-CNN (R50-FPN) on noise of 800 x 1333 pixels, one thread, the
+files in turns, medians, the first round not counted; its weights are random.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from detectors import CONFIG_OF, MASK, RUNTIMES, detector, ours, picture, times_of
+from PIL import Image
+
+from detops import cli, export
+from detops.bench.run import machine_of
+from detops.cli.options import TREE_CROWNS
+from detops.data.shapes import Shapes
+from detops.marks import fill
+
+SHAPES = TREE_CROWNS.parent / "shapes"
+IMAGES = 24  # that set the scales of the detector of shapes
+
+
+def command(*words: object) -> None:
+    """A command of detops, which must succeed."""
+    if cli.main([str(word) for word in words]) != 0:
+        raise RuntimeError(f"detops {' '.join(map(str, words))} failed")
+
+
+def precision(weights: Path, data: str, folder: Path) -> list[float]:
+    """AP50 of boxes and, where there are any, of masks."""
+    file = folder / "rated.json"
+    command("eval", "--weights", weights, "--data", data, "--output", file)
+    rated = json.loads(file.read_text())
+    return [rated["AP50"]] + ([rated["segm"]["AP50"]] if "segm" in rated else [])
+
+
+def in_8_bits(weights: Path, images: Path, data: str, folder: Path) -> list[tuple[float, float]]:
+    """Precisions of a detector in float32 and in 8 bits."""
+    file = folder / "int8.onnx"
+    words = ("--weights", weights, "--format", "onnx", "--output", file, "--int8", images)
+    command("export", *words)
+    float32, int8 = (precision(x, data, folder) for x in (weights, file))
+    return list(zip(float32, int8, strict=True))
+
+
+def times(folder: Path, repeats: int) -> dict[str, tuple[float, float]]:
+    """CPU seconds of an image in each runtime, in float32 and in 8 bits."""
+    torch.set_num_threads(1)
+    model = ours(detector(MASK), CONFIG_OF[MASK]).eval()
+    model.min_size_test = 0  # type: ignore[assignment]
+    source, quantized = folder / "float32.onnx", folder / "quantized.onnx"
+    export.onnx(model, source)
+    export.quantize(source, quantized, [picture()])
+    runs = {
+        f"{runtime} {file.stem}": make(file, 1)
+        for runtime, make in RUNTIMES.items()
+        for file in (source, quantized)
+    }
+    found = {name: row["cpu"] for name, row in times_of(runs, repeats).items()}
+    return {r: (found[f"{r} float32"], found[f"{r} quantized"]) for r in RUNTIMES}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--page", type=Path, help="page to put the table into, between its marks")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        photographs = folder / "shapes"
+        photographs.mkdir()
+        for i, image in enumerate(map(Shapes(length=IMAGES).image, range(IMAGES))):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(photographs / f"{i}.png")
+        trees = in_8_bits(
+            TREE_CROWNS / "weights.pt",
+            TREE_CROWNS / "train.jpg",
+            str(TREE_CROWNS / "val.json"),
+            folder,
+        )
+        shapes = in_8_bits(SHAPES / "weights.pt", photographs, "shapes:test?length=40", folder)
+        seconds = times(folder, args.repeats)
+    rows = [("tree crowns, `val.jpg`, AP50 of boxes", *(f"{x:.3f}" for x in trees[0]))]
+    for what, pair in zip(("boxes", "masks"), shapes, strict=True):
+        rows.append((f"shapes, 40 test images, AP50 of {what}", *(f"{x:.3f}" for x in pair)))
+    for runtime, pair in seconds.items():
+        rows.append((f"Mask R-CNN R50-FPN, 800 x 1333, {runtime}", *(f"{x:.1f} s" for x in pair)))
+    lines = ["| | float32 | 8 bits |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines += ["", f"Times are CPU seconds of one thread, {machine_of(torch.device('cpu')).name}."]
+    print(*lines, sep="\n")
+    if args.page:
+        args.page.write_text(fill(args.page.read_text(), "int8", "\n".join(lines) + "\n"))
+
+
+if __name__ == "__main__":
+    main()
