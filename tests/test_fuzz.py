@@ -30,6 +30,12 @@ FINDS = sorted((HERE / "fuzz" / "finds").glob("*.json"))
 pytestmark = pytest.mark.skipif(detops._C.emulated, reason="compares what CPUs do")
 
 
+@pytest.fixture(autouse=True)
+def _everything_is_compared(monkeypatch):
+    """Also in a process that runs under the sanitizers."""
+    monkeypatch.setattr(fuzz.check, "SANITIZED", False)
+
+
 @pytest.mark.slow
 def test_a_short_run(tmp_path):
     """Eight cases of every op, in a process of their own."""
@@ -239,6 +245,15 @@ def test_a_process_that_dies_or_hangs_names_its_case(
     assert 'make fuzz SEED=7 CASES=1 OPS="nms axpy"' in capsys.readouterr().out
     kept = from_json(json.loads((tmp_path / "axpy-7.json").read_text()))
     assert kept.op == "axpy" and len(tensors_of(kept.args)) == 2
+
+
+@pytest.mark.slow
+def test_processes_beside_each_other_share_the_numbers(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    run = fuzz.run.Run(["axpy", "box_area", "box_iou"], tmp_path)
+    run.work_in(2, seed=10, minutes=10, cases=9)
+    assert {name: cases for name, (cases, _) in run.counts.items()} == dict.fromkeys(run.names, 3)
+    assert not run.finds
 
 
 def test_memory_that_grows_names_all_cases_of_its_process(monkeypatch, tmp_path, capsys):
