@@ -147,7 +147,7 @@ sanitize: $(VENV)/.dependencies
 
 # SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options.
 FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
-	$(if $(OPS),--ops $(OPS)) --finds $(CURDIR)/build/finds $(FUZZ)
+	$(if $(OPS),--ops $(OPS)) $(if $(FILES),--files) --finds $(CURDIR)/build/finds $(FUZZ)
 fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	$(if $(SANITIZE),$(BUILD_SANITIZED))
 	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \

@@ -14,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from .ranges import outside
+from .safe_yaml import parse_yaml
 
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
@@ -93,8 +94,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = _text(path) if path == DEFAULTS else path.read_text(encoding="utf-8")
         # YAML 1.1 reads 1e-3 as text; _coerce turns it into the number that was meant.
-        values = yaml.load(text, _Loader)
-    except ConfigError as error:
+        values = parse_yaml(text, _Loader)
+    except _TwiceError as error:
         raise ConfigError(f"{path}:{error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -107,6 +108,10 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
+class _TwiceError(yaml.YAMLError):
+    """A key that comes twice."""
+
+
 class _Loader(yaml.SafeLoader):
     """Refuses a key that comes twice in a section, of which YAML would take the last."""
 
@@ -116,7 +121,7 @@ class _Loader(yaml.SafeLoader):
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             line = key.start_mark.line + 1
             if key.value in lines:
-                raise ConfigError(f"{line}: {key.value} is in line {lines[key.value]} already")
+                raise _TwiceError(f"{line}: {key.value} is in line {lines[key.value]} already")
             lines[key.value] = line
         return super().construct_mapping(node, deep)
 
@@ -198,7 +203,7 @@ def _typed_list(text: str, default: list, key: str) -> Any:
         if text[0] == "[" and text[-1] == "]" and not set(text) & set("'\"{}"):
             return [word.strip() for word in text[1:-1].split(",") if word.strip()]
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except yaml.YAMLError:
         return text
     return value if isinstance(value, list) else text

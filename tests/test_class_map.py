@@ -176,7 +176,8 @@ def test_broken_class_maps(text, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [("[1, 2]", "expected pairs of names"), ("{", "neither YAML nor JSON"), ("a: 3", "got 'a': 3")]
-    + [("", "expected pairs of names"), ("\xff", "neither YAML nor JSON")],
+    + [("", "expected pairs of names"), ("\xff", "neither YAML nor JSON")]
+    + [("[" * 3000, "neither YAML nor JSON"), ("a: 2026-13-45", "neither YAML nor JSON")],
 )
 def test_broken_class_maps_of_files(tmp_path, content, message):
     (tmp_path / "m.yaml").write_bytes(content.encode("latin-1"))

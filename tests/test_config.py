@@ -112,6 +112,8 @@ def test_round_trip_and_read_only(tmp_path):
         ("MODEL:", "config.yaml: MODEL: expected keys and values, got None"),
         ("- a", "config.yaml: expected keys and values, got list"),
         ("a: [", "config.yaml: not YAML"),
+        ("a: " + "[" * 3000, "config.yaml: not YAML: maximum recursion depth"),
+        ("a: 2026-13-45", "config.yaml: not YAML: month must be in"),
     ],
 )
 def test_errors_name_key_and_file(tmp_path, text, message):

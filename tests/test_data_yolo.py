@@ -120,6 +120,8 @@ def test_places_of_yolos_images(yolo, yaml):
         ("train: labels\nnames: [cat]\n", "train: no images in labels"),
         ("- a\n", "expected keys and values, got list"),
         ("a: [", "cannot read"),
+        ("a: " + "[" * 3000, "cannot read"),
+        (f"train: {'x' * 3000}\nnames: [cat]\n", "train: no such folder or list"),
     ],
 )
 def test_data_yaml_that_is_refused(yolo, yaml, message):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import fuzz.check
+import fuzz.files
 import fuzz.run
 import fuzz.worker
 import pytest
@@ -16,8 +17,9 @@ import torch
 from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
 from fuzz.check import Find, check, close
 from fuzz.draw import draw
+from fuzz.files import LOADERS, check_file
 from fuzz.oracles import FOUND, compare
-from fuzz.table import publish
+from fuzz.table import FILES, PLAIN, UNDER_SANITIZERS, publish
 from fuzz.values import LAYOUTS, expanded, fill_between, overlapping
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -220,7 +222,7 @@ def test_another_order_that_changes_what_is_kept_is_found(monkeypatch):
 DIES = """
 import os, sys, time
 from fuzz.worker import PLACE
-with open(sys.argv[1], "r+b") as file:
+with open(sys.argv[2], "r+b") as file:
     file.write(PLACE.pack(7, {began}))
 {end}
 """
@@ -275,11 +277,14 @@ def test_the_page_has_every_op():
 
 def test_the_page_tells_the_numbers_of_cases(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("Cases.\n\n<!-- cases: begin -->\n<!-- cases: end -->\n\nMore.\n")
-    publish(page, {"nms": [1500, 1200], "axpy": [500, 500]}, sanitized=False)
-    publish(page, {"nms": [40, 40]}, sanitized=True)
+    marks = "".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("cases", FILES))
+    page.write_text(f"Cases.\n\n{marks}\nMore.\n")
+    publish(page, {"nms": [1500, 1200], "axpy": [500, 500]}, PLAIN)
+    publish(page, {"nms": [40, 40]}, UNDER_SANITIZERS)
+    publish(page, {"image": [20, 5]}, FILES)
     lines = page.read_text().splitlines()
     assert "| `nms` | 1,500 | 80% | 40 |" in lines and "| all | 2,000 | 85% | 40 |" in lines
+    assert "| image | 20 | 25% |" in lines and "| all | 20 | 25% |" in lines
     assert lines[0] == "Cases." and lines[-1] == "More."
     told = json.loads((tmp_path / "page.json").read_text())
     assert told["plain"]["axpy"] == [500, 500] and told["sanitized"] == {"nms": [40, 40]}
@@ -293,3 +298,27 @@ def test_wild_cases_are_refused_in_words_now_and_then():
         except RuntimeError as error:
             messages.append(str(error))
     assert len(messages) > 5 and all("detops" in message for message in messages)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_damaged_files_do_no_harm(name):
+    taken = [check_file(seed, name) for seed in range(2_000_000, 2_000_030)]
+    assert not all(taken)
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (lambda path: os.system("true"), "did .*os.system"),
+        (lambda path: subprocess.run(["true"]), "did .*subprocess.Popen"),
+        (lambda path: path.with_name("other").write_text("x"), "did .*open"),
+        (lambda path: exec("1"), "did .*exec"),
+        (lambda path: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_harm_is_found(monkeypatch, does, message):
+    loader = LOADERS["config"]._replace(load=fuzz.files.watched(does))
+    monkeypatch.setitem(LOADERS, "config", loader)
+    monkeypatch.setattr(fuzz.files, "_prepare", lambda name: None)
+    with pytest.raises(Find, match=message):
+        check_file(0, "config")

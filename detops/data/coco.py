@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .detection import DetectionDataset
-from .files import found_file, named_file, read_json
+from .files import found_file, is_there, named_file, read_json
 from .problems import AnnotationError, Problems
 
 REQUIRED = {
@@ -204,4 +204,4 @@ def _file_of_url(folder: Path, url: Any) -> Any:
     if not isinstance(url, str):
         return url
     parts = url.split("/")[-2:]
-    return "/".join(parts) if (folder / Path(*parts)).is_file() else parts[-1]
+    return "/".join(parts) if is_there(folder, str(Path(*parts))) else parts[-1]

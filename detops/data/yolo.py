@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,12 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     """Names of the classes by number, and what the file says of each split."""
     import yaml
 
+    from ..safe_yaml import parse_yaml
+
     try:
         text = path.read_text(encoding="utf-8-sig")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        content = yaml.safe_load(text) if is_yaml(path) else {"names": lines}
+        content = parse_yaml(text) if is_yaml(path) else {"names": lines}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"{path}: cannot read ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
@@ -138,13 +141,13 @@ def _place(path: Path, root: Path, entry: str, split: str) -> Path:
     """Where a split's folder or list is."""
     candidates = [root / entry, path.parent / entry, path.parent / entry.removeprefix("../")]
     for candidate in candidates:
-        if candidate.exists():
+        if os.path.exists(candidate):  # a name that no file can have is not there, either
             return candidate
     raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
 
 
 def _listed(place: Path) -> list[Path]:
-    if place.is_dir():
+    if os.path.isdir(place):
         return sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     try:
         lines = place.read_text(encoding="utf-8-sig").splitlines()

@@ -1,4 +1,4 @@
-"""``make fuzz``: cases in processes of their own, with limits of time and memory.
+"""``make fuzz``: calls of ops or damaged files, in processes with limits of time and memory.
 
 A process that dies or hangs names its case, and another goes on after it. What was found is told
 with the command that repeats it, and kept in a file each; the number of cases is added up.
@@ -21,8 +21,10 @@ from raw_calls import schema_ops
 
 from .case import REFUSES, SANITIZED, from_json, to_json
 from .check import Find, check
-from .table import publish
-from .worker import PLACE, case_of
+from .draw import draw
+from .files import LOADERS, file_of
+from .table import FILES, PLAIN, UNDER_SANITIZERS, publish
+from .worker import PLACE
 
 MEMORY = 6 << 30  # bytes of address space, of which PyTorch takes most for its code
 HANGS = 600.0 if SANITIZED else 60.0  # seconds of one case
@@ -43,8 +45,8 @@ def environment() -> dict[str, str]:
 class Run:
     """All of one call of the command."""
 
-    def __init__(self, names: list[str], finds: Path) -> None:
-        self.names, self.folder = names, finds
+    def __init__(self, names: list[str], finds: Path, what: str = "ops") -> None:
+        self.names, self.folder, self.what = names, finds, what
         self.counts: dict[str, list[int]] = {}
         self.finds: list[dict[str, Any]] = []
         self.lock, self.ends = threading.Lock(), False
@@ -53,21 +55,26 @@ class Run:
         """Tells and keeps a find."""
         self.finds.append(find)
         again = f"make fuzz SEED={find['seed']} CASES={find.get('cases', 1)}"
-        if self.names != schema_ops():
+        if self.what == "files":
+            again += " FILES=1"
+        if self.names not in (schema_ops(), list(LOADERS)):
             again += f' OPS="{" ".join(self.names)}"'
         if SANITIZED:
             again += " SANITIZE=1"
         print(f"{find['op']}: {find['what']}\n    {again}", flush=True)
         if find["op"]:
             self.folder.mkdir(parents=True, exist_ok=True)
-            told = to_json(case_of(find["seed"], self.names)) | {"what": find["what"]}
             path = self.folder / f"{find['op']}-{find['seed']}.json"
-            path.write_text(json.dumps(told) + "\n")
+            if self.what == "files":
+                path.with_suffix("").write_bytes(file_of(find["seed"], find["op"]))
+            else:
+                told = to_json(draw(find["op"], find["seed"])) | {"what": find["what"]}
+                path.write_text(json.dumps(told) + "\n")
 
     def one_process(self, seed: int, until: float, most: int, place: Path) -> int:
         """Cases until the process ends; the number to go on from."""
         memory = "0" if SANITIZED else str(MEMORY)
-        command = [*WORKER, place, seed, until, most, memory]
+        command = [*WORKER, self.what, place, seed, until, most, memory]
         process = subprocess.Popen(
             [*map(str, command), *self.names],
             stdout=subprocess.PIPE,
@@ -103,7 +110,8 @@ class Run:
         # The sanitizer's aligned `new` ends the process where the real one throws.
         if status != 0 and "allocator is out of memory" not in errors:
             what = f"ended with {status}: {errors[:4000]}"
-            self.found({"op": case_of(number, self.names).op, "seed": number, "what": what})
+            name = self.names[number % len(self.names)]
+            self.found({"op": name, "seed": number, "what": what})
         return after
 
     def _outputs(self, process: "subprocess.Popen[str]", at: mmap.mmap) -> tuple[str, str]:
@@ -150,7 +158,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--cases", type=int, default=1 << 40)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--ops", nargs="+", default=schema_ops())
+    parser.add_argument("--files", action="store_true", help="damaged files, not calls of ops")
+    parser.add_argument("--ops", nargs="+", help="those, or those loaders of files")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
     parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
     parser.add_argument("--finds", type=Path, default=Path("build/finds"))
@@ -163,14 +172,16 @@ def main() -> int:
             print(find)
             return 1
         return 0
-    run = Run(options.ops, options.finds)
+    what, names = ("files", list(LOADERS)) if options.files else ("ops", schema_ops())
+    run = Run(options.ops or names, options.finds, what)
     began = time.time()
     run.work_in(options.jobs, options.seed, options.minutes, options.cases)
     cases = sum(of for of, _ in run.counts.values())
     took = time.time() - began
     print(f"{cases} cases in {took / 60:.1f} minutes, {len(run.finds)} finds")
     if options.page:
-        publish(options.page, run.counts, SANITIZED)
+        kind = FILES if options.files else UNDER_SANITIZERS if SANITIZED else PLAIN
+        publish(options.page, run.counts, kind)
     return int(bool(run.finds))
 
 

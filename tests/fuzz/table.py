@@ -6,12 +6,12 @@ from typing import Any
 
 from detops.marks import fill
 
-PLAIN, SANITIZED = "plain", "sanitized"
+PLAIN, UNDER_SANITIZERS, FILES = "plain", "sanitized", "files"
 
 
 def table(runs: dict[str, Any]) -> str:
     """A row per op: cases, those that it took, and cases under the sanitizers."""
-    plain, sanitized = (runs.get(kind, {}) for kind in (PLAIN, SANITIZED))
+    plain, sanitized = (runs.get(kind, {}) for kind in (PLAIN, UNDER_SANITIZERS))
     lines = ["| op | cases | taken | under sanitizers |", "|---|---|---|---|"]
 
     def row(name: str, cases: int, taken: int, checked: int) -> str:
@@ -25,11 +25,21 @@ def table(runs: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def publish(page: Path, counts: dict[str, list[int]], sanitized: bool) -> None:
+def files_table(runs: dict[str, Any]) -> str:
+    """A row per loader: files, and those that it took."""
+    found = runs.get(FILES, {})
+    sums = [sum(column) for column in zip(*found.values(), strict=True)] or [0, 0]
+    lines = ["| loader | files | taken |", "|---|---|---|"]
+    for name, (cases, taken) in [*found.items(), ("all", sums)]:
+        lines.append(f"| {name} | {cases:,} | {taken / max(cases, 1):.0%} |")
+    return "\n".join(lines) + "\n"
+
+
+def publish(page: Path, counts: dict[str, list[int]], kind: str) -> None:
     """Writes a run's numbers, in place of earlier ones of its ops, beside the page and into it."""
     path = page.with_suffix(".json")
     runs = json.loads(path.read_text()) if path.exists() else {}
-    kind = SANITIZED if sanitized else PLAIN
     runs[kind] = dict(sorted((runs.get(kind, {}) | counts).items()))
     path.write_text(json.dumps(runs) + "\n")
-    page.write_text(fill(page.read_text(), "cases", table(runs)))
+    text = fill(page.read_text(), "cases", table(runs))
+    page.write_text(fill(text, "files", files_table(runs)))

@@ -9,6 +9,7 @@ import resource
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,7 @@ import torch
 
 import detops
 
-from .case import Case
-from .check import Find, check
-from .draw import draw
+from .check import Find
 
 PLACE = struct.Struct("qd")  # the number of the case, and when it began
 SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
@@ -26,9 +25,16 @@ TOLD = 500  # cases, after which their numbers are told
 GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every op
 
 
-def case_of(seed: int, names: list[str]) -> Case:
-    """The case with this number: ops come in turn."""
-    return draw(names[seed % len(names)], seed)
+def checks(what: str) -> Callable[[int, str], bool]:
+    """Runs the case with a number, of an op or of a loader of files; whether it was taken."""
+    if what == "files":
+        from .files import check_file
+
+        return check_file
+    from .check import check
+    from .draw import draw
+
+    return lambda seed, op: check(draw(op, seed))
 
 
 def resident() -> int:
@@ -39,8 +45,11 @@ def resident() -> int:
 class Worker:
     """The cases from one number on."""
 
-    def __init__(self, place: mmap.mmap, names: list[str], sanitized: bool) -> None:
+    def __init__(
+        self, place: mmap.mmap, names: list[str], sanitized: bool, what: str = "ops"
+    ) -> None:
         self.place, self.names, self.sanitized = place, names, sanitized
+        self.check = checks(what)
         self.counts: dict[str, list[int]] = {}
 
     def tell(self, what: dict[str, Any]) -> None:
@@ -51,17 +60,17 @@ class Worker:
         """One case."""
         began = time.perf_counter()
         PLACE.pack_into(self.place, 0, seed, time.time())
-        case = case_of(seed, self.names)
+        name = self.names[seed % len(self.names)]  # they come in turn
         try:
-            accepted = check(case)
+            accepted = self.check(seed, name)
         except Find as find:
             accepted = True
-            self.tell({"op": case.op, "seed": seed, "what": str(find)})
+            self.tell({"op": name, "seed": seed, "what": str(find)})
         took = time.perf_counter() - began
         if took > SLOW and not self.sanitized:
-            self.tell({"op": case.op, "seed": seed, "what": f"took {took:.1f} s"})
-        cases, taken = self.counts.get(case.op, (0, 0))
-        self.counts[case.op] = [cases + 1, taken + accepted]
+            self.tell({"op": name, "seed": seed, "what": f"took {took:.1f} s"})
+        cases, taken = self.counts.get(name, (0, 0))
+        self.counts[name] = [cases + 1, taken + accepted]
 
     def work(self, seed: int, until: float, most: int) -> None:
         """At most ``most`` cases."""
@@ -83,15 +92,15 @@ class Worker:
 
 
 def main() -> None:
-    """``python -m fuzz.worker PLACE SEED UNTIL MOST MEMORY OPS...``; see run.py."""
-    path, seed, until, most, memory, *names = sys.argv[1:]
+    """``python -m fuzz.worker WHAT PLACE SEED UNTIL MOST MEMORY NAMES...``; see run.py."""
+    what, path, seed, until, most, memory, *names = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     torch.set_num_threads(1)
     assert not detops._C.emulated, "CUDA's kernels run on the CPU's one thread: build without"
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as place:
-        worker = Worker(place, names, not int(memory))
+        worker = Worker(place, names, not int(memory), what)
         worker.work(int(seed), float(until), int(most))
 
 
