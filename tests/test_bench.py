@@ -241,3 +241,10 @@ def test_corner_rows():
     assert row.below
     fast = corner_report.Row("a", "b", "", "float32", 1.0, 2.0, (2.0, 2.0), 5 << 20, 2 << 20)
     assert fast.memory == 2.5 and fast.below
+
+
+def test_a_module_of_benchmarks_is_asked_for_by_its_name():
+    ops = {
+        case.op for case in bench_run.all_cases(torch.device("cpu"), ["corner_pool", "demo_ops"])
+    }
+    assert {"corner_pool forward", "mlp forward"} <= ops and "nms" not in ops

@@ -117,11 +117,15 @@ class Result:
 
 
 def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False) -> Iterator[Case]:
-    """The cases whose op's name begins with one of ``ops``, or all; ``quick``: a choice of them."""
+    """The cases of the modules that ``ops`` names, and of ops that begin so; all without any.
+
+    ``quick`` takes a choice of them.
+    """
     wanted = tuple(ops)
     for module in MODULES:
+        whole = not wanted or module.__name__.rpartition(".")[2] in wanted
         for case in module.cases(device):
-            if (not wanted or case.op.startswith(wanted)) and (case.quick or not quick):
+            if (whole or case.op.startswith(wanted)) and (case.quick or not quick):
                 yield case
 
 
