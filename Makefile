@@ -12,7 +12,8 @@
 # make wheel-check  that wheel in a fresh environment per line of WHEEL_CHECKS; 5 GB of PyTorch each
 # make source-check  detops from source, as pip installs it, per line of SOURCE_CHECKS
 # make sanitize      the tests on a build that checks every memory access; takes a while
-# make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build
+# make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
+#                    FILES=1 of damaged files for every loader
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
 # make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
@@ -145,7 +146,8 @@ sanitize: $(VENV)/.dependencies
 	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo $(UNDER_SANITIZERS) \
 		$(PYTEST) -p no:cacheprovider $(TESTED)
 
-# SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options.
+# SEED and CASES instead of MINUTES repeat a case; OPS are those to call, FUZZ other options; FILES=1
+# for damaged files.
 FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --seed $(or $(SEED),0) \
 	$(if $(OPS),--ops $(OPS)) $(if $(FILES),--files) --finds $(CURDIR)/build/finds $(FUZZ)
 fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)

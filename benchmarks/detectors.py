@@ -172,6 +172,12 @@ def in_openvino(file: Path, threads: int) -> Run:
     return partial(compiled, {"image": picture().numpy()})
 
 
+def write_onnx(model: nn.Module, file: Path) -> None:
+    """Ours as a graph, which knows the sizes of the images that come: they need no enlarging."""
+    model.min_size_test = 0  # type: ignore[assignment]
+    detops.export.onnx(model, file)
+
+
 RUNTIMES = {"ONNX Runtime": in_onnx_runtime, "OpenVINO": in_openvino}
 
 
@@ -188,9 +194,7 @@ def detecting(name: str, config: str | None, threads: int, folder: Path) -> dict
     runs["detops, optimized"] = inference(detops.optimize(mine))
     runs["detops, optimized, exact"] = inference(detops.optimize(mine, exact=True))
     file = folder / f"{name}.onnx"
-    # A graph knows the sizes of the images that come, which need no enlarging.
-    mine.min_size_test = 0  # type: ignore[assignment]
-    detops.export.onnx(mine, file)
+    write_onnx(mine, file)
     for runtime, make in RUNTIMES.items():
         try:
             runs[runtime] = make(file, threads)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from detectors import CONFIG_OF, MASK, RUNTIMES, detector, ours, picture, times_of
+from detectors import CONFIG_OF, MASK, RUNTIMES, detector, ours, picture, times_of, write_onnx
 from PIL import Image
 
 from detops import cli, export
@@ -52,10 +52,8 @@ def in_8_bits(weights: Path, images: Path, data: str, folder: Path) -> list[tupl
 def times(folder: Path, repeats: int) -> dict[str, tuple[float, float]]:
     """CPU seconds of an image in each runtime, in float32 and in 8 bits."""
     torch.set_num_threads(1)
-    model = ours(detector(MASK), CONFIG_OF[MASK]).eval()
-    model.min_size_test = 0  # type: ignore[assignment]
     source, quantized = folder / "float32.onnx", folder / "quantized.onnx"
-    export.onnx(model, source)
+    write_onnx(ours(detector(MASK), CONFIG_OF[MASK]).eval(), source)
     export.quantize(source, quantized, [picture()])
     runs = {
         f"{runtime} {file.stem}": make(file, 1)

@@ -30,7 +30,7 @@ def run(
     """Times the ops, prints the table, and writes what was asked for.
 
     Args:
-        ops: beginnings of op names; all without any.
+        ops: beginnings of op names, or modules of benchmarks; all without any.
         output: folder for ``<device>.json``, ``<device>.md`` and the plots.
         threads: numbers of threads, one and all by default; on a GPU there is only one row.
         quick: a choice of cases.

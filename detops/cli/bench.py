@@ -13,7 +13,8 @@ from .options import Device
 
 def bench(
     ops: Annotated[
-        list[str] | None, typer.Argument(metavar="OP", help="Ops to time, all by default.")
+        list[str] | None,
+        typer.Argument(metavar="OP", help="Ops to time, or polygons or demo_ops; all by default."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for a JSON file, a Markdown table and plots.")

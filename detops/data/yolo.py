@@ -147,7 +147,7 @@ def _place(path: Path, root: Path, entry: str, split: str) -> Path:
 
 
 def _listed(place: Path) -> list[Path]:
-    if os.path.isdir(place):
+    if place.is_dir():
         return sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     try:
         lines = place.read_text(encoding="utf-8-sig").splitlines()

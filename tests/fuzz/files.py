@@ -175,9 +175,9 @@ def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.
         options["masks"] = rng.choice((None, False, True))
         if kind in ("coco", "lvis"):
             options["keypoints"] = rng.choice((None, False, True))
-        if kind == "cvat" or kind == "label-studio":
+        if kind in ("cvat", "label-studio"):
             options["image_dir"] = root
-        with _watched(root):
+        with _watched():
             dataset = open_dataset(f"{kind}:{root if place else target}", **options)
             for k in range(len(dataset)):
                 dataset[k]
@@ -209,7 +209,7 @@ def watched(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]
     """A loader that needs nothing but the file."""
 
     def load(path: Path, _: random.Random) -> Any:
-        with _watched(path.parent):
+        with _watched():
             return call(path)
 
     return load
@@ -282,11 +282,11 @@ class _Watch:
     """What Python does while a file is read."""
 
     def __init__(self) -> None:
-        self.folder: Path | None = None
+        self.looks = False
         self.harm: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.folder is None:
+        if not self.looks:
             return
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING
         if writes or event in HARM:
@@ -305,13 +305,13 @@ def _watch() -> _Watch:
 
 
 @contextmanager
-def _watched(folder: Path) -> Iterator[None]:
+def _watched() -> Iterator[None]:
     watch = _watch()
-    watch.folder, watch.harm = folder, []
+    watch.looks, watch.harm = True, []
     try:
         yield
     finally:
-        watch.folder = None
+        watch.looks = False
 
 
 @cache

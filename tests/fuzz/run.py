@@ -29,6 +29,7 @@ from .worker import PLACE
 MEMORY = 6 << 30  # bytes of address space, of which PyTorch takes most for its code
 HANGS = 600.0 if SANITIZED else 60.0  # seconds of one case
 CASES = 20_000  # of a process
+NAMES = {"ops": schema_ops, "files": lambda: list(LOADERS)}
 WORKER = [sys.executable, "-m", "fuzz.worker"]
 
 
@@ -57,19 +58,19 @@ class Run:
         again = f"make fuzz SEED={find['seed']} CASES={find.get('cases', 1)}"
         if self.what == "files":
             again += " FILES=1"
-        if self.names not in (schema_ops(), list(LOADERS)):
+        if self.names != NAMES[self.what]():
             again += f' OPS="{" ".join(self.names)}"'
         if SANITIZED:
             again += " SANITIZE=1"
         print(f"{find['op']}: {find['what']}\n    {again}", flush=True)
         if find["op"]:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"{find['op']}-{find['seed']}.json"
+            name, seed = find["op"], find["seed"]
             if self.what == "files":
-                path.with_suffix("").write_bytes(file_of(find["seed"], find["op"]))
+                (self.folder / f"{name}-{seed}").write_bytes(file_of(seed, name))
             else:
-                told = to_json(draw(find["op"], find["seed"])) | {"what": find["what"]}
-                path.write_text(json.dumps(told) + "\n")
+                told = to_json(draw(name, seed)) | {"what": find["what"]}
+                (self.folder / f"{name}-{seed}.json").write_text(json.dumps(told) + "\n")
 
     def one_process(self, seed: int, until: float, most: int, place: Path) -> int:
         """Cases until the process ends; the number to go on from."""
@@ -172,8 +173,8 @@ def main() -> int:
             print(find)
             return 1
         return 0
-    what, names = ("files", list(LOADERS)) if options.files else ("ops", schema_ops())
-    run = Run(options.ops or names, options.finds, what)
+    what = "files" if options.files else "ops"
+    run = Run(options.ops or NAMES[what](), options.finds, what)
     began = time.time()
     run.work_in(options.jobs, options.seed, options.minutes, options.cases)
     cases = sum(of for of, _ in run.counts.values())

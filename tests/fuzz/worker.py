@@ -17,7 +17,8 @@ import torch
 
 import detops
 
-from .check import Find
+from .check import Find, check
+from .draw import draw
 
 PLACE = struct.Struct("qd")  # the number of the case, and when it began
 SLOW = 20.0  # seconds; tens of millions of results take some, and a crowded machine more
@@ -27,13 +28,10 @@ GROWTH = 300 << 20  # bytes that a process may grow by after it has seen every o
 
 def checks(what: str) -> Callable[[int, str], bool]:
     """Runs the case with a number, of an op or of a loader of files; whether it was taken."""
-    if what == "files":
+    if what == "files":  # ops need nothing of what reads files
         from .files import check_file
 
         return check_file
-    from .check import check
-    from .draw import draw
-
     return lambda seed, op: check(draw(op, seed))
 
 
