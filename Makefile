@@ -14,6 +14,8 @@
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
 #                    FILES=1 of damaged files for every loader
+# make large         maps, boxes and results of more than 2^31 elements; 18 GiB and some minutes
+# make faults        detops train, killed, cut short and starved, TIMES times each
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
 # make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
@@ -45,7 +47,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz tsan clang tidy emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz large faults tsan clang tidy emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -154,6 +156,12 @@ fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	$(if $(SANITIZE),$(BUILD_SANITIZED))
 	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \
 		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+
+large: $(VENV)/.built
+	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py
+
+faults: $(VENV)/.built
+	$(BIN)/python tests/faults.py --times $(or $(TIMES),24) $(FAULTS)
 
 # PyTorch and OpenMP are not compiled for the thread sanitizer; the stand-in of tests/cross is.
 tsan: $(VENV)/.dependencies

@@ -11,9 +11,11 @@ from pathlib import Path
 import fuzz.check
 import fuzz.files
 import fuzz.run
+import fuzz.server
 import fuzz.worker
 import pytest
 import torch
+from fuzz import contents
 from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
 from fuzz.check import Find, check, close
 from fuzz.draw import draw
@@ -322,3 +324,11 @@ def test_harm_is_found(monkeypatch, does, message):
     monkeypatch.setattr(fuzz.files, "_prepare", lambda name: None)
     with pytest.raises(Find, match=message):
         check_file(0, "config")
+
+
+def test_a_server_that_fails_is_found(monkeypatch):
+    detect, rng = contents.requests()[0], random.Random(0)
+    assert fuzz.files.read("request", detect, rng)
+    monkeypatch.setattr(fuzz.server._Finds, "forward", lambda *_: 1 / 0)
+    with pytest.raises(Find, match="RuntimeError: HTTP/1.1 500"):
+        fuzz.files.read("request", detect, rng)

@@ -231,6 +231,20 @@ def test_nothing_above_the_threshold_and_nan():
     assert len(other["scores"]) == 100 and all(v.isfinite().all() for v in other.values())
 
 
+@pytest.mark.parametrize("top_n", [5, 1000])
+def test_nan_takes_no_place(top_n):
+    """One class is NaN of more anchors than are taken; their other classes still count."""
+    logits, deltas, anchors = random_outputs()
+    select = RetinaNetPostProcessor(BoxCoder(), 0.05, top_n, 0.5, 100)
+    lowest = [level.clone() for level in logits]
+    for nan, low in zip(logits, lowest, strict=True):
+        nan[:, ::2, 0], low[:, ::2, 0] = float("nan"), -torch.inf
+    found, expected = (select(x, deltas, anchors, [(64, 80)] * 2) for x in (logits, lowest))
+    for ours, theirs_ in zip(found, expected, strict=True):
+        assert len(ours["scores"]) > 4
+        assert all(torch.equal(ours[key], value) for key, value in theirs_.items())
+
+
 def test_training_gives_losses_that_reach_every_parameter():
     model = small_detector().train()
     losses = model(*example())

@@ -63,10 +63,18 @@ def load(file: str | Path) -> Exported:
     if path.suffix == ".onnx":
         return _load_onnx(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            compiled = any("/aotinductor/" in name for name in archive.namelist())
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: damaged, or not what detops.export has written") from error
+        return _load_pt2(path)
+    # Of whatever first misses something.
+    except Exception as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"{path}: damaged, or not what detops.export has written for this PyTorch ({why})"
+        ) from error
+
+
+def _load_pt2(path: Path) -> Exported:
+    with zipfile.ZipFile(path) as archive:
+        compiled = any("/aotinductor/" in name for name in archive.namelist())
     if compiled:
         package = torch._inductor.aoti_load_package(str(path))
         return Exported(package, package.get_metadata())

@@ -4,10 +4,8 @@ A loader takes a file or refuses it by its own error, runs nothing that is in it
 connects to nothing, and writes nowhere.
 """
 
-import io
 import json
 import os
-import pickle
 import random
 import resource
 import sys
@@ -19,19 +17,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from PIL import Image
 
+import detops.export
 from detops.config import ConfigError, load_config
 from detops.data import AnnotationError, load_image, open_dataset
 from detops.data.class_map import read_class_map
 from detops.data.image import ImageError
-from detops.engine.checkpoint import CheckpointError, load_checkpoint, save_weights
+from detops.engine.checkpoint import CheckpointError, load_checkpoint
 from detops.engine.pickled import read_pickle
 
+from . import contents as right
 from .check import require
 from .damage import damaged, damaged_inside
+from .server import Refused, answer
 
 PIXELS = 1_000_000  # that an image may have here
 MEMORY = 1 << 30  # bytes that a process may grow by while it reads
@@ -52,121 +51,13 @@ class Loader(NamedTuple):
     is_archive: bool = False
 
 
-def _picture(mode: str = "RGB", size: tuple[int, int] = (40, 30)) -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    return Image.fromarray(pixels).convert(mode)
-
-
-def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-@cache
-def _pictures() -> list[bytes]:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    wide = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50)
-    return [
-        _encoded(_picture(), "PNG"),
-        _encoded(_picture("P"), "PNG", transparency=0),
-        _encoded(wide, "PNG"),
-        _encoded(_picture(), "JPEG", exif=exif),
-        _encoded(_picture("CMYK"), "JPEG", progressive=True),
-        _encoded(_picture(), "GIF", save_all=True, append_images=[_picture()]),
-        _encoded(_picture("1"), "BMP"),
-        _encoded(_picture(), "TIFF", compression="tiff_lzw"),
-        _encoded(wide, "TIFF"),
-        _encoded(_picture(), "WEBP"),
-        _encoded(_picture(), "ICO"),
-        _encoded(_picture(), "PPM"),
-        _encoded(_picture("L"), "PCX"),
-        _encoded(_picture(), "TGA"),
-    ]
-
-
-OBJECTS: list[dict[str, Any]] = [
-    {"bbox": [2, 3, 20, 10], "segmentation": [[2, 3, 22, 3, 22, 13, 2, 13]], "iscrowd": 0},
-    {"bbox": [1, 1, 9, 9], "segmentation": {"size": [30, 40], "counts": [41, 9, 21, 9, 1120]}},
-    {"bbox": [0, 0, 5, 5], "segmentation": {"size": [30, 40], "counts": "Y19e0"}, "iscrowd": 1},
-]
-
-
-def _coco(more: dict[str, Any] | None = None) -> bytes:
-    category = {"id": 3, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
-    places = {"keypoints": [3, 4, 2, 9, 9, 1], "num_keypoints": 2, "area": 200.5}
-    annotations = [
-        {"id": i, "image_id": 7, "category_id": 3} | places | box for i, box in enumerate(OBJECTS)
-    ]
-    images = [{"id": 7, "file_name": "a.png", "width": 40, "height": 30} | (more or {})]
-    return json.dumps(
-        {
-            "images": images,
-            "annotations": annotations,
-            "categories": [category | ({"frequency": "f"} if more else {})],
-        }
-    ).encode()
-
-
-LVIS = {
-    "neg_category_ids": [3],
-    "not_exhaustive_category_ids": [],
-    "coco_url": "http://images.cocodataset.org/val2017/a.png",
-}
-VOC = b"""<annotation><filename>a.png</filename><size><width>40</width><height>30</height></size>
-<object><name>cat</name><difficult>0</difficult><bndbox><xmin>2</xmin><ymin>3</ymin><xmax>11</xmax>
-<ymax>9</ymax></bndbox></object></annotation>"""
-CVAT = b"""<annotations><meta><task><labels><label><name>cat</name></label></labels></task></meta>
-<image id="0" name="a.png" width="40" height="30"><box label="cat" xtl="16" ytl="12" xbr="24"
- ybr="18" rotation="30"/><polygon label="cat" points="1,1;9,1;9,9"/><mask label="cat" rle="3, 2, 5"
- left="1" top="1" width="5" height="2"/></image></annotations>"""
-LABEL_STUDIO = [
-    {
-        "id": 1,
-        "data": {"image": "/data/upload/1/1a2b3c4d-a.png"},
-        "annotations": [
-            {
-                "was_cancelled": False,
-                "result": [
-                    {
-                        "type": "rectanglelabels",
-                        "original_width": 40,
-                        "original_height": 30,
-                        "value": dict.fromkeys(("x", "y"), 40)
-                        | {"width": 20, "height": 20, "rotation": 5, "rectanglelabels": ["cat"]},
-                    },
-                    {
-                        "type": "polygonlabels",
-                        "original_width": 40,
-                        "original_height": 30,
-                        "value": {"points": [[1, 1], [9, 1], [9, 9]], "polygonlabels": ["cat"]},
-                    },
-                ],
-            }
-        ],
-    }
-]
-CONFIG = b"""MODEL:
-  META_ARCHITECTURE: GeneralizedRCNN
-  MASK_ON: true
-  ROI_HEADS: {BATCH_SIZE_PER_IMAGE: 64}
-DATASETS: {TRAIN: [a.json, b.json]}
-SOLVER:
-  BASE_LR: 1e-3
-  STEPS: [10, 20]
-"""
-YOLO = b"path: .\ntrain: images/train\nval: images/train\nnc: 2\nnames: {0: cat, 1: dog}\n"
-LABELS = b"0 0.5 0.5 0.25 0.2\n1 0.1 0.1 0.9 0.1 0.9 0.9 0.5 0.4\n"
-
-
 def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
     """Opens a data set whose file is ``place`` of a folder, with an image, and reads it whole."""
 
     def load(path: Path, rng: random.Random) -> None:
         root = path.parent
         target = root / (place or path.name)
-        for name, content in ({"a.png": _pictures()[0]} | files).items():
+        for name, content in ({"a.png": right.pictures()[0]} | files).items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -187,24 +78,6 @@ def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.
     return load
 
 
-def _weights() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.pt"
-        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
-        save_weights(path, model.state_dict(), "MODEL: {}\n", ["cat"])
-        sealed = path.read_bytes()
-        state = {"config": "MODEL: {}\n", "names": ["cat"], "model": model.state_dict()}
-        torch.save(state, path)
-        plain = path.read_bytes()
-        torch.save(state, path, _use_new_zipfile_serialization=False)
-        return [sealed, plain, path.read_bytes()]
-
-
-def _pickles() -> list[bytes]:
-    arrays = {"model": {"a.weight": np.ones((2, 3), np.float32), "b": np.arange(4)}}
-    return [pickle.dumps(arrays | {"__author__": "x"}, protocol) for protocol in (0, 2, 4)]
-
-
 def watched(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]:
     """A loader that needs nothing but the file."""
 
@@ -215,42 +88,46 @@ def watched(call: Callable[[Path], Any]) -> Callable[[Path, random.Random], Any]
     return load
 
 
+def _exported(path: Path, _: random.Random) -> None:
+    detops.export.load(path)
+
+
 LOADERS: dict[str, Loader] = {
     "image": Loader(
-        "", _pictures, watched(lambda path: load_image(path, max_pixels=PIXELS)), (ImageError,)
+        "", right.pictures, watched(lambda path: load_image(path, max_pixels=PIXELS)), (ImageError,)
     ),
-    "coco": Loader(".json", lambda: [_coco()], _data("coco"), (AnnotationError,)),
-    "lvis": Loader(".json", lambda: [_coco(LVIS)], _data("lvis"), (AnnotationError,)),
+    "coco": Loader(".json", lambda: [right.coco()], _data("coco"), (AnnotationError,)),
+    "lvis": Loader(".json", lambda: [right.coco(right.LVIS)], _data("lvis"), (AnnotationError,)),
     "voc": Loader(
         ".xml",
-        lambda: [VOC],
-        _data("voc", "Annotations/a.xml", **{"JPEGImages/a.png": _pictures()[0]}),
+        lambda: [right.VOC],
+        _data("voc", "Annotations/a.xml", **{"JPEGImages/a.png": right.pictures()[0]}),
         (AnnotationError,),
     ),
     "yolo": Loader(
         ".yaml",
-        lambda: [YOLO],
+        lambda: [right.YOLO],
         _data(
             "yolo",
             "data.yaml",
-            **{"images/train/a.png": _pictures()[0], "labels/train/a.txt": LABELS},
+            **{"images/train/a.png": right.pictures()[0], "labels/train/a.txt": right.LABELS},
         ),
         (AnnotationError,),
     ),
     "yolo_labels": Loader(
         ".txt",
-        lambda: [LABELS],
+        lambda: [right.LABELS],
         _data(
             "yolo",
             "labels/train/a.txt",
-            **{"images/train/a.png": _pictures()[0], "data.yaml": YOLO},
+            **{"images/train/a.png": right.pictures()[0], "data.yaml": right.YOLO},
         ),
         (AnnotationError,),
     ),
-    "cvat": Loader(".xml", lambda: [CVAT], _data("cvat"), (AnnotationError,)),
+    "cvat": Loader(".xml", lambda: [right.CVAT], _data("cvat"), (AnnotationError,)),
     "label_studio": Loader(
         ".json",
-        lambda: [json.dumps(LABEL_STUDIO).encode()],
+        lambda: [json.dumps(right.LABEL_STUDIO).encode()],
         _data("label-studio"),
         (AnnotationError,),
     ),
@@ -260,16 +137,22 @@ LOADERS: dict[str, Loader] = {
         watched(lambda path: read_class_map(str(path))),
         (ValueError,),
     ),
-    "config": Loader(".yaml", lambda: [CONFIG], watched(load_config), (ConfigError,)),
-    "checkpoint": Loader(".pt", _weights, watched(load_checkpoint), (CheckpointError,)),
+    "config": Loader(".yaml", lambda: [right.CONFIG], watched(load_config), (ConfigError,)),
+    "checkpoint": Loader(".pt", right.weights, watched(load_checkpoint), (CheckpointError,)),
     "checkpoint_parts": Loader(
         ".pt",
-        lambda: _weights()[1:2],
+        lambda: right.weights()[1:2],
         watched(load_checkpoint),
         (CheckpointError,),
         is_archive=True,
     ),
-    "pickle": Loader(".pkl", _pickles, watched(read_pickle), (CheckpointError,)),
+    "pickle": Loader(".pkl", right.pickles, watched(read_pickle), (CheckpointError,)),
+    # SECURITY.md trusts these two: what they make Python do is not watched.
+    "onnx": Loader(".onnx", right.onnx_models, _exported, (ValueError,)),
+    "package": Loader(".pt2", right.packages, _exported, (ValueError,), is_archive=True),
+    "request": Loader(
+        "", right.requests, watched(lambda path: answer(path.read_bytes())), (Refused,)
+    ),
 }
 
 

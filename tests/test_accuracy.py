@@ -1,0 +1,71 @@
+"""The bounds of docs/reliability.md, on other inputs than those behind its table."""
+
+import pytest
+import torch
+from accuracy import (
+    BOUNDS,
+    HALF,
+    ROUNDOFF,
+    SEEDS,
+    Pair,
+    Row,
+    error,
+    errors,
+    has_numbers,
+    op_of,
+    rounded,
+    table,
+)
+from calls import CALLS
+
+NARROW = ("float16", "bfloat16")
+
+
+def within(found, bound):
+    return found is None or found <= bound
+
+
+@pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
+@pytest.mark.parametrize(
+    "call",
+    [c for c in CALLS if op_of(c) in BOUNDS and not c.name.endswith(NARROW)],
+    ids=lambda c: c.name,
+)
+def test_errors_are_within_their_bounds(call, dtype, isa):
+    bound = BOUNDS[op_of(call)]
+    narrow = {n: t.to(dtype) if t.is_floating_point() else t for n, t in call.tensors().items()}
+    reals = [t.dtype for t in call.forward(narrow) if t.is_floating_point()]
+    of_results = HALF if torch.float16 in reals else bound.forward
+    of_gradients = HALF if dtype == torch.float16 else bound.backward
+    for seed in (len(SEEDS), len(SEEDS) + 1):
+        found = errors(call, call.function, dtype, seed)
+        assert within(found.forward, of_results), (seed, found)
+        assert within(found.backward, of_gradients), (seed, found)
+
+
+def test_every_op_that_gives_numbers_has_a_bound():
+    assert {op_of(call) for call in CALLS if has_numbers(call)} == set(BOUNDS)
+
+
+def test_an_error_in_units_of_roundoff():
+    one = torch.ones(3, dtype=torch.float64)
+    found = one.float()
+    found[1] += 3 * 2.0**-23
+    assert error(found, one) == 6
+    assert error(found.half(), one) == 0
+    assert error(one.float() * torch.inf, one * torch.inf) == 0
+    assert error(one.float() * torch.nan, one) != error(one.float() * torch.nan, one)
+
+
+def test_the_table(monkeypatch):
+    monkeypatch.setitem(BOUNDS, "axpy", Pair(8.0, 16.0))
+    row = Row(Pair(1.25, 2.0), Pair(12.5, float("nan")), Pair(0.5), Pair(1234.5))
+    assert table({"axpy": row}).splitlines()[2:] == [
+        "| `axpy` | 8.0 | 1.2 / 12 | 16 | 2.0 / nan | 0.5 / 1,234 |"
+    ]
+
+
+def test_numbers_are_those_of_the_narrow_dtype():
+    made = rounded({"a": torch.tensor([1.0001, torch.nan]), "b": torch.tensor([3])}, torch.float16)
+    assert made["a"].dtype == torch.float64 and made["a"].tolist() == [1, 9]
+    assert made["b"].dtype == torch.int64
