@@ -113,16 +113,16 @@ void spread_planes(const BinTask<accumulate_t<T>, const T>& planes) {
 template <typename A>
 constexpr int64_t kHeld = kRoIChannels < 8 * kLanes<A> ? kRoIChannels / kLanes<A> : 8;
 
+// Lanes: `map` is where their position (0, 0) would be. Rows have all columns.
 template <typename A>
-void pool_lanes(const LaneTask<BinTaps<A>, A>& t, A* pooled) {
+void pool_lanes(const BinTaps<A>& taps, const A* map, int64_t, A*, A* pooled) {
   constexpr int64_t kWidth = kLanes<A>;
-  const int64_t first = t.row_origin * (t.row_stride / kRoIChannels);
-  for (int64_t bin = 0; bin < t.taps.bins; ++bin) {
+  for (int64_t bin = 0; bin < taps.bins; ++bin) {
     for (int64_t c = 0; c < kRoIChannels; c += kHeld<A> * kWidth) {
       Vector<A> sum[kHeld<A>] = {};
-      for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
-        const A* p = t.map + (t.taps.position[k] - first) * kRoIChannels + c;
-        const Vector<A> weight = splat(t.taps.weight[k]);
+      for (int32_t k = taps.begin[bin]; k < taps.begin[bin + 1]; ++k) {
+        const A* p = map + taps.position[k] * kRoIChannels + c;
+        const Vector<A> weight = splat(taps.weight[k]);
         DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) {
           sum[v] = fused(weight, load(p + v * kWidth), sum[v]);
         }
@@ -135,17 +135,16 @@ void pool_lanes(const LaneTask<BinTaps<A>, A>& t, A* pooled) {
 
 // The transpose; adds to the map.
 template <typename A>
-void spread_lanes(const LaneTask<BinTaps<A>, A>& t, const A* pooled) {
+void spread_lanes(const BinTaps<A>& taps, A* map, int64_t, A*, const A* pooled) {
   constexpr int64_t kWidth = kLanes<A>;
-  const int64_t first = t.row_origin * (t.row_stride / kRoIChannels);
-  for (int64_t bin = 0; bin < t.taps.bins; ++bin) {
+  for (int64_t bin = 0; bin < taps.bins; ++bin) {
     for (int64_t c = 0; c < kRoIChannels; c += kHeld<A> * kWidth) {
       const A* in = pooled + bin * kRoIChannels + c;
       Vector<A> grad[kHeld<A>];
       DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) grad[v] = load(in + v * kWidth);
-      for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
-        A* p = t.map + (t.taps.position[k] - first) * kRoIChannels + c;
-        const Vector<A> weight = splat(t.taps.weight[k]);
+      for (int32_t k = taps.begin[bin]; k < taps.begin[bin + 1]; ++k) {
+        A* p = map + taps.position[k] * kRoIChannels + c;
+        const Vector<A> weight = splat(taps.weight[k]);
         DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) {
           store(p + v * kWidth, fused(weight, grad[v], load(p + v * kWidth)));
         }

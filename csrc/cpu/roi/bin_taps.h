@@ -123,7 +123,7 @@ class BinTable {
     }
   }
 
-  void transpose(int64_t) {}  // no need: a bin adds to its positions
+  void transpose() {}  // no need: a bin adds to its positions
 
   BinTaps<A> operator[](int64_t i) const {
     const Entry& e = entries_[i];

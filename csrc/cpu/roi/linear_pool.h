@@ -24,70 +24,59 @@ struct PoolTask {
   int64_t row_stride() const { return width * position_stride; }
 };
 
-// One RoI on rows of a map in lanes.
-template <typename Taps, typename A>
-struct LaneTask {
-  Taps taps;  // backward: transposed
-  A* map;     // [rows, columns, kRoIChannels] from (row_origin, col_origin) on
-  int64_t row_origin, col_origin, row_stride;
-  A* scratch;
-};
-
 }  // namespace detops::cpu
 
 #include "../simd/variants.h"
 
 namespace detops::cpu {
 
-// RoIs [begin, begin + size) of a run with their taps, in tables that threads fill side by side,
-// and what they read of the map.
+// Some RoIs of a run with their taps, in tables that threads fill side by side, and what they read
+// of the map.
 template <typename Table>
 class Batch {
  public:
-  int64_t begin = 0, size = 0;
+  int64_t size = 0, pixels = 0, lane_scratch = 0;
   Footprint footprint;
 
+  int64_t roi(int64_t i) const { return order_[i]; }
   auto taps(int64_t i) const { return tables_[i / Table::kRoIs][i % Table::kRoIs]; }
 
-  // From RoI `first` of the order on, as many as have some `most_taps` taps together, at least one;
+  // The first of `rois` RoIs, as many as have some `most_taps` taps together, at least one;
   // sampling.taps(roi) is a guess of their number.
   template <typename Sampling>
-  void build(const Sampling& sampling, const uint32_t* order, const Run& run, int64_t first,
-             const Share& share, int64_t height, int64_t width, int64_t most_taps) {
+  void build(const Sampling& sampling, const uint32_t* order, int64_t rois, const Share& share,
+             int64_t height, int64_t width, int64_t most_taps) {
     constexpr int64_t kMost = 1024;
-    const int64_t most = std::min(run.end - first, kMost);
-    begin = first;
+    const int64_t most = std::min(rois, kMost);
+    order_ = order;
     size = 0;
     for (double taps = 0; size < most && taps < double(most_taps);) {
-      taps += sampling.taps(order[begin + size++]);
+      taps += sampling.taps(order[size++]);
     }
     for_each_table([&](Table& table, int64_t i, int64_t end) {
       table.clear();
-      for (; i < end; ++i) table.add(sampling, order[begin + i], share, height, width);
+      for (; i < end; ++i) table.add(sampling, order[i], share, height, width);
     });
     footprint = Footprint(height, width);
-    for (int64_t i = 0; i < size; ++i) footprint.add(taps(i).reads());
+    pixels = lane_scratch = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const auto of_roi = taps(i);
+      footprint.add(of_roi.reads());
+      pixels += of_roi.pixels();
+      lane_scratch = std::max(lane_scratch, of_roi.lane_scratch());
+    }
   }
 
   // For the backward pass in lanes, which goes by positions of the map.
   void transpose() {
-    for_each_table([](Table& table, int64_t i, int64_t end) { table.transpose(end - i); });
+    for_each_table([](Table& table, int64_t, int64_t) { table.transpose(); });
   }
 
-  // What the kernels' scratch memory takes: the most that `of(taps)` of a RoI is.
-  template <typename Of>
-  int64_t most(const Of& of) const {
-    int64_t result = 0;
-    for (int64_t i = 0; i < size; ++i) result = std::max(result, of(taps(i)));
-    return result;
-  }
-  int64_t pixels() const {
-    int64_t result = 0;
-    for (int64_t i = 0; i < size; ++i) result += taps(i).pixels();
-    return result;
-  }
-  int64_t lane_scratch() const {
-    return most([](const auto& taps) { return taps.lane_scratch(); });
+  // Of the kernels that work in place, on planes of so many channels.
+  int64_t scratch(int64_t interleaved) const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < size; ++i) most = std::max(most, taps(i).scratch(interleaved));
+    return most;
   }
 
  private:
@@ -102,6 +91,7 @@ class Batch {
     });
   }
 
+  const uint32_t* order_ = nullptr;
   std::vector<Table> tables_;
 };
 
@@ -142,60 +132,56 @@ RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<T>& 
                 bool backward, int64_t result_bytes) {
   using M = std::remove_const_t<T>;
   using A = accumulate_t<M>;
+  constexpr int64_t kNear = 1 << 20;
   const Footprint& f = batch.footprint;
-  const int64_t buffers = share.bins() * kRoIChannels + batch.lane_scratch();
+  const int64_t read = f.positions() / std::max<int64_t>(1, batch.size);
+  const int64_t buffers = share.bins() * kRoIChannels + batch.lane_scratch;
   RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
   for (int64_t i = 0; i < batch.size; ++i) batch.taps(i).add_to(cost);
   return cost.best({backward, share.channels, direct,
-                    f.near(batch.size, share.channels * int64_t(sizeof(T))),
+                    read * share.channels * int64_t(sizeof(T)) < kNear,
                     f.moved(!backward && !map.channels_last),
                     backward && !std::is_same_v<M, A> ? map.height * map.width : 0,
                     f.template window_bytes<A>(Table::kWholeRows) + buffers * int64_t(sizeof(A)),
                     scratch_for(result_bytes)});
 }
 
-// kPositions: a vector holds channels of one position. kPlanes: any layouts.
-template <typename T, typename Table, typename PooledOf>
-void pool_in_place(const Batch<Table>& batch, const uint32_t* order, const Share& share,
-                   const Planes<const T>& map, RoIPath path, const PooledOf& pooled_of) {
+// By a kernel for kPositions or kPlanes. `rois` are a Batch, or what has its members.
+template <typename T, typename RoIs, typename Pool, typename PooledOf>
+void pool_in_place(const RoIs& rois, const Share& share, const Planes<const T>& map, Pool pool,
+                   const PooledOf& pooled_of) {
   const int64_t together = map.channels_last ? share.channels : 1;
   // A pixel that is read brings a line of a cache with it.
-  const int64_t read =
-      std::min(batch.footprint.positions(), 64 / int64_t(sizeof(T)) * batch.pixels());
+  const int64_t read = std::min(rois.footprint.positions(), 64 / int64_t(sizeof(T)) * rois.pixels);
   const PlaneTasks tasks(share.channels / together,
-                         map.height * map.width * together * int64_t(sizeof(T)), batch.size, read,
-                         batch.footprint.area());
-  const int64_t grain = tasks_per_thread(tasks.size(), batch.size * share.channels * share.bins());
-  const int64_t scratch_size = batch.most([&](const auto& t) { return t.scratch(together); });
-  const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)
-                                                : DETOPS_IN_USE(pool_planes<T>);
+                         map.height * map.width * together * int64_t(sizeof(T)), rois.size, read,
+                         rois.footprint.area());
+  const int64_t grain = tasks_per_thread(tasks.size(), rois.size * share.channels * share.bins());
+  const int64_t scratch_size = rois.scratch(together);
   parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
     Buffer<accumulate_t<T>> scratch(scratch_size);
     for (; task < last; ++task) {
       const PlaneTask t = tasks[task];
       const Share part = share.part(t.plane, t.planes * together);
       for (int64_t i = t.begin; i < t.end; ++i) {
-        const Planes<T> pooled = pooled_of(order[batch.begin + i]);
-        pool(pool_task(batch.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part, pooled,
-                       0, 0, scratch.data()));
+        pool(pool_task(rois.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part,
+                       pooled_of(rois.roi(i)), 0, 0, scratch.data()));
       }
     }
   });
 }
 
 template <typename T, typename Table, typename PooledOf>
-void pool_in_lanes(const Batch<Table>& batch, const uint32_t* order, const Share& share,
-                   const Planes<const T>& map, const PooledOf& pooled_of) {
+void pool_in_lanes(const Batch<Table>& batch, const Share& share, const Planes<const T>& map,
+                   const PooledOf& pooled_of) {
   using A = accumulate_t<T>;
-  const int64_t scratch_size = batch.lane_scratch();
   const auto make_pool = [&] {
-    return [&, lanes = Buffer<A>(share.bins() * kRoIChannels), scratch = Buffer<A>(scratch_size)](
-               int64_t i, int64_t c, int64_t n, RoIWindow<A>& window) mutable {
+    return [&, lanes = Buffer<A>(share.bins() * kRoIChannels),
+            scratch = Buffer<A>(batch.lane_scratch)](int64_t i, int64_t c, int64_t n,
+                                                     RoIWindow<A>& window) mutable {
       DETOPS_IN_USE(pool_lanes<A>)
-      ({batch.taps(i), window.data(), window.first(), window.columns().begin, window.stride(),
-        scratch.data()},
-       lanes.data());
-      const Planes<T> pooled = pooled_of(order[batch.begin + i]);
+      (batch.taps(i), window.origin(), window.stride(), scratch.data(), lanes.data());
+      const Planes<T> pooled = pooled_of(batch.roi(i));
       visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
         store_lanes(lanes.data() + bin * kRoIChannels, pooled, c, n, row, col, bins);
       });
@@ -217,13 +203,16 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
   const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
   const int64_t most = std::max(result_bytes, map.channels_last ? copy : 0);
   for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
-    batch.build(sampling, order, run, begin, share, map.height, map.width, Table::kMostTaps);
-    const bool direct = map.channels_last && pooled_of(order[begin]).channels_last;
+    batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width,
+                Table::kMostTaps);
+    const bool direct = map.channels_last && pooled_of(batch.roi(0)).channels_last;
     const RoIPath path = path_of(batch, share, map, direct, false, most);
     if (path == RoIPath::kLanes) {
-      pool_in_lanes<T>(batch, order, share, map, pooled_of);
+      pool_in_lanes(batch, share, map, pooled_of);
     } else {
-      pool_in_place<T>(batch, order, share, map, path, pooled_of);
+      const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)
+                                                    : DETOPS_IN_USE(pool_planes<T>);
+      pool_in_place(batch, share, map, pool, pooled_of);
     }
   }
 }
@@ -231,32 +220,30 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
 // Threads own bands of rows of some channels: no two write the same element, and each element adds
 // its RoIs in the order of the plan, so the bits do not depend on the number of threads, nor on
 // where a band begins. `fresh`: nothing is on the map yet.
-template <typename T, typename Table, typename PooledOf>
-void spread_in_place(const Batch<Table>& batch, const uint32_t* order, const Share& share,
-                     const Planes<T>& map, RoIPath path, bool fresh, const PooledOf& pooled_of) {
+template <typename T, typename RoIs, typename Spread, typename PooledOf>
+void spread_in_place(const RoIs& rois, const Share& share, const Planes<T>& map, Spread spread,
+                     bool fresh, const PooledOf& pooled_of) {
   using A = accumulate_t<T>;
   const int64_t together = map.channels_last ? share.channels : 1;
-  const BandTasks tasks(share.channels / together, map.height,
+  const auto tasks =
+      PlaneTasks::bands(share.channels / together, map.height,
                         map.width * together * int64_t(sizeof(A)), !std::is_same_v<T, A>);
-  const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
+  const int64_t outputs = share.channels * (rois.size * share.bins() + map.height * map.width);
   const int64_t grain = tasks_per_thread(tasks.size(), outputs);
-  const int64_t scratch_size = batch.most([&](const auto& t) { return t.scratch(together); });
-  const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
-                                                  : DETOPS_IN_USE(spread_planes<T>);
+  const int64_t scratch_size = rois.scratch(together);
   parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
     Buffer<A> scratch(scratch_size);
     GradientBand<T> band;
     for (; task < last; ++task) {
-      const BandTask t = tasks[task];
+      const PlaneTask t = tasks[task];
       const Share part = share.part(t.plane, t.planes * together);
       A* sums = band.open(map, part.channel, part.channels, t.begin, t.end, fresh);
-      for (int64_t i = 0; i < batch.size; ++i) {
-        const auto taps = batch.taps(i);
+      for (int64_t i = 0; i < rois.size; ++i) {
+        const auto taps = rois.taps(i);
         const Reads reads = taps.reads();
         if (reads.empty() || reads.first >= t.end || reads.last <= t.begin) continue;
-        const Planes<const T> pooled = pooled_of(order[batch.begin + i]);
-        spread(pool_task(taps, sums, band.plane_stride(), map, part, pooled, t.begin, t.end,
-                         scratch.data()));
+        spread(pool_task(taps, sums, band.plane_stride(), map, part, pooled_of(rois.roi(i)),
+                         t.begin, t.end, scratch.data()));
       }
       band.close();
     }
@@ -266,40 +253,36 @@ void spread_in_place(const Batch<Table>& batch, const uint32_t* order, const Sha
 // Threads own a block of channels: as above, but each number of the map is written about once.
 // Returns how many rows are final so far; `written` are those of the batches before.
 template <typename T, typename Table, typename PooledOf>
-int64_t spread_in_lanes(Batch<Table>& batch, const uint32_t* order, const Share& share,
-                        const Planes<T>& map, int64_t written, bool last_batch,
-                        const PooledOf& pooled_of) {
+int64_t spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& map,
+                        int64_t written, bool last_batch, const PooledOf& pooled_of) {
   using A = accumulate_t<T>;
   const int64_t blocks = blocks_of(share.channels);
   const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
-  const int64_t scratch_size = batch.lane_scratch();
   const Columns columns = Table::kWholeRows ? Columns{0, map.width} : batch.footprint.columns();
   int64_t written_now = written;
   batch.transpose();
-  parallel_for(
-      0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t last_block) {
-        Buffer<A> lanes(share.bins() * kRoIChannels), scratch(scratch_size);
-        for (; block < last_block; ++block) {
-          const int64_t first = block * kRoIChannels, c = share.channel + first;
-          const int64_t n = std::min(kRoIChannels, share.channels - first);
-          GradientRows<T> rows(map, c, n, written, columns, batch.footprint.tallest());
-          for (int64_t i = 0; i < batch.size; ++i) {
-            const auto taps = batch.taps(i);
-            const Reads reads = taps.reads();
-            if (reads.empty()) continue;
-            const Planes<const T> pooled = pooled_of(order[batch.begin + i]);
-            visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
-              load_lanes(pooled, c, n, row, col, bins, lanes.data() + bin * kRoIChannels);
-            });
-            RoIWindow<A>& window = rows.reach(reads.first, reads.last);
-            DETOPS_IN_USE(spread_lanes<A>)
-            ({taps, window.data(), window.first(), columns.begin, window.stride(), scratch.data()},
-             lanes.data());
-          }
-          const int64_t now = rows.finish(last_batch);
-          if (block == 0) written_now = now;
-        }
-      });
+  parallel_for(0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
+    Buffer<A> lanes(share.bins() * kRoIChannels), scratch(batch.lane_scratch);
+    for (; block < end; ++block) {
+      const int64_t first = block * kRoIChannels, c = share.channel + first;
+      const int64_t n = std::min(kRoIChannels, share.channels - first);
+      GradientRows<T> rows{map, c, n, written, columns, batch.footprint.tallest()};
+      for (int64_t i = 0; i < batch.size; ++i) {
+        const auto taps = batch.taps(i);
+        const Reads reads = taps.reads();
+        if (reads.empty()) continue;
+        const Planes<const T> pooled = pooled_of(batch.roi(i));
+        visit_runs(pooled, share, [&](int64_t row, int64_t col, int64_t bins, int64_t bin) {
+          load_lanes(pooled, c, n, row, col, bins, lanes.data() + bin * kRoIChannels);
+        });
+        RoIWindow<A>& window = rows.reach(reads.first, reads.last);
+        DETOPS_IN_USE(spread_lanes<A>)
+        (taps, window.origin(), window.stride(), scratch.data(), lanes.data());
+      }
+      const int64_t now = rows.finish(last_batch);
+      if (block == 0) written_now = now;
+    }
+  });
   return written_now;
 }
 
@@ -317,20 +300,44 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
   RoIPath path = RoIPath::kLanes;
   int64_t begin = run.begin, written = 0;
   do {
-    batch.build(sampling, order, run, begin, share, map.height, map.width, taps);
+    batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width, taps);
     const bool fresh = begin == run.begin;
     if (fresh && !copied) {
       const bool direct =
-          map.channels_last && (batch.size == 0 || pooled_of(order[begin]).channels_last);
+          map.channels_last && (batch.size == 0 || pooled_of(batch.roi(0)).channels_last);
       path = path_of(batch, share, map, direct, true, result_bytes);
     }
     begin += batch.size;
     if (path == RoIPath::kLanes) {
-      written = spread_in_lanes(batch, order, share, map, written, begin == run.end, pooled_of);
+      written = spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);
     } else {
-      spread_in_place(batch, order, share, map, path, fresh, pooled_of);
+      const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
+                                                      : DETOPS_IN_USE(spread_planes<T>);
+      spread_in_place(batch, share, map, spread, fresh, pooled_of);
     }
   } while (begin < run.end);
+}
+
+// All RoIs of a plan, in the layout of the maps: forward where M is const, else backward.
+// sampling_of(level) is what the table asks for.
+template <typename Table, typename M, typename P, typename SamplingOf>
+void pool_plan(const Plan& plan, TensorList maps, const Tensor& pooled,
+               const SamplingOf& sampling_of) {
+  const bool channels_last = is_channels_last(maps[0]);
+  const auto pooled_of = [&](int64_t k) { return planes_of<P>(pooled, k, channels_last); };
+  Batch<Table> batch;
+  for (const Run& run : plan.runs) {
+    const Tensor& level = maps[run.level];
+    const auto map = planes_of<M>(level, run.image, channels_last);
+    const auto sampling = sampling_of(run.level);
+    if constexpr (std::is_const_v<M>) {
+      pool_run<P>(batch, sampling, plan.order.data(), run, all_bins(pooled), map, pooled.nbytes(),
+                  pooled_of);
+    } else {
+      spread_run(batch, sampling, plan.order.data(), run, all_bins(pooled), map, level.nbytes(),
+                 pooled_of);
+    }
+  }
 }
 
 }  // namespace detops::cpu

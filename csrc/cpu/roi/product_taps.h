@@ -95,7 +95,7 @@ class AxisTable {
   template <typename VisitBin>
   void add(int64_t pooled, int64_t size, const VisitBin& visit_bin) {
     const size_t taps = index_.size();
-    entries_.push_back({begin_.size(), taps, 0, 0, pooled});
+    Entry& e = entries_.emplace_back(Entry{begin_.size(), taps, 0, 0, pooled});
     begin_.push_back(0);
     for (int64_t p = 0; p < pooled; ++p) {
       const size_t start = index_.size();
@@ -107,41 +107,35 @@ class AxisTable {
       low = std::min<int64_t>(low, index_[i]);
       high = std::max<int64_t>(high, index_[i]);
     }
-    if (high >= 0) entries_.back().first = low, entries_.back().extent = high - low + 1;
+    if (high >= 0) e.first = low, e.extent = high - low + 1;
   }
 
   // Exchanges the two sides: per touched position of the map, which bins with which weight.
   void add_transposed(const AxisTaps<A>& axis) {
-    const int32_t taps = axis.begin[axis.pooled];
-    entries_.push_back({begin_.size(), index_.size(), axis.first, axis.extent, axis.pooled});
-    begin_.resize(begin_.size() + axis.extent + 1, 0);
-    index_.resize(index_.size() + taps);
-    weight_.resize(weight_.size() + taps);
-    int32_t* begin = begin_.data() + entries_.back().begin;
-    int32_t* index = index_.data() + entries_.back().taps;
-    A* weight = weight_.data() + entries_.back().taps;
-    for (int32_t i = 0; i < taps; ++i) ++begin[axis.index[i] - axis.first + 1];
-    for (int64_t i = 0; i < axis.extent; ++i) begin[i + 1] += begin[i];
+    const int64_t taps = axis.size();
+    const Entry& e = entries_.emplace_back(
+        Entry{begin_.size(), index_.size(), axis.first, axis.extent, axis.pooled});
+    begin_.resize(e.begin + axis.extent + 2, 0);
+    index_.resize(e.taps + taps);
+    weight_.resize(e.taps + taps);
+    int32_t* next = begin_.data() + e.begin + 1;  // of a position, which filling moves to its end
+    for (int64_t i = 0; i < taps; ++i) ++next[axis.index[i] - axis.first + 1];
+    for (int64_t i = 0; i < axis.extent; ++i) next[i + 1] += next[i];
     for (int32_t p = 0; p < axis.pooled; ++p) {
       for (int32_t i = axis.begin[p]; i < axis.begin[p + 1]; ++i) {
-        const int32_t slot = begin[axis.index[i] - axis.first]++;
-        index[slot] = p;
-        weight[slot] = axis.weight[i];
+        const size_t slot = e.taps + next[axis.index[i] - axis.first]++;
+        index_[slot] = p;
+        weight_[slot] = axis.weight[i];
       }
     }
-    // Filling moved every start to its end.
-    for (int64_t i = axis.extent; i > 0; --i) begin[i] = begin[i - 1];
-    begin[0] = 0;
+    begin_.pop_back();
   }
 
+  size_t size() const { return entries_.size(); }
   AxisTaps<A> operator[](size_t i) const {
-    const Entry& e = entries_[i];
-    return {begin_.data() + e.begin,
-            index_.data() + e.taps,
-            weight_.data() + e.taps,
-            e.first,
-            e.extent,
-            e.pooled};
+    const auto [begin, taps, first, extent, pooled] = entries_[i];
+    const A* weight = weight_.data() + taps;
+    return {begin_.data() + begin, index_.data() + taps, weight, first, extent, pooled};
   }
 
  private:
@@ -174,40 +168,31 @@ class ProductTable {
   static constexpr int64_t kRoIs = 64, kLeastTaps = 1 << 14, kMostTaps = 1 << 18;
   static constexpr bool kWholeRows = false;
 
-  void clear() {
-    rows_.clear();
-    cols_.clear();
-  }
+  void clear() { axes_.clear(); }
 
   // sampling.axes(roi) gives the two axes of a RoI.
   template <typename Sampling>
   void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t height,
            int64_t width) {
+    const auto add_axis = [&](const auto& axis, int64_t pooled, int64_t size) {
+      axes_.add(pooled, size, [&](int64_t p, auto&& tap) { visit_taps(axis, p, size, tap); });
+    };
     const auto [rows, cols] = sampling.axes(roi);
-    add(rows_, rows, share.high, height);
-    add(cols_, cols, share.wide, width);
+    add_axis(rows, share.high, height);
+    add_axis(cols, share.wide, width);
   }
 
-  // Exchanges the sides of the taps of the first `count` RoIs.
-  void transpose(int64_t count) {
-    AxisTable<A> rows, cols;
-    std::swap(rows, rows_);
-    std::swap(cols, cols_);
-    for (int64_t i = 0; i < count; ++i) {
-      rows_.add_transposed(rows[i]);
-      cols_.add_transposed(cols[i]);
-    }
+  // Exchanges the sides of the taps.
+  void transpose() {
+    AxisTable<A> axes;
+    std::swap(axes, axes_);
+    for (size_t i = 0; i < axes.size(); ++i) axes_.add_transposed(axes[i]);
   }
 
-  ProductTaps<A> operator[](int64_t i) const { return {rows_[i], cols_[i]}; }
+  ProductTaps<A> operator[](int64_t i) const { return {axes_[2 * i], axes_[2 * i + 1]}; }
 
  private:
-  template <typename Axis>
-  static void add(AxisTable<A>& table, const Axis& axis, int64_t pooled, int64_t size) {
-    table.add(pooled, size, [&](int64_t p, auto&& tap) { visit_taps(axis, p, size, tap); });
-  }
-
-  AxisTable<A> rows_, cols_;
+  AxisTable<A> axes_;  // rows and columns by turns
 };
 
 }  // namespace detops::cpu

@@ -16,8 +16,8 @@ struct Pooling {
   std::vector<double> scales;  // one per level
   int64_t pooled_height, pooled_width, sampling_ratio;
   bool aligned;
-  double canonical_scale;
-  int64_t canonical_level;
+  double canonical_scale = 0;
+  int64_t canonical_level = 0;
 };
 
 // The level of a box is that of its size.
@@ -30,13 +30,6 @@ int64_t level_of(const Pooling& pooling, const A* roi) {
                          pooling.canonical_level, first_level, levels);
 }
 
-template <typename A>
-Plan plan_of(const Pooling& pooling, const A* rois, int64_t count, int64_t images) {
-  return make_plan(
-      pooling.op, rois, 5, count, images, static_cast<int64_t>(pooling.scales.size()),
-      [&](const A* roi) { return level_of(pooling, roi); }, [](const A* roi) { return roi[2]; });
-}
-
 // RoIs on one level.
 template <typename A>
 struct Sampling {
@@ -44,16 +37,13 @@ struct Sampling {
   const A* rois;  // [K, 5]
   int64_t level, height, width;
 
-  struct Axes {
-    math::RoIAxis<A> rows, cols;
-  };
-  Axes axes(int64_t k) const {
+  auto axes(int64_t k) const {
     const A *roi = rois + 5 * k, scale = static_cast<A>(pooling.scales[level]);
     const auto axis = [&](A low, A high, int64_t pooled) {
       return math::roi_axis(low, high, scale, pooling.aligned, pooled, pooling.sampling_ratio);
     };
-    return {axis(roi[2], roi[4], pooling.pooled_height),
-            axis(roi[1], roi[3], pooling.pooled_width)};
+    return std::pair{axis(roi[2], roi[4], pooling.pooled_height),
+                     axis(roi[1], roi[3], pooling.pooled_width)};
   }
 
   double taps(int64_t k) const {
@@ -65,10 +55,6 @@ struct Sampling {
   }
 };
 
-Share whole(const Pooling& pooling, int64_t channels) {
-  return {0, channels, 0, 0, pooling.pooled_height, pooling.pooled_width};
-}
-
 // Most pixels of the map that all bins of a RoI read, where that is fixed.
 int64_t taps_of(const Pooling& pooling) {
   const int64_t of_bin = 4 * pooling.sampling_ratio * pooling.sampling_ratio;
@@ -78,10 +64,9 @@ int64_t taps_of(const Pooling& pooling) {
 }
 
 // Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
-bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t rois) {
-  const Tensor& map = inputs[0];
+bool direct(const Pooling& pooling, const Tensor& map, int64_t rois) {
   const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
-  if (is_channels_last(inputs[0]) && channels > 1) return false;
+  if (is_channels_last(map) && channels > 1) return false;
   const int64_t taps = taps_of(pooling);
   return taps <= FewTaps<float>::kMost &&
          (taps * rois <= 4 * pixels || (taps <= 16 && channels <= 16));
@@ -89,17 +74,16 @@ bool direct(const Pooling& pooling, const std::vector<Tensor>& inputs, int64_t r
 
 // RoI by RoI as they come.
 template <typename T>
-void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
-                    Tensor& output) {
+void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& rois,
+                    const Tensor& output) {
   using A = accumulate_t<T>;
   const int64_t count = rois.size(0), images = inputs[0].size(0);
   int64_t widest = taps_of(pooling);
   std::vector<PoolTask<ProductTaps<A>, const T, T>> tasks;  // of each level, without a RoI
   for (const Tensor& input : inputs) {
     const auto map = planes_of<const T>(input, 0, false);
-    tasks.push_back(pool_task(ProductTaps<A>{}, map.data, map.stride(), map,
-                              whole(pooling, map.channels), planes_of<T>(output, 0, false), 0, 0,
-                              static_cast<A*>(nullptr)));
+    tasks.push_back(pool_task(ProductTaps<A>{}, map.data, map.stride(), map, all_bins(output),
+                              planes_of<T>(output, 0, false), 0, 0, nullptr));
     widest = std::max(widest, map.width);
   }
   const A* boxes = rois.const_data_ptr<A>();
@@ -123,61 +107,43 @@ void forward_direct(const Pooling& pooling, const std::vector<Tensor>& inputs, c
   });
 }
 
-template <typename T>
-void forward(const Pooling& pooling, const std::vector<Tensor>& inputs, const Tensor& rois,
-             Tensor& output) {
-  using A = accumulate_t<T>;
-  if (direct(pooling, inputs, rois.size(0))) {
-    return forward_direct<T>(pooling, inputs, rois, output);
-  }
-  const bool channels_last = is_channels_last(inputs[0]);
-  const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = plan_of(pooling, roi, rois.size(0), inputs[0].size(0));
-  Batch<ProductTable<A>> batch;
-  for (const Run& run : plan.runs) {
-    const auto map = planes_of<const T>(inputs[run.level], run.image, channels_last);
-    const Sampling<A> sampling{pooling, roi, run.level, map.height, map.width};
-    pool_run<T>(batch, sampling, plan.order.data(), run, whole(pooling, map.channels), map,
-                output.nbytes(), [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
-  }
+// Forward where M is const, else backward.
+template <typename M, typename P>
+void pool_levels(const Pooling& pooling, TensorList maps, const Tensor& rois,
+                 const Tensor& pooled) {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  const A* boxes = rois.const_data_ptr<A>();
+  const Plan plan = make_plan(
+      pooling.op, boxes, 5, rois.size(0), maps[0].size(0), int64_t(pooling.scales.size()),
+      [&](const A* roi) { return level_of(pooling, roi); }, [](const A* roi) { return roi[2]; });
+  pool_plan<ProductTable<A>, M, P>(plan, maps, pooled, [&](int64_t level) {
+    return Sampling<A>{pooling, boxes, level, maps[level].size(2), maps[level].size(3)};
+  });
 }
 
-template <typename T>
-void backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
-              std::vector<Tensor>& maps) {
-  using A = accumulate_t<T>;
-  const bool channels_last = is_channels_last(maps[0]);
-  const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = plan_of(pooling, roi, rois.size(0), maps[0].size(0));
-  Batch<ProductTable<A>> batch;
-  for (const Run& run : plan.runs) {
-    const auto map = planes_of<T>(maps[run.level], run.image, channels_last);
-    const Sampling<A> sampling{pooling, roi, run.level, map.height, map.width};
-    spread_run(batch, sampling, plan.order.data(), run, whole(pooling, map.channels), map,
-               maps[run.level].nbytes(),
-               [&](int64_t k) { return planes_of<const T>(grad, k, channels_last); });
-  }
-}
-
-void run_forward(const Pooling& pooling, TensorList inputs, const Tensor& rois, Tensor& output) {
+void run_forward(const Pooling& pooling, TensorList inputs, const Tensor& rois,
+                 const Tensor& output) {
   expect_writes(output);
   const auto format = inputs[0].suggest_memory_format();
   std::vector<Tensor> maps;
   for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
-  const ScalarType type = inputs[0].scalar_type();
-  const Tensor wide_rois = wide(rois, type);
-  with_element_type(
-      type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
+  const Tensor wide_rois = wide(rois, output.scalar_type());
+  with_element_type(output.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const auto run =
+        direct(pooling, maps[0], rois.size(0)) ? forward_direct<T> : pool_levels<const T, T>;
+    run(pooling, maps, wide_rois, output);
+  });
 }
 
-void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois,
-                  std::vector<Tensor>& maps) {
-  const ScalarType type = grad.scalar_type();
+void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, TensorList maps) {
   const Tensor pooled = in_layout(grad, maps[0].suggest_memory_format());
-  const Tensor wide_rois = wide(rois, type);
+  const Tensor wide_rois = wide(rois, grad.scalar_type());
   for (const Tensor& map : maps) expect_writes(map);
-  with_element_type(
-      type, [&](auto element) { backward<decltype(element)>(pooling, pooled, wide_rois, maps); });
+  with_element_type(grad.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    pool_levels<T, const T>(pooling, maps, wide_rois, pooled);
+  });
 }
 
 }  // namespace
@@ -185,25 +151,17 @@ void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois
 void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                        int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                        bool aligned, Tensor& output) {
-  run_forward(
-      {"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned, 0, 0},
-      input, rois, output);
+  run_forward({"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned},
+              input, rois, output);
 }
 
 void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
                         int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                         int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
                         bool aligned, Tensor& map) {
-  std::vector<Tensor> maps{map};
-  run_backward({"roi_align_backward",
-                {spatial_scale},
-                pooled_height,
-                pooled_width,
-                sampling_ratio,
-                aligned,
-                0,
-                0},
-               grad, rois, maps);
+  const Pooling pooling{"roi_align_backward", {spatial_scale}, pooled_height,
+                        pooled_width,         sampling_ratio,  aligned};
+  run_backward(pooling, grad, rois, map);
 }
 
 void multiscale_roi_align_forward(TensorList inputs, const Tensor& rois,

@@ -91,11 +91,11 @@ struct Rows {
 };
 
 template <int kTaps, bool kAdd, typename A>
-DETOPS_INLINE void combine_taps(Rows<A> out, Rows<const A> in, const int32_t* index, int64_t origin,
-                                int64_t step, const A* weight, int64_t rows, int64_t length) {
+DETOPS_INLINE void combine_taps(Rows<A> out, Rows<const A> in, const int32_t* index, int64_t step,
+                                const A* weight, int64_t rows, int64_t length) {
   constexpr int64_t kWidth = kLanes<A>;
   const A* from[kTaps];
-  for (int k = 0; k < kTaps; ++k) from[k] = in.data + (index[k] - origin) * step;
+  for (int k = 0; k < kTaps; ++k) from[k] = in.data + index[k] * step;
   for (int64_t row = 0; row < rows; ++row) {
     A* to = out.data + row * out.stride;
     for (int64_t i = 0; i < length; i += 2 * kWidth) {
@@ -113,62 +113,62 @@ DETOPS_INLINE void combine_taps(Rows<A> out, Rows<const A> in, const int32_t* in
 }
 
 // One output position of an axis, for many numbers at once: row by row, `out` becomes (kAdd: grows
-// by) the sum over the taps of weight * the row of `in` that lies (index - origin) * step further
-// on. The number of taps is settled outside of the inner loops, where it would be mispredicted.
+// by) the sum over the taps of weight * the row of `in` that lies index * step further on. The
+// number of taps is settled outside of the inner loops, where it would be mispredicted.
 template <bool kAdd, typename A>
 DETOPS_INLINE void combine(Rows<A> out, Rows<const A> in, const AxisTaps<A>& axis, int64_t position,
-                           int64_t origin, int64_t step, int64_t rows, int64_t length) {
-  const int32_t begin = axis.begin[position];
+                           int64_t step, int64_t rows, int64_t length) {
+  const int32_t begin = axis.begin[position], taps = axis.begin[position + 1] - begin;
   const int32_t* index = axis.index + begin;
   const A* weight = axis.weight + begin;
-  const int32_t taps = axis.begin[position + 1] - begin;
   switch (taps) {
     case 0:
-      if (!kAdd) combine_taps<0, false>(out, in, index, origin, step, weight, rows, length);
+      if (!kAdd) combine_taps<0, false>(out, in, index, step, weight, rows, length);
       return;
     case 1:
-      return combine_taps<1, kAdd>(out, in, index, origin, step, weight, rows, length);
+      return combine_taps<1, kAdd>(out, in, index, step, weight, rows, length);
     case 2:
-      return combine_taps<2, kAdd>(out, in, index, origin, step, weight, rows, length);
+      return combine_taps<2, kAdd>(out, in, index, step, weight, rows, length);
     case 3:
-      return combine_taps<3, kAdd>(out, in, index, origin, step, weight, rows, length);
+      return combine_taps<3, kAdd>(out, in, index, step, weight, rows, length);
   }
-  combine_taps<4, kAdd>(out, in, index, origin, step, weight, rows, length);
+  combine_taps<4, kAdd>(out, in, index, step, weight, rows, length);
   for (int32_t k = 4; k < taps; ++k) {
-    combine_taps<1, true>(out, in, index + k, origin, step, weight + k, rows, length);
+    combine_taps<1, true>(out, in, index + k, step, weight + k, rows, length);
   }
 }
 
-// Lanes: first the rows of the map are combined to [pooled rows, columns], then the columns.
+// Lanes, `map` is where their position (0, 0) would be: first the rows of the map are combined to
+// [pooled rows, columns], then the columns.
 template <typename A>
-void pool_lanes(const LaneTask<ProductTaps<A>, A>& t, A* pooled) {
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+void pool_lanes(const ProductTaps<A>& taps, const A* map, int64_t row_stride, A* scratch,
+                A* pooled) {
+  const auto &rows = taps.rows, &cols = taps.cols;
   const int64_t stride = cols.extent * kRoIChannels, bins_stride = cols.pooled * kRoIChannels;
-  const A* map = t.map + (cols.first - t.col_origin) * kRoIChannels;
+  const int64_t left = cols.first * kRoIChannels;
   for (int64_t ph = 0; ph < rows.pooled; ++ph) {
-    combine<false>(Rows<A>{t.scratch + ph * stride, 0}, Rows<const A>{map, 0}, rows, ph,
-                   t.row_origin, t.row_stride, 1, stride);
+    combine<false>(Rows<A>{scratch + ph * stride, 0}, Rows<const A>{map + left, 0}, rows, ph,
+                   row_stride, 1, stride);
   }
   for (int64_t pw = 0; pw < cols.pooled; ++pw) {
     combine<false>(Rows<A>{pooled + pw * kRoIChannels, bins_stride},
-                   Rows<const A>{t.scratch, stride}, cols, pw, cols.first, kRoIChannels,
-                   rows.pooled, kRoIChannels);
+                   Rows<const A>{scratch - left, stride}, cols, pw, kRoIChannels, rows.pooled,
+                   kRoIChannels);
   }
 }
 
 // The reverse, with transposed taps; adds to the map.
 template <typename A>
-void spread_lanes(const LaneTask<ProductTaps<A>, A>& t, const A* pooled) {
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+void spread_lanes(const ProductTaps<A>& taps, A* map, int64_t row_stride, A* scratch,
+                  const A* pooled) {
+  const auto &rows = taps.rows, &cols = taps.cols;
   const int64_t stride = cols.extent * kRoIChannels, bins_stride = cols.pooled * kRoIChannels;
   for (int64_t x = 0; x < cols.extent; ++x) {
-    combine<false>(Rows<A>{t.scratch + x * kRoIChannels, stride},
-                   Rows<const A>{pooled, bins_stride}, cols, x, 0, kRoIChannels, rows.pooled,
-                   kRoIChannels);
+    combine<false>(Rows<A>{scratch + x * kRoIChannels, stride}, Rows<const A>{pooled, bins_stride},
+                   cols, x, kRoIChannels, rows.pooled, kRoIChannels);
   }
-  A* map = t.map + (cols.first - t.col_origin) * kRoIChannels;
-  for (int64_t y = 0; y < rows.extent; ++y) {
-    A* row = map + (rows.first + y - t.row_origin) * t.row_stride;
-    combine<true>(Rows<A>{row, 0}, Rows<const A>{t.scratch, 0}, rows, y, 0, stride, 1, stride);
+  map += rows.first * row_stride + cols.first * kRoIChannels;
+  for (int64_t y = 0; y < rows.extent; ++y, map += row_stride) {
+    combine<true>(Rows<A>{map, 0}, Rows<const A>{scratch, 0}, rows, y, stride, 1, stride);
   }
 }

@@ -1,27 +1,45 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/roi_align_rotated.h"
+
+#include "../../math/riroi_align_rotated.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
 #include "bin_taps.h"
-#include "roi_align_rotated.h"
 
+// RoIAlign of rotated boxes, and the op that switches channels after it.
 namespace detops::cpu {
 
 // Samples of one bin that the kernels can hold: 16 x 16.
 constexpr int64_t kMostSamples = 256;
 
-// One rotated RoI on some channels of a map as they are. Backward, on the positions
-// [first_position, first_position + positions) of the map, which begins with them: whole rows.
-template <typename M, typename P>
-struct RotatedPlanes {
-  math::RotatedRoI<accumulate_t<std::remove_const_t<M>>> roi;
-  int64_t height, width;
-  M* map;
-  int64_t channels, channel_stride, position_stride;
-  P* pooled;  // a row of bins behind the other
-  int64_t pooled_height, pooled_width, pooled_channel_stride, bin_stride;
-  int64_t first_position, positions;
+// A rotated RoI whose samples are found when they are taken.
+template <typename A>
+struct RotatedTaps {
+  math::RotatedRoI<A> roi;
+  int64_t height, width, pooled_height;
+
+  // A sample reads the row below it, too; one above or below the map reads the border.
+  Reads reads() const {
+    const auto row = [this](double y) {
+      return static_cast<int64_t>(math::max(0.0, math::min(double(height - 1), y)));
+    };
+    const math::Rectangle r = math::bounds(roi);
+    return {row(r.top), row(r.bottom) + 2, {0, width}};
+  }
+};
+
+// One pooled RoI in either layout, from one tensor to another or within one.
+template <typename From, typename To>
+struct SwitchTask {
+  using A = accumulate_t<From>;
+  const From* from;
+  To* to;
+  math::OrientationSwitch<A> how;
+  int64_t channels, orientations, bins;
+  bool channels_last;
+  A* scratch;       // room for the bins of all orientations, or for all channels
+  int32_t* places;  // for twice the channels
 };
 
 }  // namespace detops::cpu
@@ -36,7 +54,7 @@ template <typename A>
 struct RotatedSampling {
   const A* rois;  // [K, 6]
   A scale;
-  int64_t pooled_height, pooled_width, sampling_ratio, height, width;
+  int64_t sampling_ratio, pooled_height, pooled_width, height, width;
 
   math::RotatedRoI<A> roi(int64_t k) const {
     return math::rotated_roi(rois + 6 * k + 1, scale, pooled_height, pooled_width, sampling_ratio);
@@ -63,29 +81,20 @@ struct RotatedSampling {
   }
 };
 
+// RoIs in place of a Batch, whose samples are taken straight from the map.
 template <typename A>
-RotatedSampling<A> make_sampling(const Tensor& rois, double spatial_scale, const Tensor& pooled,
-                                 const Tensor& maps, int64_t sampling_ratio) {
-  return {rois.const_data_ptr<A>(),
-          static_cast<A>(spatial_scale),
-          pooled.size(2),
-          pooled.size(3),
-          sampling_ratio,
-          maps.size(2),
-          maps.size(3)};
-}
+struct SampledRoIs {
+  const RotatedSampling<A>& sampling;
+  const uint32_t* order;
+  int64_t size, pixels = 0;
+  Footprint footprint = {};  // not known
 
-template <typename A>
-Plan plan_of(const char* op, const RotatedSampling<A>& sampling, const Tensor& rois,
-             int64_t images) {
-  return make_plan(
-      op, sampling.rois, 6, rois.size(0), images, 1, [](const A*) { return 0; },
-      [](const A* roi) { return roi[2] - (math::abs(roi[3]) + math::abs(roi[4])) / 2; });
-}
-
-Share whole(const Tensor& pooled) {
-  return {0, pooled.size(1), 0, 0, pooled.size(2), pooled.size(3)};
-}
+  int64_t roi(int64_t i) const { return order[i]; }
+  RotatedTaps<A> taps(int64_t i) const {
+    return {sampling.roi(order[i]), sampling.height, sampling.width, sampling.pooled_height};
+  }
+  int64_t scratch(int64_t) const { return 0; }
+};
 
 // Whether samples are taken straight from the map: a table of what each bin reads pays only where
 // several channels read it, or where they are float16, which a plain number is widened from slowly.
@@ -98,131 +107,103 @@ bool from_samples(const RotatedSampling<A>& sampling, int64_t channels) {
          std::max(sampling.height, sampling.width) < kExactInFloat;
 }
 
-template <typename M, typename P, typename A>
-RotatedPlanes<M, P> rotated_planes(const RotatedSampling<A>& sampling, int64_t k, M* map,
-                                   int64_t channels, int64_t channel_stride,
-                                   const Planes<P>& pooled, int64_t channel) {
-  const bool last = pooled.channels_last;
-  return {sampling.roi(k),
-          sampling.height,
-          sampling.width,
-          map,
-          channels,
-          last ? 1 : channel_stride,
-          last ? channels : 1,
-          pooled.at(channel, 0, 0),
-          pooled.height,
-          pooled.width,
-          last ? 1 : pooled.stride(),
-          last ? pooled.channels : 1,
-          0,
-          sampling.height * sampling.width};
-}
-
-// Maps and pooled RoIs in the same layout.
-template <typename T, typename A>
-void forward_samples(const RotatedSampling<A>& sampling, const Plan& plan, const Tensor& maps,
-                     const Tensor& output, bool channels_last) {
+// Forward where M is const, else backward.
+template <typename M, typename P>
+void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double spatial_scale,
+               int64_t sampling_ratio, const Tensor& pooled) {
+  using T = std::remove_const_t<M>;
+  using A = accumulate_t<T>;
+  const Share all = all_bins(pooled);
+  const RotatedSampling<A> sampling{rois.const_data_ptr<A>(),
+                                    static_cast<A>(spatial_scale),
+                                    sampling_ratio,
+                                    all.high,
+                                    all.wide,
+                                    maps.size(2),
+                                    maps.size(3)};
+  const Plan plan = make_plan(
+      op, sampling.rois, 6, rois.size(0), maps.size(0), 1, [](const A*) { return 0; },
+      [](const A* roi) { return roi[2] - (math::abs(roi[3]) + math::abs(roi[4])) / 2; });
+  if (!from_samples<T>(sampling, all.channels)) {
+    return pool_plan<BinTable<A>, M, P>(plan, maps, pooled, [&](int64_t) { return sampling; });
+  }
+  const bool channels_last = is_channels_last(maps);
+  const auto pooled_of = [&](int64_t k) { return planes_of<P>(pooled, k, channels_last); };
   for (const Run& run : plan.runs) {
-    const Planes<const T> map = planes_of<const T>(maps, run.image, channels_last);
-    const int64_t rois = run.end - run.begin;
-    const int64_t grain = tasks_per_thread(rois, rois * (output.numel() / output.size(0)));
-    parallel_for(run.begin, run.end, grain, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const int64_t k = plan.order[i];
-        const Planes<T> pooled = planes_of<T>(output, k, channels_last);
-        DETOPS_IN_USE(rotated_samples_forward<T>)(rotated_planes<const T, T>(
-            sampling, k, map.data, map.channels, map.stride(), pooled, 0));
-      }
-    });
+    const auto map = planes_of<M>(maps, run.image, channels_last);
+    const SampledRoIs<A> some{sampling, plan.order.data() + run.begin, run.end - run.begin};
+    if constexpr (std::is_const_v<M>) {
+      pool_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_forward<T>), pooled_of);
+    } else {
+      spread_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_backward<T>), true, pooled_of);
+    }
   }
 }
 
-// Threads own bands of rows of some channels, as in spread_in_place.
-template <typename T, typename A>
-void backward_samples(const RotatedSampling<A>& sampling, const Plan& plan, const Tensor& maps,
-                      const Tensor& grads, bool channels_last) {
-  for (const Run& run : plan.runs) {
-    const Planes<T> map = planes_of<T>(maps, run.image, channels_last);
-    const int64_t together = interleaved(map);
-    const BandTasks tasks(map.channels / together, map.height,
-                          map.width * together * int64_t(sizeof(A)), !std::is_same_v<T, A>);
-    const int64_t outputs = map.channels * ((run.end - run.begin) * grads.size(2) * grads.size(3) +
-                                            map.height * map.width);
-    const int64_t grain = tasks_per_thread(tasks.size(), outputs);
-    parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
-      GradientBand<T> band;
-      for (; task < last; ++task) {
-        const BandTask t = tasks[task];
-        A* sums = band.open(map, t.plane, t.planes * together, t.begin, t.end, true);
-        for (int64_t i = run.begin; i < run.end; ++i) {
-          const int64_t k = plan.order[i];
-          const math::Rectangle reads = bounds(sampling.roi(k));
-          // A sample reads the rows beside it; one above or below the map reads the border.
-          if (reads.top >= double(t.end) && t.end < map.height) continue;
-          if (reads.bottom < double(t.begin - 1) && t.begin > 0) continue;
-          const Planes<const T> pooled = planes_of<const T>(grads, k, channels_last);
-          auto planes = rotated_planes<A, const T>(sampling, k, sums, t.planes * together,
-                                                   band.plane_stride(), pooled, t.plane);
-          planes.first_position = t.begin * map.width;
-          planes.positions = (t.end - t.begin) * map.width;
-          DETOPS_IN_USE(rotated_samples_backward<T>)(planes);
-        }
-        band.close();
-      }
-    });
-  }
-}
-
-}  // namespace
-
+// Into an output in the layout of the input and of its dtype.
 void pool_rotated(const char* op, const Tensor& input, const Tensor& rois, double spatial_scale,
-                  int64_t sampling_ratio, Tensor& output) {
+                  int64_t sampling_ratio, const Tensor& output) {
   check_positions(op, input.size(2), input.size(3));
   expect_writes(output);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
-  const bool channels_last = is_channels_last(input);
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    const auto sampling =
-        make_sampling<accumulate_t<T>>(wide_rois, spatial_scale, output, maps, sampling_ratio);
-    const Plan plan = plan_of(op, sampling, rois, maps.size(0));
-    if (from_samples<T>(sampling, maps.size(1))) {
-      return forward_samples<T>(sampling, plan, maps, output, channels_last);
-    }
-    Batch<BinTable<accumulate_t<T>>> batch;
-    for (const Run& run : plan.runs) {
-      pool_run<T>(batch, sampling, plan.order.data(), run, whole(output),
-                  planes_of<const T>(maps, run.image, channels_last), output.nbytes(),
-                  [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
-    }
+    pool_maps<const T, T>(op, maps, wide_rois, spatial_scale, sampling_ratio, output);
   });
 }
 
+// The reverse; gives the map its elements, whose layout counts.
 void spread_rotated(const char* op, const Tensor& grad, const Tensor& rois, double spatial_scale,
-                    int64_t sampling_ratio, Tensor& maps) {
+                    int64_t sampling_ratio, const Tensor& maps) {
   check_positions(op, maps.size(2), maps.size(3));
   expect_writes(maps);
-  const bool channels_last = is_channels_last(maps);
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, grad.scalar_type());
   with_element_type(grad.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    const auto sampling =
-        make_sampling<accumulate_t<T>>(wide_rois, spatial_scale, pooled, maps, sampling_ratio);
-    const Plan plan = plan_of(op, sampling, rois, maps.size(0));
-    if (from_samples<T>(sampling, maps.size(1))) {
-      return backward_samples<T>(sampling, plan, maps, pooled, channels_last);
+    pool_maps<T, const T>(op, maps, wide_rois, spatial_scale, sampling_ratio, pooled);
+  });
+}
+
+// The RoIs of riroi_align_rotated as roi_align_rotated takes them.
+Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
+  const Tensor placed = empty(rois.sizes(), rois.options());
+  DETOPS_WIDE_SWITCH(rois.scalar_type(), [&] {
+    const scalar_t* from = rois.const_data_ptr<scalar_t>();
+    scalar_t* to = placed.mutable_data_ptr<scalar_t>();
+    for (int64_t k = 0; k < rois.size(0); ++k) {
+      math::place_riroi(from + 6 * k, static_cast<scalar_t>(spatial_scale), clockwise, to + 6 * k);
     }
-    Batch<BinTable<accumulate_t<T>>> batch;
-    for (const Run& run : plan.runs) {
-      spread_run(batch, sampling, plan.order.data(), run, whole(pooled),
-                 planes_of<T>(maps, run.image, channels_last), maps.nbytes(),
-                 [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
+  });
+  return placed;
+}
+
+// `from` and `to` are [K, C, high, wide] in one layout, and may be one tensor.
+template <typename From, typename To>
+void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& rois,
+                         int64_t orientations, bool transposed) {
+  using A = accumulate_t<From>;
+  const int64_t channels = to.size(1), bins = to.size(2) * to.size(3), size = channels * bins;
+  const bool last = is_channels_last(to);
+  const auto kernel = DETOPS_IN_USE(switch_roi<From, To>);
+  const int64_t room = last ? channels : orientations * bins;
+  const int64_t count = to.size(0), grain = tasks_per_thread(count, count * size);
+  const A* roi = rois.const_data_ptr<A>();
+  const From* first = static_cast<const From*>(from.const_data_ptr());
+  To* into = static_cast<To*>(to.mutable_data_ptr());
+  parallel_for(0, count, grain, [&](int64_t k, int64_t end) {
+    Buffer<A> scratch(room);
+    Buffer<int32_t> places(last ? 2 * channels : 0);
+    for (; k < end; ++k) {
+      const auto how = math::orientation_switch(roi[6 * k + 5], orientations);
+      kernel({first + k * size, into + k * size, transposed ? how.transposed(orientations) : how,
+              channels, orientations, bins, last, scratch.data(), places.data()});
     }
   });
 }
+
+}  // namespace
 
 void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                                int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
@@ -235,6 +216,45 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double s
                                 int64_t channels, int64_t height, int64_t width,
                                 int64_t sampling_ratio, Tensor& maps) {
   spread_rotated("roi_align_rotated_backward", grad, rois, spatial_scale, sampling_ratio, maps);
+}
+
+// Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
+void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                 int64_t pooled_height, int64_t pooled_width,
+                                 int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                 Tensor& output) {
+  const ScalarType type = compute_type(input.scalar_type());
+  const Tensor rois = wide(boxes, type), placed = placed_rois(rois, spatial_scale, clockwise);
+  const MemoryFormat format = output.suggest_memory_format();
+  const bool narrow = output.scalar_type() != type;
+  const Tensor pooled =
+      narrow ? empty(output.sizes(), output.options().dtype(type), format) : output;
+  pool_rotated("riroi_align_rotated", as_type(input, type), placed, 1, sampling_ratio, pooled);
+  with_element_type(output.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    switch_orientations<accumulate_t<T>, T>(pooled, output, rois, num_orientations, false);
+  });
+}
+
+void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                  int64_t channels, int64_t height, int64_t width,
+                                  int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                  Tensor& map) {
+  const ScalarType type = compute_type(grad.scalar_type());
+  const Tensor rois = wide(boxes, type), placed = placed_rois(rois, spatial_scale, clockwise);
+  const MemoryFormat format = map.suggest_memory_format();
+  const Tensor outer = in_layout(grad, format);
+  const Tensor pooled = empty(grad.sizes(), grad.options().dtype(type), format);
+  with_element_type(grad.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    if (grad.numel() == 0) return;
+    switch_orientations<T, accumulate_t<T>>(outer, pooled, rois, num_orientations, true);
+  });
+  const bool narrow = map.scalar_type() != type;
+  const Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
+  spread_rotated("riroi_align_rotated_backward", pooled, placed, 1, sampling_ratio, sums);
+  if (narrow) map.copy_(sums);
 }
 
 }  // namespace detops::cpu

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. One call works on one RoI, whose samples are
-// taken from the map one by one, or added to it. Maps have at least two rows and two columns.
+// taken from the map one by one, or added to it, or whose channels are switched. Maps have at least
+// two rows and two columns.
 
 #include "bin_pool.inl"
+
+template <typename M, typename P>
+using RotatedTask = PoolTask<RotatedTaps<accumulate_t<std::remove_const_t<M>>>, M, P>;
 
 // Room for the samples of some bins, and for the rest of the last vector.
 template <typename A>
@@ -33,9 +37,10 @@ DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>
 // The samples of bins [pw, pw + bins) of row ph: row i of the samples of all these bins begins at
 // i * bins * (samples of a row of a bin).
 template <typename M, typename P, typename A>
-DETOPS_INLINE void find_samples(const RotatedPlanes<M, P>& t, int64_t ph, int64_t pw, int64_t bins,
+DETOPS_INLINE void find_samples(const RotatedTask<M, P>& t, int64_t ph, int64_t pw, int64_t bins,
                                 BinSamples<A>& samples) {
-  const auto &rows = t.roi.rows, &cols = t.roi.cols;
+  const auto& roi = t.taps.roi;
+  const auto &rows = roi.rows, &cols = roi.cols;
   const int64_t down_count = static_cast<int64_t>(rows.count);
   const int64_t across_count = static_cast<int64_t>(cols.count), n = bins * across_count;
   A across[kSampleRoom<A>];
@@ -47,18 +52,18 @@ DETOPS_INLINE void find_samples(const RotatedPlanes<M, P>& t, int64_t ph, int64_
   }
   for (int64_t k = n; k < n + kLanes<A>; ++k) across[k] = 0;
   const A top = rows.start + A(ph) * rows.bin;
-  const Vector<A> sine = splat(t.roi.sin), cosine = splat(t.roi.cos), one = splat(A(1));
-  const Vector<A> least = -one, highest = splat(A(t.height)), widest = splat(A(t.width));
+  const Vector<A> sine = splat(roi.sin), cosine = splat(roi.cos), one = splat(A(1));
+  const Vector<A> least = -one, highest = splat(A(t.taps.height)), widest = splat(A(t.width));
   for (int64_t i = 0; i < down_count; ++i) {
     const A down = top + (A(i) + A(0.5)) * rows.bin / rows.count;
-    const Vector<A> x0 = splat(down * t.roi.sin + t.roi.x);
-    const Vector<A> y0 = splat(down * t.roi.cos + t.roi.y);
+    const Vector<A> x0 = splat(down * roi.sin + roi.x);
+    const Vector<A> y0 = splat(down * roi.cos + roi.y);
     for (int64_t k = 0; k < n; k += kLanes<A>) {
       const Vector<A> along = load(across + k);
       const Vector<A> y = y0 - along * sine, x = x0 + along * cosine;
       const auto inside = (y >= least) & (y <= highest) & (x >= least) & (x <= widest);
       Vector<A> lower, right;
-      const Int32Lanes<A> row = low_neighbours<A>(y, t.height, lower);
+      const Int32Lanes<A> row = low_neighbours<A>(y, t.taps.height, lower);
       const Int32Lanes<A> col = low_neighbours<A>(x, t.width, right);
       const Int32Lanes<A> position = row * static_cast<int32_t>(t.width) + col;
       const int64_t at = i * n + k;
@@ -76,36 +81,35 @@ DETOPS_INLINE void find_samples(const RotatedPlanes<M, P>& t, int64_t ph, int64_
 // Calls visit(position, weight) for what a bin reads, and for nothing else: what is not finite must
 // not meet a weight of zero.
 template <typename M, typename P, typename Visit>
-void visit_exactly(const RotatedPlanes<M, P>& t, int64_t bin, const Visit& visit) {
+void visit_exactly(const RotatedTask<M, P>& t, int64_t bin, const Visit& visit) {
   using A = accumulate_t<std::remove_const_t<M>>;
-  const A factor = 1 / (t.roi.rows.count * t.roi.cols.count);
-  math::visit_samples(
-      t.roi, bin / t.pooled_width, bin % t.pooled_width, math::reach_of_map(t.height, t.width),
-      [&](A y, A x) {
-        math::Taps<A> rows, cols;
-        if (!math::bilinear_taps(y, t.height, rows) || !math::bilinear_taps(x, t.width, cols)) {
-          return;
-        }
-        math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
-          visit(row * t.width + col, weight * factor);
-        });
-      });
+  const auto& roi = t.taps.roi;
+  const int64_t height = t.taps.height, width = t.width;
+  const A factor = 1 / (roi.rows.count * roi.cols.count);
+  const auto add = [&](A y, A x) {
+    math::Taps<A> rows, cols;
+    if (!math::bilinear_taps(y, height, rows) || !math::bilinear_taps(x, width, cols)) return;
+    math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+      visit(row * width + col, weight * factor);
+    });
+  };
+  math::visit_samples(roi, bin / t.wide, bin % t.wide, math::reach_of_map(height, width), add);
 }
 
 // Calls run(samples, first sample, samples from one row of the bin to the next, channel, bin).
 template <typename M, typename P, typename Run>
-DETOPS_INLINE void for_each_bin_of_samples(const RotatedPlanes<M, P>& t, const Run& run) {
+DETOPS_INLINE void for_each_bin_of_samples(const RotatedTask<M, P>& t, const Run& run) {
   using A = accumulate_t<std::remove_const_t<M>>;
-  const int64_t cols = static_cast<int64_t>(t.roi.cols.count);
-  const int64_t most = kMostSamples / (static_cast<int64_t>(t.roi.rows.count) * cols);
+  const int64_t cols = static_cast<int64_t>(t.taps.roi.cols.count);
+  const int64_t most = kMostSamples / (static_cast<int64_t>(t.taps.roi.rows.count) * cols);
   BinSamples<A> samples;
-  for (int64_t ph = 0; ph < t.pooled_height; ++ph) {
-    for (int64_t pw = 0; pw < t.pooled_width; pw += most) {
-      const int64_t rest = t.pooled_width - pw, bins = rest < most ? rest : most;
+  for (int64_t ph = 0; ph < t.taps.pooled_height; ++ph) {
+    for (int64_t pw = 0; pw < t.wide; pw += most) {
+      const int64_t rest = t.wide - pw, bins = rest < most ? rest : most;
       find_samples(t, ph, pw, bins, samples);
       for (int64_t c = 0; c < t.channels; ++c) {
         for (int64_t b = 0; b < bins; ++b) {
-          run(samples, b * cols, bins * cols, c, ph * t.pooled_width + pw + b);
+          run(samples, b * cols, bins * cols, c, ph * t.wide + pw + b);
         }
       }
     }
@@ -114,10 +118,10 @@ DETOPS_INLINE void for_each_bin_of_samples(const RotatedPlanes<M, P>& t, const R
 
 // Channels in the same order as the samples' number: kPairs is whether a bin has 2 x 2 of them.
 template <bool kPairs, typename T>
-DETOPS_INLINE void pool_samples(const RotatedPlanes<const T, T>& t) {
+DETOPS_INLINE void pool_samples(const RotatedTask<const T, T>& t) {
   using A = accumulate_t<T>;
-  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.roi.rows.count);
-  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.roi.cols.count);
+  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.rows.count);
+  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.cols.count);
   const int64_t apart = t.position_stride, down = t.width * apart;
   const A factor = A(1) / A(rows * cols);
   for_each_bin_of_samples(
@@ -145,17 +149,18 @@ DETOPS_INLINE void pool_samples(const RotatedPlanes<const T, T>& t) {
 }
 
 template <typename T>
-void rotated_samples_forward(const RotatedPlanes<const T, T>& planes) {
-  const RotatedPlanes<const T, T> t = planes;  // see spread_planes in ps_roi_align.inl
-  if (t.roi.rows.count == 2 && t.roi.cols.count == 2) return pool_samples<true>(t);
+void rotated_samples_forward(const RotatedTask<const T, T>& task) {
+  const RotatedTask<const T, T> t = task;  // see spread_planes in ps_roi_align.inl
+  if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return pool_samples<true>(t);
   pool_samples<false>(t);
 }
 
 template <bool kPairs, typename T, typename A>
-DETOPS_INLINE void spread_samples(const RotatedPlanes<A, const T>& t) {
-  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.roi.rows.count);
-  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.roi.cols.count);
-  const int64_t apart = t.position_stride;
+DETOPS_INLINE void spread_samples(const RotatedTask<A, const T>& t) {
+  const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.rows.count);
+  const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.cols.count);
+  const int64_t first_position = t.row_begin * t.width, apart = t.position_stride;
+  const int64_t positions = (t.row_end - t.row_begin) * t.width;
   const A factor = A(1) / A(rows * cols);
   for_each_bin_of_samples(
       t, [&](const BinSamples<A>& s, int64_t first, int64_t stride, int64_t c, int64_t bin) {
@@ -163,20 +168,20 @@ DETOPS_INLINE void spread_samples(const RotatedPlanes<A, const T>& t) {
         const A grad = math::to_float(t.pooled[c * t.pooled_channel_stride + bin * t.bin_stride]);
         if (!(grad - grad == 0)) {
           visit_exactly(t, bin, [&](int64_t at, A weight) {
-            at -= t.first_position;
-            if (at >= 0 && at < t.positions) map[at * apart] += weight * grad;
+            at -= first_position;
+            if (at >= 0 && at < positions) map[at * apart] += weight * grad;
           });
           return;
         }
         const A share = grad * factor;
         const auto add = [&](int64_t at, A left, A right) {
-          if (at < 0 || at >= t.positions) return;
+          if (at < 0 || at >= positions) return;
           map[at * apart] += left * share;
           map[(at + 1) * apart] += right * share;
         };
         for (int64_t i = 0; i < rows; ++i) {
           for (int64_t k = first + i * stride; k < first + i * stride + cols; ++k) {
-            const int64_t at = s.position[k] - t.first_position;
+            const int64_t at = s.position[k] - first_position;
             add(at, s.weight[0][k], s.weight[1][k]);
             add(at + t.width, s.weight[2][k], s.weight[3][k]);
           }
@@ -185,9 +190,60 @@ DETOPS_INLINE void spread_samples(const RotatedPlanes<A, const T>& t) {
 }
 
 template <typename T>
-void rotated_samples_backward(const RotatedPlanes<accumulate_t<T>, const T>& planes) {
-  const RotatedPlanes<accumulate_t<T>, const T> t =
-      planes;  // see spread_planes in ps_roi_align.inl
-  if (t.roi.rows.count == 2 && t.roi.cols.count == 2) return spread_samples<true>(t);
+void rotated_samples_backward(const RotatedTask<accumulate_t<T>, const T>& task) {
+  const RotatedTask<accumulate_t<T>, const T> t = task;
+  if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return spread_samples<true>(t);
   spread_samples<false>(t);
+}
+
+// to[i] = keep * first[i] + share * second[i]. What is not finite must not meet a share of zero.
+template <typename To, typename A>
+DETOPS_INLINE void blend(const A* first, const A* second, A keep, A share, int64_t count, To* to) {
+  for (int64_t i = 0; i < count; i += kLanes<A>) {
+    const int64_t n = count - i;
+    Vector<A> sum = load_first(first + i, n);
+    if (share != 0) sum = fused(splat(share), load_first(second + i, n), splat(keep) * sum);
+    store_first(to + i, sum, n);
+  }
+}
+
+template <typename From, typename A>
+DETOPS_INLINE void copy_wide(const From* from, int64_t count, A* to) {
+  for (int64_t i = 0; i < count; i += kLanes<A>) {
+    store_first(to + i, load_first(from + i, count - i), count - i);
+  }
+}
+
+template <typename From, typename To>
+void switch_roi(const SwitchTask<From, To>& task) {
+  const SwitchTask<From, To> t = task;
+  const auto& how = t.how;
+  const int64_t n = t.orientations;
+  if (!t.channels_last) {
+    // An orientation is a plane of bins.
+    for (int64_t c = 0; c < t.channels; c += n) {
+      copy_wide(t.from + c * t.bins, n * t.bins, t.scratch);
+      for (int64_t o = 0; o < n; ++o) {
+        const auto* first = t.scratch + (o + how.first) % n * t.bins;
+        const auto* second = t.scratch + (o + how.second) % n * t.bins;
+        blend(first, second, how.keep, how.share, t.bins, t.to + (c + o) * t.bins);
+      }
+    }
+    return;
+  }
+  // The orientations of a channel are neighbours: all positions read the same places.
+  int32_t *first = t.places, *second = first + t.channels;
+  for (int64_t c = 0; c < t.channels; ++c) {
+    const int64_t o = c % n;
+    first[c] = static_cast<int32_t>(c - o + (o + how.first) % n);
+    second[c] = static_cast<int32_t>(c - o + (o + how.second) % n);
+  }
+  for (int64_t at = 0; at < t.bins * t.channels; at += t.channels) {
+    copy_wide(t.from + at, t.channels, t.scratch);
+    for (int64_t c = 0; c < t.channels; ++c) {
+      auto sum = t.scratch[first[c]];
+      if (how.share != 0) sum = how.keep * sum + how.share * t.scratch[second[c]];
+      math::from_float(sum, t.to[at + c]);
+    }
+  }
 }

@@ -107,21 +107,21 @@ struct Reads {
 class Footprint {
  public:
   Footprint() = default;
-  Footprint(int64_t height, int64_t width) : width_(width), columns_{width, 0}, read_(height, 0) {}
+  Footprint(int64_t height, int64_t width) : width_(width), read_(height, 0) {}
 
   void add(const Reads& reads) {
     widest_ = std::max(widest_, reads.width());
     tallest_ = std::max(tallest_, reads.last - reads.first);
     if (reads.empty()) return;
-    columns_.begin = std::min(columns_.begin, reads.columns.begin);
-    columns_.end = std::max(columns_.end, reads.columns.end);
+    all_.include(reads);
     positions_ += reads.area();
     squares_ += (reads.last - reads.first) * ((reads.width() + kSquare - 1) / kSquare * kSquare);
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
-  Columns columns() const { return {std::min(columns_.begin, columns_.end), columns_.end}; }
-  int64_t widest() const { return widest_; }        // columns of one RoI
+  Columns columns() const {
+    return {std::min(all_.columns.begin, all_.columns.end), all_.columns.end};
+  }
   int64_t tallest() const { return tallest_; }      // rows of one RoI
   int64_t positions() const { return positions_; }  // RoI by RoI
 
@@ -130,15 +130,9 @@ class Footprint {
     return std::count(read_.begin(), read_.end(), 1) * (columns().end - columns().begin);
   }
 
-  // Whether what one of `count` RoIs reads stays in a near cache.
-  bool near(int64_t count, int64_t position_bytes) const {
-    constexpr int64_t kNear = 1 << 20;
-    return positions_ / std::max<int64_t>(1, count) * position_bytes < kNear;
-  }
-
   // Positions that are brought into lanes; from planes by squares, of which one RoI's may be empty
   // in part.
-  int64_t moved(bool by_squares = false) const {
+  int64_t moved(bool by_squares) const {
     return sparse() ? (by_squares ? squares_ : positions_) : area();
   }
 
@@ -158,9 +152,8 @@ class Footprint {
  private:
   static constexpr int64_t kSquare = 16;
 
-  int64_t width_ = 0;
-  Columns columns_;
-  int64_t widest_ = 0, tallest_ = 0, positions_ = 0, squares_ = 0;
+  int64_t width_ = 0, widest_ = 0, tallest_ = 0, positions_ = 0, squares_ = 0;
+  Reads all_ = Reads::none();
   std::vector<char> read_;
 };
 
@@ -175,6 +168,10 @@ struct Share {
     return {channel + first, count, top, left, high, wide};
   }
 };
+
+inline Share all_bins(const Tensor& pooled) {
+  return {0, pooled.size(1), 0, 0, pooled.size(2), pooled.size(3)};
+}
 
 // The ways from a map to its RoIs and back. What is best depends on how much of what is moved is
 // read.
@@ -227,65 +224,48 @@ constexpr int64_t kNearCache = 1 << 19;
 // Scratch memory that a call may take: a near cache or some, or as much as its result.
 inline int64_t scratch_for(int64_t result_bytes) { return std::max(3 * kNearCache, result_bytes); }
 
-// Planes [plane, plane + planes) of a map under RoIs [begin, end).
+// Planes [plane, plane + planes) of a map, and RoIs or rows [begin, end).
 struct PlaneTask {
   int64_t plane, planes, begin, end;
 };
 
-// As many planes at a time as a near cache holds, where RoIs read the same of them twice over:
-// `read` positions, RoI by RoI, of `area`. Where that makes fewer tasks than threads, threads share
-// the RoIs.
 class PlaneTasks {
  public:
+  // As many planes at a time as a near cache holds, where RoIs read the same of them twice over:
+  // `read` positions, RoI by RoI, of `area`. Where that makes fewer tasks than threads, threads
+  // share the RoIs.
   PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, int64_t read, int64_t area)
-      : planes_(planes),
-        rois_(rois),
-        block_(read < 2 * area ? planes : std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes)),
-        parts_((get_num_threads() + blocks() - 1) / blocks()) {}
+      : PlaneTasks(planes, read <= 2 * area ? planes : near(planes, plane_bytes), rois, 1) {}
 
-  int64_t size() const { return blocks() * parts_; }
+  // Bands of rows where sums of a gradient grow, each one thread's alone. A copy of a band takes no
+  // more than a part of the map, or a near cache.
+  static PlaneTasks bands(int64_t planes, int64_t height, int64_t row_bytes, bool copied) {
+    const int64_t plane_bytes = height * row_bytes, block = near(planes, plane_bytes);
+    const int64_t most = std::max(kNearCache, planes * plane_bytes / 8);
+    return {planes, block, height, copied ? (block * plane_bytes + most - 1) / most : 1};
+  }
+
+  int64_t size() const { return blocks_ * parts_; }
   PlaneTask operator[](int64_t i) const {
     const int64_t plane = i / parts_ * block_, part = i % parts_;
-    return {plane, std::min(block_, planes_ - plane), rois_ * part / parts_,
-            rois_ * (part + 1) / parts_};
+    return {plane, std::min(block_, planes_ - plane), length_ * part / parts_,
+            length_ * (part + 1) / parts_};
   }
 
  private:
-  int64_t blocks() const { return (planes_ + block_ - 1) / block_; }
+  static int64_t near(int64_t planes, int64_t plane_bytes) {
+    return std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes);
+  }
 
-  int64_t planes_, rois_, block_, parts_;
-};
-
-// Rows [begin, end) of planes [plane, plane + planes) of a map, where sums of its gradient grow.
-struct BandTask {
-  int64_t plane, planes, begin, end;
-};
-
-// Each is one thread's alone. A copy of a band takes no more than a part of the map, or a near
-// cache.
-class BandTasks {
- public:
-  BandTasks(int64_t planes, int64_t height, int64_t row_bytes, bool copied)
+  PlaneTasks(int64_t planes, int64_t block, int64_t length, int64_t least_parts)
       : planes_(planes),
-        height_(height),
-        block_(std::clamp<int64_t>(kNearCache / (height * row_bytes), 1, planes)) {
-    const int64_t blocks = (planes + block_ - 1) / block_, threads = get_num_threads();
-    const int64_t bytes = height * row_bytes * block_;
-    const int64_t most = std::max(kNearCache, planes * height * row_bytes / 8);
-    const int64_t small_enough = copied ? (bytes + most - 1) / most : 1;
-    bands_ = std::min(height, std::max(small_enough, (threads + blocks - 1) / blocks));
-    size_ = blocks * bands_;
-  }
+        block_(block),
+        length_(length),
+        blocks_((planes + block - 1) / block),
+        parts_(
+            std::min(length, std::max(least_parts, (get_num_threads() + blocks_ - 1) / blocks_))) {}
 
-  int64_t size() const { return size_; }
-  BandTask operator[](int64_t i) const {
-    const int64_t plane = i / bands_ * block_, band = i % bands_;
-    return {plane, std::min(block_, planes_ - plane), height_ * band / bands_,
-            height_ * (band + 1) / bands_};
-  }
-
- private:
-  int64_t planes_, height_, block_, bands_, size_;
+  int64_t planes_, block_, length_, blocks_, parts_;
 };
 
 // Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,
@@ -321,14 +301,12 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
         const Reads reads = reads_of(i);
         if (!reads.empty()) {
           const Columns read = sparse ? reads.columns : footprint.columns();
-          if (!sparse && !window.holds(reads.first, reads.last)) window.drop(reads.first);
-          if (sparse || !window.holds(reads.first, reads.last)) {
-            window.restart(columns_of(read), reads.first);
-          }
-          window.extend(reads.last, [&](int64_t y, auto* row) {
+          if (sparse) window.restart(columns_of(read), reads.first);
+          const auto fill = [&](int64_t y, auto* row) {
             load_lanes(map, c, n, y, read.begin, read.end - read.begin,
                        row + (read.begin - window.columns().begin) * kRoIChannels);
-          });
+          };
+          window.reach(columns_of(read), reads.first, reads.last, [](int64_t) {}, fill);
         }
         pool(i, c, n, window);
       }

@@ -36,16 +36,13 @@ class RoIWindow {
 
   A* data() { return lanes_.data(); }
   A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
+  // Where position (0, 0) of the map would be.
+  A* origin() { return row(0) - columns_.begin * kRoIChannels; }
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
   const Columns& columns() const { return columns_; }
   int64_t width() const { return columns_.end - columns_.begin; }
   int64_t stride() const { return width() * kRoIChannels; }
-
-  // True if rows [first, last) are there or fit behind those that are.
-  bool holds(int64_t first, int64_t last) const {
-    return first >= first_ && first <= last_ && last - first_ <= capacity_;
-  }
 
   // Empties the band and lets it begin at row `first`, with room for any RoI.
   void restart(const Columns& columns, int64_t first) {
@@ -56,18 +53,26 @@ class RoIWindow {
     first_ = last_ = first;
   }
 
-  // Gives up the rows above `first`; those below move up.
-  void drop(int64_t first) {
-    if (first <= first_) return;
-    const int64_t from = std::min(first, last_);
-    std::copy(row(from), row(last_), lanes_.data());
-    last_ = first + last_ - from;
-    first_ = first;
-  }
-
-  // Calls fill(row, lanes) for the rows that are missing up to `last`.
-  template <typename Fill>
-  void extend(int64_t last, Fill&& fill) {
+  // Brings rows [first, last) in: fill(row, lanes) makes those that are not there. Where they do
+  // not fit behind those that are, rows above `first` make way, or all; leave(end) is called before
+  // rows above `end` do.
+  template <typename Leave, typename Fill>
+  void reach(const Columns& columns, int64_t first, int64_t last, const Leave& leave,
+             const Fill& fill) {
+    const auto fits = [&] {
+      return first >= first_ && first <= last_ && last - first_ <= capacity_;
+    };
+    if (!fits() && first > first_) {
+      leave(first);
+      const int64_t from = std::min(first, last_);
+      std::copy(row(from), row(last_), lanes_.data());
+      last_ += first - from;
+      first_ = first;
+    }
+    if (!fits()) {
+      leave(height_);
+      restart(columns, first);
+    }
     for (; last_ < last; ++last_) fill(last_, row(last_));
   }
 
@@ -77,14 +82,8 @@ class RoIWindow {
   Buffer<A> lanes_;
 };
 
-// A map as RoIPlanes has it: one plane of several channels, or a plane a channel.
-template <typename T>
-int64_t interleaved(const Planes<T>& map) {
-  return map.channels_last ? map.channels : 1;
-}
-
 // Rows [begin, end) of some channels of a map, where sums can grow: the map itself, or a copy of
-// one whose numbers are too short. What it gives back is in RoIPlanes' order.
+// one whose numbers are too short, in which all channels of an [H, W, C] map are one plane.
 template <typename T>
 class GradientBand {
  public:
@@ -125,7 +124,8 @@ class GradientBand {
   // Neighbours on both sides, as a map of kRoIChannels channels and what is left of a position.
   template <typename Convert>
   void for_each_run(const Convert& convert) {
-    const int64_t together = interleaved(map_), run = positions() * together;
+    const int64_t together = map_.channels_last ? map_.channels : 1;
+    const int64_t run = positions() * together;
     const int64_t whole = run / kRoIChannels, rest = run % kRoIChannels;
     for (int64_t p = 0; p < channels_ / together; ++p) {
       T* to = map_.at(channel_ + p, begin_, 0);
@@ -144,67 +144,48 @@ class GradientBand {
 // The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
 // Sums grow in a window; what it does not reach is cleared, so each number is written about once.
 template <typename T>
-class GradientRows {
- public:
+struct GradientRows {
   using A = accumulate_t<T>;
 
-  GradientRows(const Planes<T>& map, int64_t channel, int64_t channels, int64_t written,
-               const Columns& columns, int64_t tallest)
-      : map_(map),
-        channel_(channel),
-        channels_(channels),
-        written_(written),
-        columns_(columns),
-        window_(map.height, tallest,
-                band_bytes(channels * map.height * map.width * int64_t(sizeof(T)))) {}
+  Planes<T> map;
+  int64_t channel, channels, written;
+  Columns columns;
+  int64_t tallest;  // of the RoIs
+  RoIWindow<A> window{map.height, tallest,
+                      band_bytes(channels * map.height * map.width * int64_t(sizeof(T)))};
 
   RoIWindow<A>& reach(int64_t first, int64_t last) {
-    if (!window_.holds(first, last)) {
-      flush(first);
-      window_.drop(first);
-    }
-    if (!window_.holds(first, last)) {
-      flush(map_.height);
-      window_.restart(columns_, first);
-    }
-    window_.extend(last, [&](int64_t y, A* lanes) {
-      if (y < written_) {
-        load_lanes(map_.for_reading(), channel_, channels_, y, columns_.begin, window_.width(),
-                   lanes);
+    const auto fill = [&](int64_t y, A* lanes) {
+      if (y < written) {
+        load_lanes(map.for_reading(), channel, channels, y, columns.begin, window.width(), lanes);
       } else {
-        std::fill(lanes, lanes + window_.stride(), A(0));
+        std::fill(lanes, lanes + window.stride(), A(0));
       }
-    });
-    return window_;
+    };
+    window.reach(columns, first, last, [&](int64_t end) { flush(end); }, fill);
+    return window;
   }
 
   // The window's rows above `end` are final.
   void flush(int64_t end) {
-    const int64_t width = map_.width;
-    for (int64_t y = window_.first(); y < std::min(end, window_.last()); ++y) {
-      if (y >= written_) {
-        clear_positions(map_, channel_, channels_, written_ * width, y * width + columns_.begin);
-        clear_positions(map_, channel_, channels_, y * width + columns_.end, (y + 1) * width);
-        written_ = y + 1;
+    const int64_t width = map.width;
+    for (int64_t y = window.first(); y < std::min(end, window.last()); ++y) {
+      if (y >= written) {
+        clear_positions(map, channel, channels, written * width, y * width + columns.begin);
+        clear_positions(map, channel, channels, y * width + columns.end, (y + 1) * width);
+        written = y + 1;
       }
-      store_lanes(window_.row(y), map_, channel_, channels_, y, columns_.begin, window_.width());
+      store_lanes(window.row(y), map, channel, channels, y, columns.begin, window.width());
     }
   }
 
   int64_t finish(bool whole) {
-    flush(map_.height);
-    window_.restart(columns_, 0);
+    flush(map.height);
     if (whole) {
-      clear_positions(map_, channel_, channels_, written_ * map_.width, map_.height * map_.width);
+      clear_positions(map, channel, channels, written * map.width, map.height * map.width);
     }
-    return written_;
+    return written;
   }
-
- private:
-  Planes<T> map_;
-  int64_t channel_, channels_, written_;
-  Columns columns_;
-  RoIWindow<A> window_;
 };
 
 }  // namespace detops::cpu
