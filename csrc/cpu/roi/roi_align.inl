@@ -63,7 +63,6 @@ void spread_positions(const ProductTask<accumulate_t<T>, const T>& task) {
   using A = accumulate_t<T>;
   const ProductTask<A, const T> t = task;
   const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  constexpr int64_t kWidth = kLanes<A>;
   for (int64_t ph = 0; ph < rows.pooled; ++ph) {
     for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
       const int64_t y = rows.index[r];
@@ -71,12 +70,8 @@ void spread_positions(const ProductTask<accumulate_t<T>, const T>& task) {
       const T* grad = t.pooled + ph * cols.pooled * t.bin_stride;
       for (int64_t pw = 0; pw < cols.pooled; ++pw, grad += t.bin_stride) {
         for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
-          const Vector<A> weight = splat(rows.weight[r] * cols.weight[k]);
           A* to = t.map + ((y - t.row_begin) * t.width + cols.index[k]) * t.position_stride;
-          for (int64_t c = 0; c < t.channels; c += kWidth) {
-            const int64_t n = t.channels - c;
-            store_first(to + c, fused(weight, load_first(grad + c, n), load_first(to + c, n)), n);
-          }
+          add_row(grad, rows.weight[r] * cols.weight[k], t.channels, to);
         }
       }
     }

@@ -12,12 +12,12 @@ DETOPS_INLINE int64_t planes_of(const ProductTask<M, P>& t) {
   return t.position_stride > 1 ? 1 : t.channels;
 }
 
-// Whether combining whole rows costs less. A vector of a row is about one operation, and so is a
-// pixel that is read for four rows' weights.
+// What combining whole rows costs. A vector of a row is about one operation, and so is a pixel that
+// is read for four rows' weights.
 template <typename A>
-DETOPS_INLINE bool rows_first(const AxisTaps<A>& rows, const AxisTaps<A>& cols) {
-  const int64_t vectors = cols.extent / kLanes<A> + 2;
-  return rows.size() * vectors + rows.pooled * cols.size() < rows.size() * cols.size();
+DETOPS_INLINE int64_t cost_of_rows(const ProductTaps<A>& taps) {
+  const int64_t vectors = taps.cols.extent / kLanes<A> + 2;
+  return taps.rows.size() * vectors + taps.rows.pooled * taps.cols.size();
 }
 
 // Whether the positions [begin, end) of an axis are neighbours, as where a bin has many samples.
@@ -75,10 +75,23 @@ DETOPS_INLINE A combine_columns(const AxisTaps<A>& axis, int64_t pw, const A* ro
   return sum;
 }
 
+// Calls run(number, first) for all of `count`, kMost at a time (8, or 4) and what is left.
+template <int kMost, typename Run>
+DETOPS_INLINE void for_some(int64_t count, Run&& run) {
+  int64_t i = 0;
+  for (; i + kMost <= count; i += kMost) run(std::integral_constant<int, kMost>(), i);
+  if constexpr (kMost > 4) {
+    if (i + 4 <= count) run(std::integral_constant<int, 4>(), i), i += 4;
+  }
+  if (count - i == 3) return run(std::integral_constant<int, 3>(), i);
+  if (count - i == 2) return run(std::integral_constant<int, 2>(), i);
+  if (count - i == 1) return run(std::integral_constant<int, 1>(), i);
+}
+
 // The same pixel by pixel, for the columns of all taps: kRows rows of the taps from `r` on, added
 // to what is there.
 template <int kRows, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void gather_rows(const ProductTask<const T, T>& t, int32_t r, const T* map,
+DETOPS_INLINE void gather_rows(const ProductTask<const T, T>& t, int64_t r, const T* map,
                                bool add) {
   const T* row[kRows];
   A weight[kRows];
@@ -99,13 +112,9 @@ DETOPS_INLINE void gather_rows(const ProductTask<const T, T>& t, int32_t r, cons
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void gather_bins(const ProductTask<const T, T>& t, int64_t ph, const T* map, T* out) {
   const int32_t begin = t.taps.rows.begin[ph], end = t.taps.rows.begin[ph + 1];
-  for (int32_t r = begin; r < end; r += 4) {
-    const int32_t rows = end - r;
-    if (rows >= 4) gather_rows<4>(t, r, map, r > begin);
-    if (rows == 3) gather_rows<3>(t, r, map, r > begin);
-    if (rows == 2) gather_rows<2>(t, r, map, r > begin);
-    if (rows == 1) gather_rows<1>(t, r, map, r > begin);
-  }
+  for_some<4>(end - begin, [&](auto rows, int64_t r) __attribute__((always_inline)) {
+    gather_rows<rows>(t, begin + r, map, r > 0);
+  });
   for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
     A sum = 0;
     for (int32_t k = t.taps.cols.begin[pw]; begin < end && k < t.taps.cols.begin[pw + 1]; ++k) {
@@ -187,25 +196,6 @@ DETOPS_INLINE void sum_bin(const ProductTask<const T, T>& t, const T* map, T* ou
   DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) math::from_float(sum[j], out[j]);
 }
 
-// Calls run(number, first) for all planes, as many at a time as a kernel takes.
-template <typename Run>
-DETOPS_INLINE void for_some_planes(int64_t planes, Run&& run) {
-  int64_t p = 0;
-  for (; p + 8 <= planes; p += 8) run(std::integral_constant<int, 8>(), p);
-  for (; p + 4 <= planes; p += 4) run(std::integral_constant<int, 4>(), p);
-  if (planes - p == 3) return run(std::integral_constant<int, 3>(), p);
-  if (planes - p == 2) return run(std::integral_constant<int, 2>(), p);
-  if (planes - p == 1) return run(std::integral_constant<int, 1>(), p);
-}
-
-// Whether what is read of all planes is more than a near cache holds.
-template <typename T>
-DETOPS_INLINE bool reads_far(const ProductTask<const T, T>& t) {
-  constexpr int64_t kNear = 1 << 20;
-  const int64_t row = t.taps.cols.extent * int64_t(sizeof(T));
-  return planes_of(t) > 1 && t.taps.rows.size() * row * planes_of(t) >= kNear;
-}
-
 // Asks for the rows of a plane: planes are so far apart that a processor sees no pattern.
 template <typename T>
 DETOPS_INLINE void fetch_rows(const ProductTask<const T, T>& t, const T* map) {
@@ -214,17 +204,6 @@ DETOPS_INLINE void fetch_rows(const ProductTask<const T, T>& t, const T* map) {
     const T* row = map + t.taps.rows.index[r] * t.row_stride() + t.taps.cols.first;
     for (int64_t i = 0; i < t.taps.cols.extent; i += kLine) __builtin_prefetch(row + i);
   }
-}
-
-// Whether a list, which is made once for several planes, costs less than whole rows of each, which
-// can be asked for ahead.
-template <typename T>
-DETOPS_INLINE bool lists_first(const ProductTask<const T, T>& t, bool far) {
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  if (t.position_stride > 1) return false;
-  const int64_t vectors = cols.extent / kLanes<accumulate_t<T>> + 2;
-  const int64_t by_rows = rows.size() * vectors + rows.pooled * cols.size();
-  return 2 * rows.size() * cols.size() < (far ? 3 : 4) * by_rows;
 }
 
 // Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
@@ -238,7 +217,7 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
     const int64_t end = list.fill(t, begin);
     if (end == begin) return false;
     T* out = t.pooled + begin * t.taps.cols.pooled;
-    for_some_planes(planes_of(t), [&](auto number, int64_t p) {
+    for_some<8>(planes_of(t), [&](auto number, int64_t p) {
       sum_taps<number>(list, t.map + p * t.channel_stride, t.channel_stride, out + p * bins, bins);
     });
     begin = end;
@@ -248,19 +227,25 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
 
 template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
-  const bool far = reads_far(task), by_lists = lists_first(task, far);
-  if (by_lists && task.taps.rows.pooled * task.taps.cols.pooled == 1) {
-    return for_some_planes(planes_of(task), [&](auto number, int64_t p) {
-      sum_bin<number>(task, task.map + p * task.channel_stride, task.pooled + p);
-    });
+  const ProductTaps<accumulate_t<T>>& taps = task.taps;
+  const int64_t planes = planes_of(task), pixels = taps.pixels(), cost = cost_of_rows(taps);
+  constexpr int64_t kNear = (1 << 20) / sizeof(T);
+  const bool far = planes > 1 && taps.rows.size() * taps.cols.extent * planes >= kNear;
+  // A list is made once for several planes; whole rows of each can be asked for ahead.
+  if (task.position_stride == 1 && 2 * pixels < (far ? 3 : 4) * cost) {
+    if (taps.rows.pooled * taps.cols.pooled == 1) {
+      return for_some<8>(planes, [&](auto number, int64_t p) {
+        sum_bin<number>(task, task.map + p * task.channel_stride, task.pooled + p);
+      });
+    }
+    if (planes > 1 && forward_by_lists(task)) return;
   }
-  if (by_lists && planes_of(task) > 1 && forward_by_lists(task)) return;
   const ProductTask<const T, T> t = task;  // see spread_positions
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
-  const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
-  for (int64_t plane = 0; plane < planes_of(t); ++plane) {
+  const bool by_rows = cost < pixels;
+  for (int64_t plane = 0; plane < planes; ++plane) {
     const T* map = t.map + plane * t.channel_stride;
-    if (far && by_rows && plane + 1 < planes_of(t)) fetch_rows(t, map + t.channel_stride);
+    if (far && by_rows && plane + 1 < planes) fetch_rows(t, map + t.channel_stride);
     T* out = t.pooled + plane * t.taps.rows.pooled * bins;
     for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph, out += bins) {
       if (!by_rows) {
@@ -297,34 +282,14 @@ DETOPS_INLINE void spread_columns(const AxisTaps<A>& axis, int64_t pw, A grad, A
   }
 }
 
-template <typename A>
-DETOPS_INLINE void add_row(const A* row, A weight, int64_t length, A* to) {
+template <typename T, typename A>
+DETOPS_INLINE void add_row(const T* row, A weight, int64_t length, A* to) {
   constexpr int64_t kWidth = kLanes<A>;
   const Vector<A> w = splat(weight);
   for (int64_t i = 0; i < length; i += kWidth) {
     const int64_t n = length - i;
     store_first(to + i, fused(w, load_first(row + i, n), load_first(to + i, n)), n);
   }
-}
-
-// What each column tap of one row of bins gets, tap by tap.
-template <typename T, typename A>
-DETOPS_INLINE void spread_taps(const ProductTask<A, const T>& t, const T* grad) {
-  for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
-    const A g = math::to_float(grad[pw * t.position_stride]);
-    for (int32_t k = t.taps.cols.begin[pw]; k < t.taps.cols.begin[pw + 1]; ++k) {
-      t.scratch[k] = t.taps.cols.weight[k] * g;
-    }
-  }
-}
-
-// Whether some row of bin row `ph` lies in [begin, end).
-template <typename A>
-DETOPS_INLINE bool reaches(const AxisTaps<A>& rows, int64_t ph, int64_t begin, int64_t end) {
-  for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
-    if (rows.index[r] >= begin && rows.index[r] < end) return true;
-  }
-  return false;
 }
 
 // Calls add(y, weight) for the rows of bin row `ph` that are asked for.
@@ -343,9 +308,11 @@ void spread_planes(const ProductTask<accumulate_t<T>, const T>& task) {
   const ProductTask<A, const T> t = task;  // see spread_positions
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
   const int64_t length = t.taps.cols.extent * apart, taps = t.taps.cols.size();
-  const bool by_rows = rows_first(t.taps.rows, t.taps.cols);
+  const bool by_rows = cost_of_rows(t.taps) < t.taps.pixels();
   for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph) {
-    if (!reaches(t.taps.rows, ph, t.row_begin, t.row_end)) continue;
+    bool reached = false;
+    for_each_row(t, ph, [&](int64_t, A) { reached = true; });
+    if (!reached) continue;
     for (int64_t plane = 0; plane < planes_of(t); ++plane) {
       A* map = t.map + plane * t.channel_stride;
       const T* grad = t.pooled + (plane * t.taps.rows.pooled + ph) * bins;
@@ -363,7 +330,13 @@ void spread_planes(const ProductTask<accumulate_t<T>, const T>& task) {
         continue;
       }
       for (int64_t c = 0; c < apart; ++c) {
-        spread_taps(t, grad + c);
+        // What each column tap of the row of bins gets, tap by tap.
+        for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
+          const A g = math::to_float(grad[pw * apart + c]);
+          for (int32_t k = t.taps.cols.begin[pw]; k < t.taps.cols.begin[pw + 1]; ++k) {
+            t.scratch[k] = t.taps.cols.weight[k] * g;
+          }
+        }
         for_each_row(t, ph, [&](int64_t y, A weight) {
           A* row = map + y * t.row_stride() + c;
           for (int64_t k = 0; k < taps; ++k) {
