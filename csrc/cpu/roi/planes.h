@@ -45,18 +45,12 @@ template <typename T>
 void clear_positions(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin,
                      int64_t end) {
   if (begin >= end) return;
-  if (!map.channels_last) {
-    for (int64_t c = channel; c < channel + channels; ++c) {
-      std::fill(map.at(c, 0, 0) + begin, map.at(c, 0, 0) + end, T{});
-    }
-  } else if (channels == map.channels) {
-    std::fill(map.data + begin * channels, map.data + end * channels, T{});
-  } else {
-    for (int64_t i = begin; i < end; ++i) {
-      T* p = map.data + i * map.channels + channel;
-      std::fill(p, p + channels, T{});
-    }
-  }
+  // Neighbours are the positions of a plane, the channels of a position, or all.
+  int64_t runs = map.channels_last ? end - begin : channels;
+  int64_t length = map.channels_last ? channels : end - begin;
+  if (map.channels_last && channels == map.channels) length *= runs, runs = 1;
+  T* run = map.at(channel, 0, begin);
+  for (int64_t i = 0; i < runs; ++i, run += map.stride()) std::fill_n(run, length, T{});
 }
 
 }  // namespace detops::cpu

@@ -37,13 +37,6 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
   }
 }
 
-template <typename T>
-DETOPS_INLINE void store_one(T* p, accumulate_t<T> x) {
-  math::from_float(x, *p);
-}
-
-DETOPS_INLINE void store_one(int32_t* p, int32_t x) { *p = x; }
-
 // The reverse; positions are kApart numbers apart.
 template <typename T, int64_t kApart = kRoIChannels>
 void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
@@ -59,7 +52,12 @@ void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t chann
       if (some <= kFew || rest <= kFew) {
         for (int64_t j = 0; j < some; ++j) {
           for (int64_t k = i; k < i + rest; ++k) {
-            store_one(planes + (c + j) * stride + k, lanes[k * kApart + c + j]);
+            T& to = planes[(c + j) * stride + k];
+            if constexpr (std::is_same_v<T, A>) {
+              to = lanes[k * kApart + c + j];
+            } else {
+              math::from_float(lanes[k * kApart + c + j], to);
+            }
           }
         }
         continue;
@@ -91,9 +89,8 @@ void rows_to_lanes(const T* rows, int64_t stride, int64_t channels, int64_t coun
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t c = 0; c < kRoIChannels; c += kWidth) {
-      const T* p = rows + i * stride + c;
-      const int64_t n = channels - c;
-      store(lanes + i * kRoIChannels + c, n >= kWidth ? load(p) : load_part(p, n > 0 ? n : 0));
+      const int64_t n = channels > c ? channels - c : 0;
+      store(lanes + i * kRoIChannels + c, load_first(rows + i * stride + c, n));
     }
   }
 }
@@ -105,13 +102,7 @@ void lanes_to_rows(const accumulate_t<T>* lanes, int64_t stride, int64_t channel
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t c = 0; c < channels; c += kWidth) {
-      T* p = rows + i * stride + c;
-      const Vector<A> v = load(lanes + i * kRoIChannels + c);
-      if (channels - c < kWidth) {
-        store_part(p, v, channels - c);
-      } else {
-        store(p, v);
-      }
+      store_first(rows + i * stride + c, load(lanes + i * kRoIChannels + c), channels - c);
     }
   }
 }

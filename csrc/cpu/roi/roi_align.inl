@@ -62,19 +62,17 @@ template <typename T>
 void spread_positions(const ProductTask<accumulate_t<T>, const T>& task) {
   using A = accumulate_t<T>;
   const ProductTask<A, const T> t = task;
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  for (int64_t ph = 0; ph < rows.pooled; ++ph) {
-    for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
-      const int64_t y = rows.index[r];
-      if (y < t.row_begin || y >= t.row_end) continue;
+  const auto& cols = t.taps.cols;
+  for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph) {
+    for_each_row(t, ph, [&](int64_t y, A weight) __attribute__((always_inline)) {
       const T* grad = t.pooled + ph * cols.pooled * t.bin_stride;
       for (int64_t pw = 0; pw < cols.pooled; ++pw, grad += t.bin_stride) {
         for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
-          A* to = t.map + ((y - t.row_begin) * t.width + cols.index[k]) * t.position_stride;
-          add_row(grad, rows.weight[r] * cols.weight[k], t.channels, to);
+          A* to = t.map + (y * t.width + cols.index[k]) * t.position_stride;
+          add_row(grad, weight * cols.weight[k], t.channels, to);
         }
       }
-    }
+    });
   }
 }
 

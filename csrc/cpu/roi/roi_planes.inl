@@ -229,7 +229,7 @@ template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
   const ProductTaps<accumulate_t<T>>& taps = task.taps;
   const int64_t planes = planes_of(task), pixels = taps.pixels(), cost = cost_of_rows(taps);
-  constexpr int64_t kNear = (1 << 20) / sizeof(T);
+  constexpr int64_t kNear = (1 << 20) / sizeof(T);  // numbers that a near cache holds
   const bool far = planes > 1 && taps.rows.size() * taps.cols.extent * planes >= kNear;
   // A list is made once for several planes; whole rows of each can be asked for ahead.
   if (task.position_stride == 1 && 2 * pixels < (far ? 3 : 4) * cost) {
