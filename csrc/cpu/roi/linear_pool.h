@@ -146,26 +146,52 @@ RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<T>& 
                     scratch_for(result_bytes)});
 }
 
-// By a kernel for kPositions or kPlanes. `rois` are a Batch, or what has its members.
-template <typename T, typename RoIs, typename Pool, typename PooledOf>
-void pool_in_place(const RoIs& rois, const Share& share, const Planes<const T>& map, Pool pool,
-                   const PooledOf& pooled_of) {
+// By a kernel for kPositions or kPlanes, forward where M is const. `rois` are a Batch, or what has
+// its members; `fresh`: nothing is on the map yet.
+//
+// Backward, threads own bands of rows of some channels: no two write the same element, and each
+// element adds its RoIs in the order of the plan, so the bits do not depend on the number of
+// threads, nor on where a band begins.
+template <typename M, typename RoIs, typename Kernel, typename PooledOf>
+void run_in_place(const RoIs& rois, const Share& share, const Planes<M>& map, Kernel kernel,
+                  bool fresh, const PooledOf& pooled_of) {
+  using T = std::remove_const_t<M>;
+  using A = accumulate_t<T>;
+  constexpr bool kForward = std::is_const_v<M>;
   const int64_t together = map.channels_last ? share.channels : 1;
+  const int64_t planes = share.channels / together, row = map.width * together;
   // A pixel that is read brings a line of a cache with it.
   const int64_t read = std::min(rois.footprint.positions(), 64 / int64_t(sizeof(T)) * rois.pixels);
-  const PlaneTasks tasks(share.channels / together,
-                         map.height * map.width * together * int64_t(sizeof(T)), rois.size, read,
-                         rois.footprint.area());
-  const int64_t grain = tasks_per_thread(tasks.size(), rois.size * share.channels * share.bins());
+  const PlaneTasks tasks =
+      kForward
+          ? PlaneTasks(planes, map.height * row * int64_t(sizeof(T)), rois.size, read,
+                       rois.footprint.area())
+          : PlaneTasks::bands(planes, map.height, row * int64_t(sizeof(A)), !std::is_same_v<T, A>);
+  const int64_t cleared = kForward ? 0 : map.height * map.width;
+  const int64_t outputs = share.channels * (rois.size * share.bins() + cleared);
+  const int64_t grain = tasks_per_thread(tasks.size(), outputs);
   const int64_t scratch_size = rois.scratch(together);
   parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
-    Buffer<accumulate_t<T>> scratch(scratch_size);
+    Buffer<A> scratch(scratch_size);
+    GradientBand<T> band;
     for (; task < last; ++task) {
       const PlaneTask t = tasks[task];
       const Share part = share.part(t.plane, t.planes * together);
-      for (int64_t i = t.begin; i < t.end; ++i) {
-        pool(pool_task(rois.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part,
-                       pooled_of(rois.roi(i)), 0, 0, scratch.data()));
+      if constexpr (kForward) {
+        for (int64_t i = t.begin; i < t.end; ++i) {
+          kernel(pool_task(rois.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part,
+                           pooled_of(rois.roi(i)), 0, 0, scratch.data()));
+        }
+      } else {
+        A* sums = band.open(map, part.channel, part.channels, t.begin, t.end, fresh);
+        for (int64_t i = 0; i < rois.size; ++i) {
+          const auto taps = rois.taps(i);
+          const Reads reads = taps.reads();
+          if (reads.empty() || reads.first >= t.end || reads.last <= t.begin) continue;
+          kernel(pool_task(taps, sums, band.plane_stride(), map, part, pooled_of(rois.roi(i)),
+                           t.begin, t.end, scratch.data()));
+        }
+        band.close();
       }
     }
   });
@@ -212,42 +238,9 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
     } else {
       const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)
                                                     : DETOPS_IN_USE(pool_planes<T>);
-      pool_in_place(batch, share, map, pool, pooled_of);
+      run_in_place(batch, share, map, pool, true, pooled_of);
     }
   }
-}
-
-// Threads own bands of rows of some channels: no two write the same element, and each element adds
-// its RoIs in the order of the plan, so the bits do not depend on the number of threads, nor on
-// where a band begins. `fresh`: nothing is on the map yet.
-template <typename T, typename RoIs, typename Spread, typename PooledOf>
-void spread_in_place(const RoIs& rois, const Share& share, const Planes<T>& map, Spread spread,
-                     bool fresh, const PooledOf& pooled_of) {
-  using A = accumulate_t<T>;
-  const int64_t together = map.channels_last ? share.channels : 1;
-  const auto tasks =
-      PlaneTasks::bands(share.channels / together, map.height,
-                        map.width * together * int64_t(sizeof(A)), !std::is_same_v<T, A>);
-  const int64_t outputs = share.channels * (rois.size * share.bins() + map.height * map.width);
-  const int64_t grain = tasks_per_thread(tasks.size(), outputs);
-  const int64_t scratch_size = rois.scratch(together);
-  parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
-    Buffer<A> scratch(scratch_size);
-    GradientBand<T> band;
-    for (; task < last; ++task) {
-      const PlaneTask t = tasks[task];
-      const Share part = share.part(t.plane, t.planes * together);
-      A* sums = band.open(map, part.channel, part.channels, t.begin, t.end, fresh);
-      for (int64_t i = 0; i < rois.size; ++i) {
-        const auto taps = rois.taps(i);
-        const Reads reads = taps.reads();
-        if (reads.empty() || reads.first >= t.end || reads.last <= t.begin) continue;
-        spread(pool_task(taps, sums, band.plane_stride(), map, part, pooled_of(rois.roi(i)),
-                         t.begin, t.end, scratch.data()));
-      }
-      band.close();
-    }
-  });
 }
 
 // Threads own a block of channels: as above, but each number of the map is written about once.
@@ -313,7 +306,7 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
     } else {
       const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
                                                       : DETOPS_IN_USE(spread_planes<T>);
-      spread_in_place(batch, share, map, spread, fresh, pooled_of);
+      run_in_place(batch, share, map, spread, fresh, pooled_of);
     }
   } while (begin < run.end);
 }

@@ -133,9 +133,9 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
     const auto map = planes_of<M>(maps, run.image, channels_last);
     const SampledRoIs<A> some{sampling, plan.order.data() + run.begin, run.end - run.begin};
     if constexpr (std::is_const_v<M>) {
-      pool_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_forward<T>), pooled_of);
+      run_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_forward<T>), true, pooled_of);
     } else {
-      spread_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_backward<T>), true, pooled_of);
+      run_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_backward<T>), true, pooled_of);
     }
   }
 }
