@@ -5,15 +5,16 @@
 template <typename M, typename P>
 using BinTask = PoolTask<BinTaps<accumulate_t<std::remove_const_t<M>>>, M, P>;
 
-// Channels [c, c + 2 * kPairs * lanes) of one bin, in registers.
-template <int kPairs, typename T>
-DETOPS_INLINE void pool_channels(const BinTask<const T, T>& t, int64_t bin, int64_t c) {
-  using A = accumulate_t<T>;
+// Channels of one bin in registers: kPairs pairs of vectors, or where there are none, n numbers.
+template <int kPairs, typename T, typename A>
+DETOPS_INLINE void pool_channels(const BinTaps<A>& taps, int64_t bin, const T* map, int64_t apart,
+                                 T* out, int64_t n = 0) {
   constexpr int64_t kWidth = 2 * kLanes<A>;
-  Vector<A> sum[2 * kPairs] = {};
-  for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
-    const T* p = t.map + t.taps.position[k] * t.position_stride + c;
-    const Vector<A> weight = splat(t.taps.weight[k]);
+  Vector<A> sum[kPairs > 0 ? 2 * kPairs : 1] = {};
+  for (int32_t k = taps.begin[bin]; k < taps.begin[bin + 1]; ++k) {
+    const T* p = map + taps.position[k] * apart;
+    const Vector<A> weight = splat(taps.weight[k]);
+    if constexpr (kPairs == 0) sum[0] = fused(weight, load_part(p, n), sum[0]);
     DETOPS_UNROLL for (int v = 0; v < kPairs; ++v) {
       Vector<A> a, b;
       load_pair(p + v * kWidth, a, b);
@@ -21,40 +22,43 @@ DETOPS_INLINE void pool_channels(const BinTask<const T, T>& t, int64_t bin, int6
       sum[2 * v + 1] = fused(weight, b, sum[2 * v + 1]);
     }
   }
-  T* out = t.pooled + bin * t.bin_stride + c;
+  if constexpr (kPairs == 0) store_part(out, sum[0], n);
   DETOPS_UNROLL for (int v = 0; v < kPairs; ++v) {
     store_pair(out + v * kWidth, sum[2 * v], sum[2 * v + 1]);
   }
 }
 
-// [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
-template <typename T>
-void pool_positions(const BinTask<const T, T>& t) {
-  using A = accumulate_t<T>;
-  constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t bin = 0; bin < t.taps.bins; ++bin) {
+// A bin is a weighted sum of a few contiguous runs of channels.
+template <int kMostPairs, typename T, typename A>
+DETOPS_INLINE void pool_bins(const BinTaps<A>& taps, const T* map, int64_t apart, int64_t channels,
+                             T* out, int64_t bin_stride) {
+  constexpr int64_t kWidth = kLanes<A>, kMost = 2 * kMostPairs * kWidth;
+  for (int64_t bin = 0; bin < taps.bins; ++bin, out += bin_stride) {
     int64_t c = 0;
-    for (; c + 8 * kWidth <= t.channels; c += 8 * kWidth) pool_channels<4>(t, bin, c);
-    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<1>(t, bin, c);
-    for (; c < t.channels; c += kWidth) {
-      const int64_t n = t.channels - c < kWidth ? t.channels - c : kWidth;
-      Vector<A> sum{};
-      for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
-        const T* p = t.map + t.taps.position[k] * t.position_stride + c;
-        sum = fused(splat(t.taps.weight[k]), load_part(p, n), sum);
-      }
-      store_part(t.pooled + bin * t.bin_stride + c, sum, n);
+    for (; c + kMost <= channels; c += kMost) {
+      pool_channels<kMostPairs>(taps, bin, map + c, apart, out + c);
+    }
+    for (; c + 2 * kWidth <= channels; c += 2 * kWidth) {
+      pool_channels<1>(taps, bin, map + c, apart, out + c);
+    }
+    for (; c < channels; c += kWidth) {
+      const int64_t n = channels - c < kWidth ? channels - c : kWidth;
+      pool_channels<0>(taps, bin, map + c, apart, out + c, n);
     }
   }
 }
 
-// The reverse; adds to the map.
+// [H, W, C].
 template <typename T>
-void spread_positions(const BinTask<accumulate_t<T>, const T>& tile) {
-  using A = accumulate_t<T>;
-  const BinTask<A, const T> t = tile;  // see spread_planes in ps_roi_align.inl
+void pool_positions(const BinTask<const T, T>& t) {
+  pool_bins<4>(t.taps, t.map, t.position_stride, t.channels, t.pooled, t.bin_stride);
+}
+
+// The reverse; adds to the map.
+template <typename T, typename A = accumulate_t<T>>
+void spread_positions(const BinTask<A, const T>& task) {
+  const BinTask<A, const T> t = task;  // see spread_planes in ps_roi_align.inl
   const int64_t first = t.row_begin * t.width, positions = (t.row_end - t.row_begin) * t.width;
-  constexpr int64_t kWidth = kLanes<A>;
   for (int64_t bin = 0; bin < t.taps.bins; ++bin) {
     const T* grad = t.pooled + bin * t.bin_stride;
     for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
@@ -62,7 +66,7 @@ void spread_positions(const BinTask<accumulate_t<T>, const T>& tile) {
       if (at < 0 || at >= positions) continue;
       A* to = t.map + at * t.position_stride;
       const Vector<A> weight = splat(t.taps.weight[k]);
-      for (int64_t c = 0; c < t.channels; c += kWidth) {
+      for (int64_t c = 0; c < t.channels; c += kLanes<A>) {
         const int64_t n = t.channels - c;
         store_first(to + c, fused(weight, load_first(grad + c, n), load_first(to + c, n)), n);
       }
@@ -82,10 +86,9 @@ DETOPS_INLINE void for_each_bin(const BinTask<M, P>& t, Run&& run) {
   }
 }
 
-template <typename T>
-void pool_planes(const BinTask<const T, T>& planes) {
-  using A = accumulate_t<T>;
-  const BinTask<const T, T> t = planes;
+template <typename T, typename A = accumulate_t<T>>
+void pool_planes(const BinTask<const T, T>& task) {
+  const BinTask<const T, T> t = task;
   for_each_bin(t, [&](int64_t bin, const T* map, T* pooled) {
     A sum = 0;
     for (int32_t k = t.taps.begin[bin]; k < t.taps.begin[bin + 1]; ++k) {
@@ -95,10 +98,9 @@ void pool_planes(const BinTask<const T, T>& planes) {
   });
 }
 
-template <typename T>
-void spread_planes(const BinTask<accumulate_t<T>, const T>& planes) {
-  using A = accumulate_t<T>;
-  const BinTask<A, const T> t = planes;
+template <typename T, typename A = accumulate_t<T>>
+void spread_planes(const BinTask<A, const T>& task) {
+  const BinTask<A, const T> t = task;
   const int64_t first = t.row_begin * t.width, positions = (t.row_end - t.row_begin) * t.width;
   for_each_bin(t, [&](int64_t bin, A* map, const T* pooled) {
     const A grad = math::to_float(*pooled);
@@ -113,24 +115,10 @@ void spread_planes(const BinTask<accumulate_t<T>, const T>& planes) {
 template <typename A>
 constexpr int64_t kHeld = kRoIChannels < 8 * kLanes<A> ? kRoIChannels / kLanes<A> : 8;
 
-// Lanes: `map` is where their position (0, 0) would be. Rows have all columns.
+// Lanes, whose rows have all columns: `map` is where position 0 would be.
 template <typename A>
 void pool_lanes(const BinTaps<A>& taps, const A* map, int64_t, A*, A* pooled) {
-  constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t bin = 0; bin < taps.bins; ++bin) {
-    for (int64_t c = 0; c < kRoIChannels; c += kHeld<A> * kWidth) {
-      Vector<A> sum[kHeld<A>] = {};
-      for (int32_t k = taps.begin[bin]; k < taps.begin[bin + 1]; ++k) {
-        const A* p = map + taps.position[k] * kRoIChannels + c;
-        const Vector<A> weight = splat(taps.weight[k]);
-        DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) {
-          sum[v] = fused(weight, load(p + v * kWidth), sum[v]);
-        }
-      }
-      A* out = pooled + bin * kRoIChannels + c;
-      DETOPS_UNROLL for (int64_t v = 0; v < kHeld<A>; ++v) store(out + v * kWidth, sum[v]);
-    }
-  }
+  pool_bins<kHeld<A> / 2>(taps, map, kRoIChannels, kRoIChannels, pooled, kRoIChannels);
 }
 
 // The transpose; adds to the map.
