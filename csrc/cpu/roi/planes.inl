@@ -10,10 +10,8 @@ DETOPS_INLINE int64_t square_begin(int64_t i, int64_t width, int64_t count) {
 }
 
 // lanes[i, c] = planes[c * stride + i] for i < count, c < channels; zero for the channels beyond.
-template <typename T>
-void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t count,
-                     accumulate_t<T>* lanes) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t count, A* lanes) {
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t c = 0; c < kRoIChannels; c += kWidth) {
     for (int64_t i = 0; i < count; i += kWidth) {
@@ -38,10 +36,8 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
 }
 
 // The reverse; positions are kApart numbers apart.
-template <typename T, int64_t kApart = kRoIChannels>
-void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
-                     T* planes) {
-  using A = accumulate_t<T>;
+template <typename T, int64_t kApart = kRoIChannels, typename A = accumulate_t<T>>
+void lanes_to_planes(const A* lanes, int64_t stride, int64_t channels, int64_t count, T* planes) {
   constexpr int64_t kWidth = kLanes<A>;
   // So few channels or positions, such as the last of 7 x 7 bins, cost less one by one.
   constexpr int64_t kFew = kWidth > 4 ? 2 : 1;
@@ -82,26 +78,20 @@ void lanes_to_planes(const accumulate_t<T>* lanes, int64_t stride, int64_t chann
 }
 
 // The same where channels are neighbours on both sides: positions are `stride` apart.
-template <typename T>
-void rows_to_lanes(const T* rows, int64_t stride, int64_t channels, int64_t count,
-                   accumulate_t<T>* lanes) {
-  using A = accumulate_t<T>;
-  constexpr int64_t kWidth = kLanes<A>;
+template <typename T, typename A = accumulate_t<T>>
+void rows_to_lanes(const T* rows, int64_t stride, int64_t channels, int64_t count, A* lanes) {
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t c = 0; c < kRoIChannels; c += kWidth) {
+    for (int64_t c = 0; c < kRoIChannels; c += kLanes<A>) {
       const int64_t n = channels > c ? channels - c : 0;
       store(lanes + i * kRoIChannels + c, load_first(rows + i * stride + c, n));
     }
   }
 }
 
-template <typename T>
-void lanes_to_rows(const accumulate_t<T>* lanes, int64_t stride, int64_t channels, int64_t count,
-                   T* rows) {
-  using A = accumulate_t<T>;
-  constexpr int64_t kWidth = kLanes<A>;
+template <typename T, typename A = accumulate_t<T>>
+void lanes_to_rows(const A* lanes, int64_t stride, int64_t channels, int64_t count, T* rows) {
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t c = 0; c < channels; c += kWidth) {
+    for (int64_t c = 0; c < channels; c += kLanes<A>) {
       store_first(rows + i * stride + c, load(lanes + i * kRoIChannels + c), channels - c);
     }
   }

@@ -5,11 +5,10 @@
 #include "roi_planes.inl"
 
 // Channels [c, c + 2 * kPairs * lanes) of one bin: rows of weighted columns, in registers.
-template <int kPairs, typename T>
+template <int kPairs, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, int64_t pw,
                                  int64_t c, T* out) {
   const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = 2 * kLanes<A>;
   Vector<A> sum[2 * kPairs] = {};
   for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
@@ -30,9 +29,8 @@ DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, i
 }
 
 // [H, W, C]: a bin is a weighted sum of a few contiguous runs of channels.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void pool_positions(const ProductTask<const T, T>& t) {
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   const auto &rows = t.taps.rows, &cols = t.taps.cols;
   for (int64_t bin = 0; bin < rows.pooled * cols.pooled; ++bin) {
@@ -58,9 +56,8 @@ void pool_positions(const ProductTask<const T, T>& t) {
 }
 
 // The reverse; adds to the map. By value: see spread_planes in ps_roi_align.inl.
-template <typename T>
-void spread_positions(const ProductTask<accumulate_t<T>, const T>& task) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void spread_positions(const ProductTask<A, const T>& task) {
   const ProductTask<A, const T> t = task;
   const auto& cols = t.taps.cols;
   for (int64_t ph = 0; ph < t.taps.rows.pooled; ++ph) {

@@ -117,9 +117,8 @@ DETOPS_INLINE void for_each_bin_of_samples(const RotatedTask<M, P>& t, const Run
 }
 
 // Channels in the same order as the samples' number: kPairs is whether a bin has 2 x 2 of them.
-template <bool kPairs, typename T>
+template <bool kPairs, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void pool_samples(const RotatedTask<const T, T>& t) {
-  using A = accumulate_t<T>;
   const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.rows.count);
   const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.cols.count);
   const int64_t apart = t.position_stride, down = t.width * apart;
@@ -189,9 +188,9 @@ DETOPS_INLINE void spread_samples(const RotatedTask<A, const T>& t) {
       });
 }
 
-template <typename T>
-void rotated_samples_backward(const RotatedTask<accumulate_t<T>, const T>& task) {
-  const RotatedTask<accumulate_t<T>, const T> t = task;
+template <typename T, typename A = accumulate_t<T>>
+void rotated_samples_backward(const RotatedTask<A, const T>& task) {
+  const RotatedTask<A, const T> t = task;
   if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return spread_samples<true>(t);
   spread_samples<false>(t);
 }

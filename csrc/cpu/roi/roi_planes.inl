@@ -227,7 +227,7 @@ __attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& t
 
 template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
-  const ProductTaps<accumulate_t<T>>& taps = task.taps;
+  const auto& taps = task.taps;
   const int64_t planes = planes_of(task), pixels = taps.pixels(), cost = cost_of_rows(taps);
   constexpr int64_t kNear = (1 << 20) / sizeof(T);  // numbers that a near cache holds
   const bool far = planes > 1 && taps.rows.size() * taps.cols.extent * planes >= kNear;
@@ -302,9 +302,8 @@ DETOPS_INLINE void for_each_row(const ProductTask<A, const T>& t, int64_t ph, Ad
 }
 
 // Adds to the map. What a pixel gets does not depend on which rows are asked for together.
-template <typename T>
-void spread_planes(const ProductTask<accumulate_t<T>, const T>& task) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void spread_planes(const ProductTask<A, const T>& task) {
   const ProductTask<A, const T> t = task;  // see spread_positions
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
   const int64_t length = t.taps.cols.extent * apart, taps = t.taps.cols.size();
