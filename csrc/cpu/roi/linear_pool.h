@@ -127,21 +127,23 @@ void visit_runs(const Planes<T>& pooled, const Share& share, const Visit& visit)
   }
 }
 
-template <typename Table, typename T>
-RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<T>& map, bool direct,
-                bool backward, int64_t result_bytes) {
-  using M = std::remove_const_t<T>;
-  using A = accumulate_t<M>;
+// Forward where M is const, else backward.
+template <typename Table, typename M>
+RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<M>& map,
+                int64_t result_bytes) {
+  using T = std::remove_const_t<M>;
+  using A = accumulate_t<T>;
+  constexpr bool kBackward = !std::is_const_v<M>;
   constexpr int64_t kNear = 1 << 20;
   const Footprint& f = batch.footprint;
   const int64_t read = f.positions() / std::max<int64_t>(1, batch.size);
   const int64_t buffers = share.bins() * kRoIChannels + batch.lane_scratch;
   RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
   for (int64_t i = 0; i < batch.size; ++i) batch.taps(i).add_to(cost);
-  return cost.best({backward, share.channels, direct,
+  return cost.best({kBackward, share.channels, map.channels_last,
                     read * share.channels * int64_t(sizeof(T)) < kNear,
-                    f.moved(!backward && !map.channels_last),
-                    backward && !std::is_same_v<M, A> ? map.height * map.width : 0,
+                    f.moved(!kBackward && !map.channels_last),
+                    kBackward && !std::is_same_v<T, A> ? map.height * map.width : 0,
                     f.template window_bytes<A>(Table::kWholeRows) + buffers * int64_t(sizeof(A)),
                     scratch_for(result_bytes)});
 }
@@ -231,8 +233,7 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
   for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
     batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width,
                 Table::kMostTaps);
-    const bool direct = map.channels_last && pooled_of(batch.roi(0)).channels_last;
-    const RoIPath path = path_of(batch, share, map, direct, false, most);
+    const RoIPath path = path_of(batch, share, map, most);
     if (path == RoIPath::kLanes) {
       pool_in_lanes(batch, share, map, pooled_of);
     } else {
@@ -295,11 +296,7 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
   do {
     batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width, taps);
     const bool fresh = begin == run.begin;
-    if (fresh && !copied) {
-      const bool direct =
-          map.channels_last && (batch.size == 0 || pooled_of(batch.roi(0)).channels_last);
-      path = path_of(batch, share, map, direct, true, result_bytes);
-    }
+    if (fresh && !copied) path = path_of(batch, share, map, result_bytes);
     begin += batch.size;
     if (path == RoIPath::kLanes) {
       written = spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);

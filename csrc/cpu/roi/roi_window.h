@@ -91,14 +91,16 @@ class GradientBand {
 
   A* open(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin, int64_t end,
           bool fresh) {
-    map_ = map, channel_ = channel, channels_ = channels, begin_ = begin, end_ = end;
+    const int64_t together = map.channels_last ? map.channels : 1;
+    band_ = map.at(channel, begin, 0), apart_ = map.stride();
+    planes_ = channels / together, run_ = (end - begin) * map.width * together;
     if constexpr (std::is_same_v<T, A>) {
       if (fresh) clear_positions(map, channel, channels, begin * map.width, end * map.width);
-      return map.at(channel, begin, 0);
+      return band_;
     } else {
-      A* copy = copy_.reserve(channels * positions() + kRoIChannels);
+      A* copy = copy_.reserve(planes_ * run_ + kRoIChannels);
       if (fresh) {
-        std::fill_n(copy, channels * positions(), A(0));
+        std::fill_n(copy, planes_ * run_, A(0));
       } else {
         for_each_run([&](const Planes<T>& run, int64_t at) {
           load_lanes(run.for_reading(), 0, run.channels, 0, 0, run.width, copy + at);
@@ -108,7 +110,7 @@ class GradientBand {
     }
   }
 
-  int64_t plane_stride() const { return std::is_same_v<T, A> ? map_.stride() : positions(); }
+  int64_t plane_stride() const { return std::is_same_v<T, A> ? apart_ : run_; }
 
   void close() {
     if constexpr (!std::is_same_v<T, A>) {
@@ -119,25 +121,21 @@ class GradientBand {
   }
 
  private:
-  int64_t positions() const { return (end_ - begin_) * map_.width; }
-
   // Neighbours on both sides, as a map of kRoIChannels channels and what is left of a position.
   template <typename Convert>
   void for_each_run(const Convert& convert) {
-    const int64_t together = map_.channels_last ? map_.channels : 1;
-    const int64_t run = positions() * together;
-    const int64_t whole = run / kRoIChannels, rest = run % kRoIChannels;
-    for (int64_t p = 0; p < channels_ / together; ++p) {
-      T* to = map_.at(channel_ + p, begin_, 0);
-      convert(Planes<T>{to, kRoIChannels, 1, whole, true}, p * run);
+    const int64_t whole = run_ / kRoIChannels, rest = run_ % kRoIChannels;
+    for (int64_t p = 0; p < planes_; ++p) {
+      T* to = band_ + p * apart_;
+      convert(Planes<T>{to, kRoIChannels, 1, whole, true}, p * run_);
       if (rest > 0) {
-        convert(Planes<T>{to + whole * kRoIChannels, rest, 1, 1, true}, (p + 1) * run - rest);
+        convert(Planes<T>{to + whole * kRoIChannels, rest, 1, 1, true}, (p + 1) * run_ - rest);
       }
     }
   }
 
-  Planes<T> map_{};
-  int64_t channel_ = 0, channels_ = 0, begin_ = 0, end_ = 0;
+  T* band_ = nullptr;
+  int64_t apart_ = 0, planes_ = 0, run_ = 0;
   Buffer<A> copy_;
 };
 
