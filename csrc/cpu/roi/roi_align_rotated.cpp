@@ -140,29 +140,22 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
   }
 }
 
-// Into an output in the layout of the input and of its dtype.
-void pool_rotated(const char* op, const Tensor& input, const Tensor& rois, double spatial_scale,
-                  int64_t sampling_ratio, const Tensor& output) {
-  check_positions(op, input.size(2), input.size(3));
-  expect_writes(output);
-  const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, input.scalar_type());
-  with_element_type(input.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    pool_maps<const T, T>(op, maps, wide_rois, spatial_scale, sampling_ratio, output);
-  });
-}
-
-// The reverse; gives the map its elements, whose layout counts.
-void spread_rotated(const char* op, const Tensor& grad, const Tensor& rois, double spatial_scale,
-                    int64_t sampling_ratio, const Tensor& maps) {
+// From maps to an output of their layout and dtype or, not `forward`, from its gradient to that of
+// the maps, whose layout counts.
+void run(const char* op, const Tensor& from, const Tensor& rois, double spatial_scale,
+         int64_t sampling_ratio, bool forward, const Tensor& to) {
+  const Tensor& maps = forward ? from : to;
   check_positions(op, maps.size(2), maps.size(3));
-  expect_writes(maps);
-  const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, grad.scalar_type());
-  with_element_type(grad.scalar_type(), [&](auto element) {
+  expect_writes(to);
+  const Tensor source = in_layout(from, maps.suggest_memory_format());
+  const Tensor wide_rois = wide(rois, from.scalar_type());
+  with_element_type(from.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    pool_maps<T, const T>(op, maps, wide_rois, spatial_scale, sampling_ratio, pooled);
+    if (forward) {
+      pool_maps<const T, T>(op, source, wide_rois, spatial_scale, sampling_ratio, to);
+    } else {
+      pool_maps<T, const T>(op, to, wide_rois, spatial_scale, sampling_ratio, source);
+    }
   });
 }
 
@@ -208,14 +201,14 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
 void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                                int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                                Tensor& output) {
-  pool_rotated("roi_align_rotated", input, rois, spatial_scale, sampling_ratio, output);
+  run("roi_align_rotated", input, rois, spatial_scale, sampling_ratio, true, output);
 }
 
 void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
                                 int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                                 int64_t channels, int64_t height, int64_t width,
                                 int64_t sampling_ratio, Tensor& maps) {
-  spread_rotated("roi_align_rotated_backward", grad, rois, spatial_scale, sampling_ratio, maps);
+  run("roi_align_rotated_backward", grad, rois, spatial_scale, sampling_ratio, false, maps);
 }
 
 // Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
@@ -229,7 +222,7 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
   const bool narrow = output.scalar_type() != type;
   const Tensor pooled =
       narrow ? empty(output.sizes(), output.options().dtype(type), format) : output;
-  pool_rotated("riroi_align_rotated", as_type(input, type), placed, 1, sampling_ratio, pooled);
+  run("riroi_align_rotated", as_type(input, type), placed, 1, sampling_ratio, true, pooled);
   with_element_type(output.scalar_type(), [&](auto element) {
     using T = decltype(element);
     switch_orientations<accumulate_t<T>, T>(pooled, output, rois, num_orientations, false);
@@ -253,7 +246,7 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
   });
   const bool narrow = map.scalar_type() != type;
   const Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
-  spread_rotated("riroi_align_rotated_backward", pooled, placed, 1, sampling_ratio, sums);
+  run("riroi_align_rotated_backward", pooled, placed, 1, sampling_ratio, false, sums);
   if (narrow) map.copy_(sums);
 }
 
