@@ -4,18 +4,21 @@
 
 #include "roi_planes.inl"
 
-// Channels [c, c + 2 * kPairs * lanes) of one bin: rows of weighted columns, in registers.
+// Channels of one bin from `c` on: rows of weighted columns, in registers. They are kPairs pairs of
+// vectors, or where there are none, n numbers.
 template <int kPairs, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, int64_t pw,
-                                 int64_t c, T* out) {
+                                 int64_t c, T* out, int64_t n = 0) {
   const auto &rows = t.taps.rows, &cols = t.taps.cols;
   constexpr int64_t kWidth = 2 * kLanes<A>;
-  Vector<A> sum[2 * kPairs] = {};
+  constexpr int kVectors = kPairs > 0 ? 2 * kPairs : 1;
+  Vector<A> sum[kVectors] = {};
   for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
     const T* row = t.map + rows.index[r] * t.row_stride() + c;
-    Vector<A> of_row[2 * kPairs] = {};
+    Vector<A> of_row[kVectors] = {};
     for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
       const T* p = row + cols.index[k] * t.position_stride;
+      if constexpr (kPairs == 0) of_row[0] += cols.weight[k] * load_part(p, n);
       for (int v = 0; v < kPairs; ++v) {
         Vector<A> a, b;
         load_pair(p + v * kWidth, a, b);
@@ -23,8 +26,9 @@ DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, i
         of_row[2 * v + 1] += cols.weight[k] * b;
       }
     }
-    for (int v = 0; v < 2 * kPairs; ++v) sum[v] += rows.weight[r] * of_row[v];
+    for (int v = 0; v < kVectors; ++v) sum[v] += rows.weight[r] * of_row[v];
   }
+  if constexpr (kPairs == 0) store_part(out + c, sum[0], n);
   for (int v = 0; v < kPairs; ++v) store_pair(out + c + v * kWidth, sum[2 * v], sum[2 * v + 1]);
 }
 
@@ -32,25 +36,15 @@ DETOPS_INLINE void pool_channels(const ProductTask<const T, T>& t, int64_t ph, i
 template <typename T, typename A = accumulate_t<T>>
 void pool_positions(const ProductTask<const T, T>& t) {
   constexpr int64_t kWidth = kLanes<A>;
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  for (int64_t bin = 0; bin < rows.pooled * cols.pooled; ++bin) {
-    const int64_t ph = bin / cols.pooled, pw = bin % cols.pooled;
+  const int64_t wide = t.taps.cols.pooled;
+  for (int64_t bin = 0; bin < t.taps.rows.pooled * wide; ++bin) {
+    const int64_t ph = bin / wide, pw = bin % wide;
     T* out = t.pooled + bin * t.bin_stride;
     int64_t c = 0;
     for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_channels<2>(t, ph, pw, c, out);
     for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_channels<1>(t, ph, pw, c, out);
     for (; c < t.channels; c += kWidth) {
-      const int64_t n = t.channels - c < kWidth ? t.channels - c : kWidth;
-      Vector<A> sum{};
-      for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
-        const T* row = t.map + rows.index[r] * t.row_stride() + c;
-        Vector<A> of_row{};
-        for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
-          of_row += cols.weight[k] * load_part(row + cols.index[k] * t.position_stride, n);
-        }
-        sum += rows.weight[r] * of_row;
-      }
-      store_part(out + c, sum, n);
+      pool_channels<0>(t, ph, pw, c, out, t.channels - c < kWidth ? t.channels - c : kWidth);
     }
   }
 }
