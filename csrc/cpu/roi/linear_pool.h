@@ -35,7 +35,8 @@ namespace detops::cpu {
 template <typename Table>
 class Batch {
  public:
-  int64_t size = 0, pixels = 0, lane_scratch = 0;
+  int64_t size = 0, pixels = 0;
+  int64_t scratch = 0, lane_scratch = 0;  // numbers that kernels take, in place and in lanes
   Footprint footprint;
 
   int64_t roi(int64_t i) const { return order_[i]; }
@@ -43,9 +44,9 @@ class Batch {
 
   // The first of `rois` RoIs, as many as have some `most_taps` taps together, at least one;
   // sampling.taps(roi) is a guess of their number.
-  template <typename Sampling>
+  template <typename Sampling, typename M>
   void build(const Sampling& sampling, const uint32_t* order, int64_t rois, const Share& share,
-             int64_t height, int64_t width, int64_t most_taps) {
+             const Planes<M>& map, int64_t most_taps) {
     constexpr int64_t kMost = 1024;
     const int64_t most = std::min(rois, kMost);
     order_ = order;
@@ -55,14 +56,15 @@ class Batch {
     }
     for_each_table([&](Table& table, int64_t i, int64_t end) {
       table.clear();
-      for (; i < end; ++i) table.add(sampling, order[i], share, height, width);
+      for (; i < end; ++i) table.add(sampling, order[i], share, map.height, map.width);
     });
-    footprint = Footprint(height, width);
-    pixels = lane_scratch = 0;
+    footprint = Footprint(map.height, map.width);
+    pixels = scratch = lane_scratch = 0;
     for (int64_t i = 0; i < size; ++i) {
       const auto of_roi = taps(i);
       footprint.add(of_roi.reads());
       pixels += of_roi.pixels();
+      scratch = std::max(scratch, of_roi.scratch(map.channels_last ? share.channels : 1));
       lane_scratch = std::max(lane_scratch, of_roi.lane_scratch());
     }
   }
@@ -70,13 +72,6 @@ class Batch {
   // For the backward pass in lanes, which goes by positions of the map.
   void transpose() {
     for_each_table([](Table& table, int64_t, int64_t) { table.transpose(); });
-  }
-
-  // Of the kernels that work in place, on planes of so many channels.
-  int64_t scratch(int64_t interleaved) const {
-    int64_t most = 0;
-    for (int64_t i = 0; i < size; ++i) most = std::max(most, taps(i).scratch(interleaved));
-    return most;
   }
 
  private:
@@ -172,9 +167,8 @@ void run_in_place(const RoIs& rois, const Share& share, const Planes<M>& map, Ke
   const int64_t cleared = kForward ? 0 : map.height * map.width;
   const int64_t outputs = share.channels * (rois.size * share.bins() + cleared);
   const int64_t grain = tasks_per_thread(tasks.size(), outputs);
-  const int64_t scratch_size = rois.scratch(together);
   parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
-    Buffer<A> scratch(scratch_size);
+    Buffer<A> scratch(rois.scratch);
     GradientBand<T> band;
     for (; task < last; ++task) {
       const PlaneTask t = tasks[task];
@@ -231,8 +225,7 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
   const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
   const int64_t most = std::max(result_bytes, map.channels_last ? copy : 0);
   for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
-    batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width,
-                Table::kMostTaps);
+    batch.build(sampling, order + begin, run.end - begin, share, map, Table::kMostTaps);
     const RoIPath path = path_of(batch, share, map, most);
     if (path == RoIPath::kLanes) {
       pool_in_lanes(batch, share, map, pooled_of);
@@ -244,7 +237,7 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
   }
 }
 
-// Threads own a block of channels: as above, but each number of the map is written about once.
+// Threads own a block of channels: as in place, but each number of the map is written about once.
 // Returns how many rows are final so far; `written` are those of the batches before.
 template <typename T, typename Table, typename PooledOf>
 int64_t spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& map,
@@ -294,7 +287,7 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
   RoIPath path = RoIPath::kLanes;
   int64_t begin = run.begin, written = 0;
   do {
-    batch.build(sampling, order + begin, run.end - begin, share, map.height, map.width, taps);
+    batch.build(sampling, order + begin, run.end - begin, share, map, taps);
     const bool fresh = begin == run.begin;
     if (fresh && !copied) path = path_of(batch, share, map, result_bytes);
     begin += batch.size;

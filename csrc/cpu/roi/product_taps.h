@@ -33,7 +33,6 @@ struct ProductTaps {
     return {rows.first, rows.first + rows.extent, {cols.first, cols.first + cols.extent}};
   }
   int64_t pixels() const { return rows.size() * cols.size(); }  // that are read, bin by bin
-  // Numbers of scratch memory that the kernels take.
   int64_t scratch(int64_t interleaved) const {
     return std::max(cols.extent * interleaved, cols.size());
   }

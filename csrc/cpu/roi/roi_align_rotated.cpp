@@ -86,14 +86,13 @@ template <typename A>
 struct SampledRoIs {
   const RotatedSampling<A>& sampling;
   const uint32_t* order;
-  int64_t size, pixels = 0;
+  int64_t size, pixels = 0, scratch = 0;
   Footprint footprint = {};  // not known
 
   int64_t roi(int64_t i) const { return order[i]; }
   RotatedTaps<A> taps(int64_t i) const {
     return {sampling.roi(order[i]), sampling.height, sampling.width, sampling.pooled_height};
   }
-  int64_t scratch(int64_t) const { return 0; }
 };
 
 // Whether samples are taken straight from the map: a table of what each bin reads pays only where
