@@ -238,15 +238,14 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
 }
 
 // Threads own a block of channels: as in place, but each number of the map is written about once.
-// Returns how many rows are final so far; `written` are those of the batches before.
+// So many rows are `written` by the batches before.
 template <typename T, typename Table, typename PooledOf>
-int64_t spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& map,
-                        int64_t written, bool last_batch, const PooledOf& pooled_of) {
+void spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& map, int64_t written,
+                     bool last_batch, const PooledOf& pooled_of) {
   using A = accumulate_t<T>;
   const int64_t blocks = blocks_of(share.channels);
   const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
   const Columns columns = Table::kWholeRows ? Columns{0, map.width} : batch.footprint.columns();
-  int64_t written_now = written;
   batch.transpose();
   parallel_for(0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
     Buffer<A> lanes(share.bins() * kRoIChannels), scratch(batch.lane_scratch);
@@ -266,11 +265,12 @@ int64_t spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>
         DETOPS_IN_USE(spread_lanes<A>)
         (taps, window.origin(), window.stride(), scratch.data(), lanes.data());
       }
-      const int64_t now = rows.finish(last_batch);
-      if (block == 0) written_now = now;
+      rows.flush(map.height);
+      if (last_batch) {
+        clear_positions(map, c, n, rows.written * map.width, map.height * map.width);
+      }
     }
   });
-  return written_now;
 }
 
 // The reverse: what the map gets from one run. One path serves all its batches: what they leave
@@ -292,7 +292,8 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
     if (fresh && !copied) path = path_of(batch, share, map, result_bytes);
     begin += batch.size;
     if (path == RoIPath::kLanes) {
-      written = spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);
+      spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);
+      written = std::max(written, batch.footprint.last());
     } else {
       const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
                                                       : DETOPS_IN_USE(spread_planes<T>);

@@ -122,6 +122,7 @@ class Footprint {
   Columns columns() const {
     return {std::min(all_.columns.begin, all_.columns.end), all_.columns.end};
   }
+  int64_t last() const { return all_.last; }        // the row below those that are read
   int64_t tallest() const { return tallest_; }      // rows of one RoI
   int64_t positions() const { return positions_; }  // RoI by RoI
 

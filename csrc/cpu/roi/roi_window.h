@@ -176,14 +176,6 @@ struct GradientRows {
       store_lanes(window.row(y), map, channel, channels, y, columns.begin, window.width());
     }
   }
-
-  int64_t finish(bool whole) {
-    flush(map.height);
-    if (whole) {
-      clear_positions(map, channel, channels, written * map.width, map.height * map.width);
-    }
-    return written;
-  }
 };
 
 }  // namespace detops::cpu
