@@ -29,19 +29,6 @@ struct RotatedTaps {
   }
 };
 
-// One pooled RoI in either layout, from one tensor to another or within one.
-template <typename From, typename To>
-struct SwitchTask {
-  using A = accumulate_t<From>;
-  const From* from;
-  To* to;
-  math::OrientationSwitch<A> how;
-  int64_t channels, orientations, bins;
-  bool channels_last;
-  A* scratch;       // room for the bins of all orientations, or for all channels
-  int32_t* places;  // for twice the channels
-};
-
 }  // namespace detops::cpu
 
 #define DETOPS_KERNELS "../roi/roi_align_rotated.inl"
@@ -189,8 +176,8 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
     Buffer<int32_t> places(last ? 2 * channels : 0);
     for (; k < end; ++k) {
       const auto how = math::orientation_switch(roi[6 * k + 5], orientations);
-      kernel({first + k * size, into + k * size, transposed ? how.transposed(orientations) : how,
-              channels, orientations, bins, last, scratch.data(), places.data()});
+      kernel(first + k * size, into + k * size, transposed ? how.transposed(orientations) : how,
+             channels, orientations, bins, last, scratch.data(), places.data());
     }
   });
 }

@@ -213,36 +213,35 @@ DETOPS_INLINE void copy_wide(const From* from, int64_t count, A* to) {
   }
 }
 
-template <typename From, typename To>
-void switch_roi(const SwitchTask<From, To>& task) {
-  const SwitchTask<From, To> t = task;
-  const auto& how = t.how;
-  const int64_t n = t.orientations;
-  if (!t.channels_last) {
+// One pooled RoI in either layout; `from` and `to` may be the same. `scratch` has room for the bins
+// of `n` orientations, or for all channels, `places` for twice the channels.
+template <typename From, typename To, typename A = accumulate_t<From>>
+void switch_roi(const From* from, To* to, math::OrientationSwitch<A> how, int64_t channels,
+                int64_t n, int64_t bins, bool channels_last, A* scratch, int32_t* places) {
+  if (!channels_last) {
     // An orientation is a plane of bins.
-    for (int64_t c = 0; c < t.channels; c += n) {
-      copy_wide(t.from + c * t.bins, n * t.bins, t.scratch);
+    for (int64_t c = 0; c < channels; c += n) {
+      copy_wide(from + c * bins, n * bins, scratch);
       for (int64_t o = 0; o < n; ++o) {
-        const auto* first = t.scratch + (o + how.first) % n * t.bins;
-        const auto* second = t.scratch + (o + how.second) % n * t.bins;
-        blend(first, second, how.keep, how.share, t.bins, t.to + (c + o) * t.bins);
+        blend(scratch + (o + how.first) % n * bins, scratch + (o + how.second) % n * bins, how.keep,
+              how.share, bins, to + (c + o) * bins);
       }
     }
     return;
   }
   // The orientations of a channel are neighbours: all positions read the same places.
-  int32_t *first = t.places, *second = first + t.channels;
-  for (int64_t c = 0; c < t.channels; ++c) {
+  int32_t *first = places, *second = first + channels;
+  for (int64_t c = 0; c < channels; ++c) {
     const int64_t o = c % n;
     first[c] = static_cast<int32_t>(c - o + (o + how.first) % n);
     second[c] = static_cast<int32_t>(c - o + (o + how.second) % n);
   }
-  for (int64_t at = 0; at < t.bins * t.channels; at += t.channels) {
-    copy_wide(t.from + at, t.channels, t.scratch);
-    for (int64_t c = 0; c < t.channels; ++c) {
-      auto sum = t.scratch[first[c]];
-      if (how.share != 0) sum = how.keep * sum + how.share * t.scratch[second[c]];
-      math::from_float(sum, t.to[at + c]);
+  for (int64_t at = 0; at < bins * channels; at += channels) {
+    copy_wide(from + at, channels, scratch);
+    for (int64_t c = 0; c < channels; ++c) {
+      A sum = scratch[first[c]];
+      if (how.share != 0) sum = how.keep * sum + how.share * scratch[second[c]];
+      math::from_float(sum, to[at + c]);
     }
   }
 }
