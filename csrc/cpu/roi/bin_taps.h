@@ -143,25 +143,21 @@ class BinTable {
   };
 
   // Appends up to `most` taps, without those of weight 0.
-  class Emitter {
-   public:
-    Emitter(BinTable& table, size_t most) : table_(table), size_(table.position_.size()) {
-      table.position_.resize(size_ + most);
-      table.weight_.resize(size_ + most);
-    }
-    ~Emitter() {
-      table_.position_.resize(size_);
-      table_.weight_.resize(size_);
-    }
-    void operator()(int64_t position, A weight) {
-      table_.position_[size_] = static_cast<int32_t>(position);
-      table_.weight_[size_] = weight;
-      size_ += weight != 0;
-    }
+  struct Emitter {
+    BinTable& table;
+    size_t size = table.position_.size();
 
-   private:
-    BinTable& table_;
-    size_t size_;
+    void grow_to(size_t end) {
+      table.position_.resize(end);
+      table.weight_.resize(end);
+    }
+    Emitter(BinTable& to, size_t most) : table(to) { grow_to(size + most); }
+    ~Emitter() { grow_to(size); }
+    void operator()(int64_t position, A weight) {
+      table.position_[size] = static_cast<int32_t>(position);
+      table.weight_[size] = weight;
+      size += weight != 0;
+    }
   };
 
   std::vector<Entry> entries_;

@@ -3,31 +3,11 @@
 
 #include "roi_plan.h"
 
+#include "../simd/variants.h"
+
 // Ops whose bins are weighted sums of one map's positions, the same for a share of the channels. To
 // be included after all other headers, by a file that defines DETOPS_KERNELS: the kernels for
 // ProductTaps (roi_align.inl) or BinTaps (bin_pool.inl).
-namespace detops::cpu {
-
-// One RoI on some channels of a map as they are; backward, on its rows [row_begin, row_end), with
-// which `map` begins.
-template <typename Taps, typename M, typename P>
-struct PoolTask {
-  using A = accumulate_t<std::remove_const_t<M>>;
-  Taps taps;
-  M* map;
-  int64_t width, channels, channel_stride, position_stride;
-  P* pooled;  // from the first bin on, `wide` a row
-  int64_t wide, pooled_row_stride, pooled_channel_stride, bin_stride;
-  int64_t row_begin, row_end;
-  A* scratch;
-
-  int64_t row_stride() const { return width * position_stride; }
-};
-
-}  // namespace detops::cpu
-
-#include "../simd/variants.h"
-
 namespace detops::cpu {
 
 // Some RoIs of a run with their taps, in tables that threads fill side by side, and what they read

@@ -174,6 +174,22 @@ inline Share all_bins(const Tensor& pooled) {
   return {0, pooled.size(1), 0, 0, pooled.size(2), pooled.size(3)};
 }
 
+// One RoI on some channels of a map as they are; backward, on its rows [row_begin, row_end), with
+// which `map` begins.
+template <typename Taps, typename M, typename P>
+struct PoolTask {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  Taps taps;
+  M* map;
+  int64_t width, channels, channel_stride, position_stride;
+  P* pooled;  // from the first bin on, `wide` a row
+  int64_t wide, pooled_row_stride, pooled_channel_stride, bin_stride;
+  int64_t row_begin, row_end;
+  A* scratch;
+
+  int64_t row_stride() const { return width * position_stride; }
+};
+
 // The ways from a map to its RoIs and back. What is best depends on how much of what is moved is
 // read.
 enum class RoIPath {
