@@ -152,7 +152,8 @@ void run_in_place(const RoIs& rois, const Share& share, const Planes<M>& map, Ke
     GradientBand<T> band;
     for (; task < last; ++task) {
       const PlaneTask t = tasks[task];
-      const Share part = share.part(t.plane, t.planes * together);
+      Share part = share;
+      part.channel += t.plane, part.channels = t.planes * together;
       if constexpr (kForward) {
         for (int64_t i = t.begin; i < t.end; ++i) {
           kernel(pool_task(rois.taps(i), map.at(part.channel, 0, 0), map.stride(), map, part,

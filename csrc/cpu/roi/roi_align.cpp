@@ -121,28 +121,23 @@ void pool_levels(const Pooling& pooling, TensorList maps, const Tensor& rois,
   });
 }
 
-void run_forward(const Pooling& pooling, TensorList inputs, const Tensor& rois,
-                 const Tensor& output) {
-  expect_writes(output);
-  const auto format = inputs[0].suggest_memory_format();
-  std::vector<Tensor> maps;
-  for (const Tensor& input : inputs) maps.push_back(input.contiguous(format));
-  const Tensor wide_rois = wide(rois, output.scalar_type());
-  with_element_type(output.scalar_type(), [&](auto element) {
+// From the maps to the pooled RoIs or, not `forward`, from these to the maps.
+void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forward, TensorList to) {
+  const auto format = (forward ? from : to)[0].suggest_memory_format();
+  const ScalarType type = to[0].scalar_type();
+  std::vector<Tensor> sources;
+  for (const Tensor& t : from) sources.push_back(in_layout(t, format));
+  for (const Tensor& t : to) expect_writes(t);
+  const Tensor wide_rois = wide(rois, type);
+  with_element_type(type, [&](auto element) {
     using T = decltype(element);
-    const auto run =
-        direct(pooling, maps[0], rois.size(0)) ? forward_direct<T> : pool_levels<const T, T>;
-    run(pooling, maps, wide_rois, output);
-  });
-}
-
-void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois, TensorList maps) {
-  const Tensor pooled = in_layout(grad, maps[0].suggest_memory_format());
-  const Tensor wide_rois = wide(rois, grad.scalar_type());
-  for (const Tensor& map : maps) expect_writes(map);
-  with_element_type(grad.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    pool_levels<T, const T>(pooling, maps, wide_rois, pooled);
+    if (!forward) {
+      pool_levels<T, const T>(pooling, to, wide_rois, sources[0]);
+    } else if (direct(pooling, sources[0], rois.size(0))) {
+      forward_direct<T>(pooling, sources, wide_rois, to[0]);
+    } else {
+      pool_levels<const T, T>(pooling, sources, wide_rois, to[0]);
+    }
   });
 }
 
@@ -151,26 +146,25 @@ void run_backward(const Pooling& pooling, const Tensor& grad, const Tensor& rois
 void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                        int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                        bool aligned, Tensor& output) {
-  run_forward({"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned},
-              input, rois, output);
+  run({"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned}, input,
+      rois, true, output);
 }
 
 void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
                         int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                         int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
                         bool aligned, Tensor& map) {
-  const Pooling pooling{"roi_align_backward", {spatial_scale}, pooled_height,
-                        pooled_width,         sampling_ratio,  aligned};
-  run_backward(pooling, grad, rois, map);
+  run({"roi_align_backward", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned},
+      grad, rois, false, map);
 }
 
 void multiscale_roi_align_forward(TensorList inputs, const Tensor& rois,
                                   ArrayRef<double> spatial_scales, int64_t pooled_height,
                                   int64_t pooled_width, int64_t sampling_ratio, bool aligned,
                                   double canonical_scale, int64_t canonical_level, Tensor& output) {
-  run_forward({"multiscale_roi_align", spatial_scales.vec(), pooled_height, pooled_width,
-               sampling_ratio, aligned, canonical_scale, canonical_level},
-              inputs, rois, output);
+  run({"multiscale_roi_align", spatial_scales.vec(), pooled_height, pooled_width, sampling_ratio,
+       aligned, canonical_scale, canonical_level},
+      inputs, rois, true, output);
 }
 
 void multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
@@ -179,9 +173,9 @@ void multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
                                    IntArrayRef heights, IntArrayRef widths, int64_t sampling_ratio,
                                    bool aligned, double canonical_scale, int64_t canonical_level,
                                    std::vector<Tensor>& maps) {
-  run_backward({"multiscale_roi_align_backward", spatial_scales.vec(), pooled_height, pooled_width,
-                sampling_ratio, aligned, canonical_scale, canonical_level},
-               grad, rois, maps);
+  run({"multiscale_roi_align_backward", spatial_scales.vec(), pooled_height, pooled_width,
+       sampling_ratio, aligned, canonical_scale, canonical_level},
+      grad, rois, false, maps);
 }
 
 }  // namespace detops::cpu

@@ -165,9 +165,6 @@ struct Share {
   int64_t top, left, high, wide;
 
   int64_t bins() const { return high * wide; }
-  Share part(int64_t first, int64_t count) const {
-    return {channel + first, count, top, left, high, wide};
-  }
 };
 
 inline Share all_bins(const Tensor& pooled) {
