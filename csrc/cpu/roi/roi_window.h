@@ -91,13 +91,13 @@ class GradientBand {
 
   A* open(const Planes<T>& map, int64_t channel, int64_t channels, int64_t begin, int64_t end,
           bool fresh) {
-    const int64_t together = map.channels_last ? map.channels : 1;
     band_ = map.at(channel, begin, 0), apart_ = map.stride();
-    planes_ = channels / together, run_ = (end - begin) * map.width * together;
     if constexpr (std::is_same_v<T, A>) {
       if (fresh) clear_positions(map, channel, channels, begin * map.width, end * map.width);
       return band_;
     } else {
+      const int64_t together = map.channels_last ? map.channels : 1;
+      planes_ = channels / together, run_ = (end - begin) * map.width * together;
       A* copy = copy_.reserve(planes_ * run_ + kRoIChannels);
       if (fresh) {
         std::fill_n(copy, planes_ * run_, A(0));
