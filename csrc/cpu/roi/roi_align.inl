@@ -105,17 +105,11 @@ DETOPS_INLINE void combine(Rows<A> out, Rows<const A> in, const AxisTaps<A>& axi
   const int32_t begin = axis.begin[position], taps = axis.begin[position + 1] - begin;
   const int32_t* index = axis.index + begin;
   const A* weight = axis.weight + begin;
-  switch (taps) {
-    case 0:
-      if (!kAdd) combine_taps<0, false>(out, in, index, step, weight, rows, length);
-      return;
-    case 1:
-      return combine_taps<1, kAdd>(out, in, index, step, weight, rows, length);
-    case 2:
-      return combine_taps<2, kAdd>(out, in, index, step, weight, rows, length);
-    case 3:
-      return combine_taps<3, kAdd>(out, in, index, step, weight, rows, length);
-  }
+  if (taps == 0 && kAdd) return;
+  if (taps == 0) return combine_taps<0, false>(out, in, index, step, weight, rows, length);
+  if (taps == 1) return combine_taps<1, kAdd>(out, in, index, step, weight, rows, length);
+  if (taps == 2) return combine_taps<2, kAdd>(out, in, index, step, weight, rows, length);
+  if (taps == 3) return combine_taps<3, kAdd>(out, in, index, step, weight, rows, length);
   combine_taps<4, kAdd>(out, in, index, step, weight, rows, length);
   for (int32_t k = 4; k < taps; ++k) {
     combine_taps<1, true>(out, in, index + k, step, weight + k, rows, length);
