@@ -16,8 +16,8 @@ namespace detops::cpu {
 // The two pixels of a sample along one axis, and what its place is told by.
 template <typename A>
 struct LineSample {
-  int64_t low, high;
-  A weight_low, weight_high, mark;
+  math::Taps<A> taps;
+  A mark;
 };
 
 // Those that are on the map, and whether these are all.
@@ -35,8 +35,9 @@ struct MaxBin {
   LineSamples<A> rows, cols;
   const T* map;  // from (row_origin, col_origin) on
   int64_t row_origin, col_origin, row_stride, col_stride, channels;
-  A off_map;            // the mark of a sample that is not on the map
-  A *best, *row, *col;  // the maxima and their marks, room for kRoIChannels
+  A off_map;      // the mark of a sample that is not on the map
+  A* best;        // room for kRoIChannels maxima
+  int64_t apart;  // numbers from there to their rows' marks, and on to their columns'
 };
 
 }  // namespace detops::cpu
@@ -50,11 +51,12 @@ namespace detops::cpu {
 template <typename A>
 class LineTable {
  public:
+  Columns read;  // of the map, by any of them
+
   void clear() {
     samples_.clear();
     lines_.clear();
-    first_ = INT32_MAX;
-    last_ = 0;
+    read = {INT32_MAX, 0};
   }
 
   // mark(i, x) of sample i, which is at x.
@@ -62,10 +64,8 @@ class LineTable {
   void add(const math::SampleLine<A>& line, int64_t size, const Mark& mark) {
     const size_t begin = samples_.size();
     math::visit_line(line, size, [&](int64_t i, const math::Taps<A>& taps) {
-      samples_.push_back(
-          {taps.low, taps.high, taps.weight_low, taps.weight_high, mark(i, line.at(i))});
-      first_ = std::min(first_, taps.low);
-      last_ = std::max(last_, taps.high + 1);
+      samples_.push_back({taps, mark(i, line.at(i))});
+      read = {std::min(read.begin, taps.low), std::max(read.end, taps.high + 1)};
     });
     const auto count = static_cast<int64_t>(samples_.size() - begin);
     lines_.push_back({begin, count, count == line.count});
@@ -76,10 +76,6 @@ class LineTable {
     return {samples_.data() + line.begin, line.count, line.all};
   }
 
-  // Pixels [first, last) are read.
-  int64_t first() const { return first_; }
-  int64_t last() const { return last_; }
-
  private:
   struct Line {
     size_t begin;
@@ -89,8 +85,27 @@ class LineTable {
 
   std::vector<LineSample<A>> samples_;
   std::vector<Line> lines_;
-  int64_t first_ = INT32_MAX, last_ = 0;
 };
+
+// The backward pass: add(task, gradients, sums) with all gradients and all of the map, contiguous
+// and of the type that is computed in. A task owns some planes, clears them and adds RoI after RoI:
+// the sums do not depend on the threads.
+template <typename Add>
+void sum_in_planes(const Tensor& grad, int64_t tasks, Tensor& map, const Add& add) {
+  const Tensor outer = wide(grad);
+  const ScalarType type = outer.scalar_type();
+  const bool in_place = map.scalar_type() == type && !is_channels_last(map);
+  const Tensor sums = in_place ? map : empty(map.sizes(), map.options().dtype(type));
+  const int64_t grain = tasks_per_thread(tasks, map.numel() + grad.numel());
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const scalar_t* gradients = outer.const_data_ptr<scalar_t>();
+    scalar_t* sum = sums.mutable_data_ptr<scalar_t>();
+    parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+      for (; task < end; ++task) add(task, gradients, sum);
+    });
+  });
+  if (!in_place) map.copy_(sums);
+}
 
 // Adds what a sample at (y, x) gives to its pixels of a plane.
 template <typename A>

@@ -5,15 +5,16 @@
 template <int kVectors, bool kWhole, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n) {
   constexpr int64_t kWidth = kLanes<A>;
+  const Vector<A> lowest = splat<A>(-A(__builtin_inf())), off_map = splat<A>(b.off_map);
   Vector<A> best[kVectors], row[kVectors], col[kVectors], first[kVectors] = {};
   for (int v = 0; v < kVectors; ++v) {
-    best[v] = splat<A>(-A(__builtin_inf()));
-    row[v] = col[v] = splat<A>(A(b.off_map));
+    best[v] = lowest;
+    row[v] = col[v] = off_map;
   }
   for (int64_t r = 0; r < b.rows.count; ++r) {
     const LineSample<A>& y = b.rows.at[r];
-    const T* upper = b.map + (y.low - b.row_origin) * b.row_stride + c;
-    const T* lower = upper + (y.high - y.low) * b.row_stride;
+    const T* upper = b.map + (y.taps.low - b.row_origin) * b.row_stride + c;
+    const T* lower = upper + (y.taps.high - y.taps.low) * b.row_stride;
     for (int64_t k = 0; k < b.cols.count; ++k) {
       const LineSample<A>& x = b.cols.at[k];
       Vector<A> value[kVectors] = {};
@@ -25,12 +26,12 @@ DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n)
           value[v] = fused(w, kWhole ? load(from) : load_part(from, n), value[v]);
         }
       };
-      const int64_t left = (x.low - b.col_origin) * b.col_stride;
-      const int64_t right = (x.high - b.col_origin) * b.col_stride;
-      add(upper + left, y.weight_low * x.weight_low);
-      add(upper + right, y.weight_low * x.weight_high);
-      add(lower + left, y.weight_high * x.weight_low);
-      add(lower + right, y.weight_high * x.weight_high);
+      const int64_t left = (x.taps.low - b.col_origin) * b.col_stride;
+      const int64_t right = (x.taps.high - b.col_origin) * b.col_stride;
+      add(upper + left, y.taps.weight_low * x.taps.weight_low);
+      add(upper + right, y.taps.weight_low * x.taps.weight_high);
+      add(lower + left, y.taps.weight_high * x.taps.weight_low);
+      add(lower + right, y.taps.weight_high * x.taps.weight_high);
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
         if (r == 0 && k == 0) first[v] = value[v];
         const auto exceeds = value[v] > best[v];  // see math::exceeds
@@ -46,19 +47,19 @@ DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n)
     if (some_off_map) {
       const auto exceeds = Vector<A>{} > best[v];
       best[v] = exceeds ? Vector<A>{} : best[v];
-      row[v] = exceeds ? splat<A>(A(b.off_map)) : row[v];
-      col[v] = exceeds ? splat<A>(A(b.off_map)) : col[v];
+      row[v] = exceeds ? off_map : row[v];
+      col[v] = exceeds ? off_map : col[v];
     }
     if (!none_on_map) {
-      const auto none = best[v] == splat<A>(-A(__builtin_inf()));
+      const auto none = best[v] == lowest;
       best[v] = none ? first[v] : best[v];
       row[v] = none ? splat(b.rows.at[0].mark) : row[v];
       col[v] = none ? splat(b.cols.at[0].mark) : col[v];
     }
-    const int64_t to = c + v * kWidth;
-    store(b.best + to, best[v]);
-    store(b.row + to, row[v]);
-    store(b.col + to, col[v]);
+    A* to = b.best + c + v * kWidth;
+    store(to, best[v]);
+    store(to + b.apart, row[v]);
+    store(to + 2 * b.apart, col[v]);
   }
 }
 
