@@ -7,29 +7,19 @@
 
 namespace detops::cpu {
 
-// One RoI on a map of which one position's channels are neighbours.
+// One RoI on a map of which either one position's channels are neighbours, as those of a bin are
+// then, or one channel's positions and bins.
 template <typename T>
 struct RoIPoolTile {
   const math::PixelRange *rows, *cols;  // of each bin
   int64_t pooled_height, pooled_width;
   const T* map;  // from (row_origin, col_origin) on
-  int64_t row_origin, col_origin, row_stride, col_stride;
+  int64_t row_origin, col_origin, row_stride, col_stride, channel_stride;
   int64_t width;  // of the whole map: an index is y * width + x
   int64_t channels;
-  T* pooled;        // [bins, bin_stride]
-  int32_t* argmax;  // [bins, bin_stride]
+  T* pooled;
+  int32_t* argmax;
   int64_t bin_stride;
-};
-
-// One RoI on planes of a map.
-template <typename T>
-struct RoIPoolPlanes {
-  const math::PixelRange *rows, *cols;  // of each bin
-  int64_t pooled_height, pooled_width;
-  const T* map;
-  int64_t width, plane_stride, channels;
-  T* pooled;        // [channels, bins]
-  int32_t* argmax;  // [channels, bins]
 };
 
 }  // namespace detops::cpu
@@ -44,152 +34,140 @@ namespace {
 class BinRanges {
  public:
   template <typename A>
-  BinRanges(const A* rois, const Plan& plan, int64_t count, A scale, int64_t pooled_height,
-            int64_t pooled_width, int64_t height, int64_t width)
-      : pooled_height_(pooled_height),
-        pooled_width_(pooled_width),
-        ranges_(count * (pooled_height + pooled_width)) {
-    parallel_for(0, count, 256, [&](int64_t i, int64_t end) {
+  BinRanges(const A* rois, A scale, const Plan& plan, const Tensor& maps, const Tensor& output)
+      : high_(output.size(2)), wide_(output.size(3)), ranges_(output.size(0) * (high_ + wide_)) {
+    parallel_for(0, output.size(0), 256, [&](int64_t i, int64_t end) {
       for (; i < end; ++i) {
         const A* roi = rois + 5 * int64_t(plan.order[i]);
-        const auto row = math::pool_axis(roi[2], roi[4], scale, 1, pooled_height);
-        const auto col = math::pool_axis(roi[1], roi[3], scale, 1, pooled_width);
-        math::PixelRange* out = ranges_.data() + i * (pooled_height_ + pooled_width_);
-        for (int64_t p = 0; p < pooled_height; ++p) *out++ = math::bin_range(row, p, height);
-        for (int64_t p = 0; p < pooled_width; ++p) *out++ = math::bin_range(col, p, width);
+        const auto row = math::pool_axis(roi[2], roi[4], scale, 1, high_);
+        const auto col = math::pool_axis(roi[1], roi[3], scale, 1, wide_);
+        math::PixelRange* out = ranges_.data() + i * (high_ + wide_);
+        for (int64_t p = 0; p < high_; ++p) *out++ = math::bin_range(row, p, maps.size(2));
+        for (int64_t p = 0; p < wide_; ++p) *out++ = math::bin_range(col, p, maps.size(3));
       }
     });
   }
 
-  const math::PixelRange* rows(int64_t i) const {
-    return ranges_.data() + i * (pooled_height_ + pooled_width_);
-  }
-  const math::PixelRange* cols(int64_t i) const { return rows(i) + pooled_height_; }
+  const math::PixelRange* rows(int64_t i) const { return ranges_.data() + i * (high_ + wide_); }
+  const math::PixelRange* cols(int64_t i) const { return rows(i) + high_; }
 
   Reads reads(int64_t i) const {
     const math::PixelRange *r = rows(i), *c = cols(i);
-    return {r[0].begin, r[pooled_height_ - 1].end, {c[0].begin, c[pooled_width_ - 1].end}};
+    return {r[0].begin, r[high_ - 1].end, {c[0].begin, c[wide_ - 1].end}};
+  }
+
+  // A maximum takes a comparison and two choices, and those of planes run side by side; there, bins
+  // with the pixels of the one before are copied.
+  void add_to(RoICost& cost, int64_t i) const {
+    const math::PixelRange *r = rows(i), *c = cols(i);
+    double down = 0, across = 0, new_down = 0, steps = 0, new_rows = 0, new_cols = 0;
+    for (int64_t p = 0; p < high_; ++p) {
+      const double n = double(r[p].end - r[p].begin);
+      down += n;
+      if (p == 0 || !math::same(r[p], r[p - 1])) new_down += n, ++new_rows;
+    }
+    for (int64_t p = 0; p < wide_; ++p) {
+      const double n = double(c[p].end - c[p].begin);
+      across += n;
+      if (p > 0 && math::same(c[p], c[p - 1])) continue;
+      steps += n < cost.lanes ? 2 * n : 3 * std::ceil(n / cost.lanes);
+      ++new_cols;
+    }
+    const double bins = double(high_ * wide_);
+    cost.planes += new_down * steps + 10 * new_rows * new_cols + 0.3 * bins;
+    cost.in_lanes += 3 * down * across + 12 * bins;
   }
 
  private:
-  int64_t pooled_height_, pooled_width_;
+  int64_t high_, wide_;
   Buffer<math::PixelRange> ranges_;
 };
 
-// A maximum takes a comparison and two choices, and those of planes run side by side; there, bins
-// with the pixels of the one before are copied.
-void add_to(RoICost& cost, const math::PixelRange* rows, int64_t height,
-            const math::PixelRange* cols, int64_t width) {
-  double down = 0, across = 0, new_down = 0, steps = 0, new_rows = 0, new_cols = 0;
-  for (int64_t p = 0; p < height; ++p) {
-    const double n = double(rows[p].end - rows[p].begin);
-    down += n;
-    if (p == 0 || !math::same(rows[p], rows[p - 1])) new_down += n, ++new_rows;
-  }
-  for (int64_t p = 0; p < width; ++p) {
-    const double n = double(cols[p].end - cols[p].begin);
-    across += n;
-    if (p > 0 && math::same(cols[p], cols[p - 1])) continue;
-    steps += n < cost.lanes ? 2 * n : 3 * std::ceil(n / cost.lanes);
-    ++new_cols;
-  }
-  cost.planes += new_down * steps + 10 * new_rows * new_cols + 0.3 * double(height * width);
-  cost.in_lanes += 3 * down * across + 12 * double(height * width);
-}
-
-// Straight from a channels_last map.
 template <typename T>
-void forward_direct(const Plan& plan, const BinRanges& ranges, const accumulate_t<T>* rois,
-                    const Tensor& input, Tensor& output, Tensor& argmax) {
-  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
-  T* pooled = static_cast<T*>(output.mutable_data_ptr());
-  int32_t* index = argmax.mutable_data_ptr<int32_t>();
-  const int64_t count = output.size(0);
-  const int64_t grain = tasks_per_thread(count, output.numel());
-  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) {
-      const int64_t k = plan.order[i], begin = k * channels * ph * pw;
-      const auto map = planes_of<const T>(input, static_cast<int64_t>(rois[5 * k]), true);
-      DETOPS_IN_USE(roi_pool_forward<T>)
-      ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels,
-        map.width, channels, pooled + begin, index + begin, channels});
-    }
-  });
-}
-
-// Planes of NCHW, or the one plane of one channel.
-template <typename T>
-void forward_planes(const Plan& plan, const Run& run, const BinRanges& ranges,
-                    const Planes<const T>& map, const Footprint& footprint, Tensor& output,
-                    Tensor& argmax) {
-  const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
-  T* pooled = static_cast<T*>(output.mutable_data_ptr());
-  int32_t* index = argmax.mutable_data_ptr<int32_t>();
-  const int64_t count = run.end - run.begin, pixels = map.height * map.width;
-  const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint.positions(),
-                         footprint.area());
-  parallel_for(0, tasks.size(), tasks_per_thread(tasks.size(), count * channels * ph * pw),
-               [&](int64_t task, int64_t last) {
-                 for (; task < last; ++task) {
-                   const PlaneTask t = tasks[task];
-                   for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
-                     const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
-                     DETOPS_IN_USE(roi_pool_forward_planes<T>)
-                     ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels,
-                       map.width, pixels, t.planes, pooled + to, index + to});
-                   }
-                 }
-               });
-}
-
-template <typename T>
-void forward_lanes(const Plan& plan, const Run& run, const BinRanges& ranges,
-                   const Planes<const T>& map, const Footprint& footprint, Tensor& output,
-                   Tensor& argmax) {
+struct Forward {
   using A = accumulate_t<T>;
+  const Tensor &maps, &output, &argmax;
+  const Plan& plan;
+  const BinRanges& ranges;
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
-  const int64_t count = run.end - run.begin;
-  const auto make_pool = [&] {
-    return [&, pooled = Buffer<A>(ph * pw * kRoIChannels),
-            index = Buffer<int32_t>(ph * pw * kRoIChannels)](int64_t i, int64_t c, int64_t n,
-                                                             RoIWindow<A>& window) mutable {
-      i += run.begin;
-      DETOPS_IN_USE(roi_pool_forward<A>)
-      ({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
-        window.columns().begin, window.stride(), kRoIChannels, map.width, kRoIChannels,
-        pooled.data(), index.data(), kRoIChannels});
-      const int64_t k = plan.order[i];
-      store_lanes(pooled.data(), planes_of<T>(output, k, false), c, n, 0, 0, ph * pw);
-      store_lanes(index.data(), planes_of<int32_t>(argmax, k, false), c, n, 0, 0, ph * pw);
+  T* const pooled = static_cast<T*>(output.mutable_data_ptr());
+  int32_t* const index = argmax.mutable_data_ptr<int32_t>();
+
+  // Straight from a channels_last map.
+  void direct(const A* rois) const {
+    const int64_t count = output.size(0), grain = tasks_per_thread(count, output.numel());
+    parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+      for (; i < end; ++i) {
+        const int64_t k = plan.order[i], to = k * channels * ph * pw;
+        const auto map = planes_of<const T>(maps, static_cast<int64_t>(rois[5 * k]), true);
+        DETOPS_IN_USE(roi_pool_forward<T>)
+        ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels, 1,
+          map.width, channels, pooled + to, index + to, channels});
+      }
+    });
+  }
+
+  // Planes of NCHW, or the one plane of one channel.
+  void planes(const Run& run, const Planes<const T>& map, const Footprint& footprint) const {
+    const int64_t count = run.end - run.begin, pixels = map.height * map.width;
+    const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint.positions(),
+                           footprint.area());
+    const int64_t grain = tasks_per_thread(tasks.size(), count * channels * ph * pw);
+    parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
+      for (; task < last; ++task) {
+        const PlaneTask t = tasks[task];
+        for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
+          const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
+          DETOPS_IN_USE(roi_pool_forward_planes<T>)
+          ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels, 0, 0, map.width, 1,
+            pixels, map.width, t.planes, pooled + to, index + to, 1});
+        }
+      }
+    });
+  }
+
+  void lanes(const Run& run, const Planes<const T>& map, const Footprint& footprint) const {
+    const int64_t count = run.end - run.begin, bins = ph * pw, numbers = bins * kRoIChannels;
+    const auto make_pool = [&] {
+      return [&, best = Buffer<A>(numbers), where = Buffer<int32_t>(numbers)](
+                 int64_t i, int64_t c, int64_t n, RoIWindow<A>& window) mutable {
+        i += run.begin;
+        DETOPS_IN_USE(roi_pool_forward<A>)
+        ({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
+          window.columns().begin, window.stride(), kRoIChannels, 1, map.width, kRoIChannels,
+          best.data(), where.data(), kRoIChannels});
+        const int64_t k = plan.order[i];
+        store_lanes(best.data(), planes_of<T>(output, k, false), c, n, 0, 0, bins);
+        store_lanes(where.data(), planes_of<int32_t>(argmax, k, false), c, n, 0, 0, bins);
+      };
     };
-  };
-  pool_from_lanes(
-      map, {0, map.channels}, footprint, count, count * channels * ph * pw,
-      [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
-}
-
-template <typename T>
-void forward_nchw(const Plan& plan, const BinRanges& ranges, const Tensor& input, Tensor& output,
-                  Tensor& argmax) {
-  using A = accumulate_t<T>;
-  const int64_t ph = output.size(2), pw = output.size(3);
-  for (const Run& run : plan.runs) {
-    if (run.begin == run.end) continue;
-    const auto map = planes_of<const T>(input, run.image, false);
-    Footprint footprint(map.height, map.width);
-    RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
-    for (int64_t i = run.begin; i < run.end; ++i) {
-      footprint.add(ranges.reads(i));
-      add_to(cost, ranges.rows(i), ph, ranges.cols(i), pw);
-    }
-    const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
-    const RoIPath path =
-        cost.best({false, map.channels, false, true, footprint.moved(true), 0,
-                   footprint.window_bytes<A>() + buffers, scratch_for(int64_t(output.nbytes()))});
-    const auto pool = path == RoIPath::kLanes ? forward_lanes<T> : forward_planes<T>;
-    pool(plan, run, ranges, map, footprint, output, argmax);
+    pool_from_lanes(
+        map, {0, channels}, footprint, count, count * channels * bins,
+        [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
   }
-}
+
+  void planes_or_lanes() const {
+    for (const Run& run : plan.runs) {
+      if (run.begin == run.end) continue;
+      const auto map = planes_of<const T>(maps, run.image, false);
+      Footprint footprint(map.height, map.width);
+      RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
+      for (int64_t i = run.begin; i < run.end; ++i) {
+        footprint.add(ranges.reads(i));
+        ranges.add_to(cost, i);
+      }
+      const int64_t buffers = ph * pw * kRoIChannels * int64_t(sizeof(A) + sizeof(int32_t));
+      const RoIPath path =
+          cost.best({false, channels, false, true, footprint.moved(true), 0,
+                     footprint.window_bytes<A>() + buffers, scratch_for(int64_t(output.nbytes()))});
+      if (path == RoIPath::kLanes) {
+        lanes(run, map, footprint);
+      } else {
+        planes(run, map, footprint);
+      }
+    }
+  }
+};
 
 // Calls add(channel, pixel, gradient) for each bin of a RoI, for channels [c, c + n), with the
 // pixel that it was taken from.
@@ -270,11 +248,13 @@ int64_t channels_per_task(const Planes<T>& map, int64_t images) {
 template <typename T>
 void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
   using A = accumulate_t<T>;
-  const bool channels_last = is_channels_last(maps);
-  const int64_t images = maps.size(0), channels = maps.size(1),
-                pixels = maps.size(2) * maps.size(3);
+  constexpr bool kInPlace = std::is_same_v<T, A>;
   constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
-  const int64_t bins = grad.size(2) * grad.size(3), pooled = channels * bins;
+  const bool channels_last = is_channels_last(maps);
+  const int64_t images = maps.size(0), channels = maps.size(1);
+  const int64_t pixels = maps.size(2) * maps.size(3), bins = grad.size(2) * grad.size(3);
+  const int64_t pixel_stride = channels_last ? channels : 1;
+  const int64_t channel_stride = channels_last ? 1 : pixels;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
   const int32_t* index = argmax.const_data_ptr<int32_t>();
   const int64_t size = channels_per_task(planes_of<T>(maps, 0, channels_last), images);
@@ -291,34 +271,30 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
       const auto add_all = [&](const auto& add) {
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t k = plan.order[i];
-          scatter(planes_of<const T>(grad, k, channels_last), index + k * pooled, c, n, pixels,
-                  add);
+          scatter(planes_of<const T>(grad, k, channels_last), index + k * channels * bins, c, n,
+                  pixels, add);
         }
       };
-      const auto add = [&](A* sums, int64_t pixel_stride, int64_t channel_stride) {
+      const auto add_to = [&](A* sums, int64_t from_pixel, int64_t from_channel) {
         add_all([=](int64_t channel, int64_t pixel, A g) {
-          sums[pixel * pixel_stride + (channel - c) * channel_stride] += g;
+          sums[pixel * from_pixel + (channel - c) * from_channel] += g;
         });
       };
       const int64_t gradients = (run.end - run.begin) * n * bins;
-      if constexpr (std::is_same_v<T, A>) {
-        clear_positions(map, c, n, 0, pixels);
-        add(map.at(c, 0, 0), channels_last ? channels : 1, channels_last ? 1 : pixels);
-      } else if (gradients * kFew <= n * pixels) {
+      if (!kInPlace && gradients * kFew <= n * pixels) {
         clear_positions(map, c, n, 0, pixels);
         reached.restart(gradients);
         add_all([&](int64_t channel, int64_t pixel, A g) {
-          reached[map.at(channel, 0, 0) - map.data + pixel * (channels_last ? channels : 1)] += g;
+          reached[channel * channel_stride + pixel * pixel_stride] += g;
         });
         reached.store(map.data);
-      } else if (n < kRoIChannels && (!channels_last || n == channels)) {
-        A* sums = band.open(map, c, n, 0, map.height, true);
-        add(sums, channels_last ? n : 1, channels_last ? 1 : pixels);
+      } else if (kInPlace || (n < kRoIChannels && (!channels_last || n == channels))) {
+        add_to(band.open(map, c, n, 0, map.height, true), pixel_stride, channel_stride);
         band.close();
       } else {
         lanes.reserve(pixels * kRoIChannels);
         std::fill_n(lanes.data(), pixels * kRoIChannels, A(0));
-        add(lanes.data(), kRoIChannels, 1);
+        add_to(lanes.data(), kRoIChannels, 1);
         store_lanes(lanes.data(), map, c, n, 0, 0, pixels);
       }
     }
@@ -337,14 +313,14 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const A* roi = wide_rois.const_data_ptr<A>();
+    const A *roi = wide_rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
     const Plan plan = make_plan("roi_pool", roi, rois.size(0), maps.size(0));
-    const BinRanges ranges(roi, plan, rois.size(0), static_cast<A>(spatial_scale), pooled_height,
-                           pooled_width, maps.size(2), maps.size(3));
+    const BinRanges ranges(roi, scale, plan, maps, output);
+    const Forward<T> forward{maps, output, argmax, plan, ranges};
     if (channels_last && maps.size(1) > 1) {
-      forward_direct<T>(plan, ranges, roi, maps, output, argmax);
+      forward.direct(roi);
     } else {
-      forward_nchw<T>(plan, ranges, maps, output, argmax);
+      forward.planes_or_lanes();
     }
   });
 }

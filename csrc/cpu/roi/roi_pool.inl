@@ -14,12 +14,6 @@ DETOPS_INLINE void store_indices(int32_t* p, Vector<int64_t> v, int64_t n) {
   }
 }
 
-template <bool kWhole, typename T>
-DETOPS_INLINE Vector<accumulate_t<T>> load_channels(const T* p, int64_t n) {
-  if constexpr (kWhole) return load(p);
-  return load_part(p, n);
-}
-
 // One bin that is not empty, for n channels from c on: kVectors full vectors, or one that is not.
 template <int kVectors, bool kWhole, typename T>
 DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRange rows,
@@ -41,7 +35,8 @@ DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRan
     for (int64_t x = cols.begin; x < cols.end; ++x, p += t.col_stride) {
       const Vector<I> here = splat<I>(static_cast<I>(y * t.width + x));
       for (int v = 0; v < kVectors; ++v) {
-        const Vector<A> value = load_channels<kWhole>(p + v * kWidth, n);
+        const T* from = p + v * kWidth;
+        const Vector<A> value = kWhole ? load(from) : load_part(from, n);
         const auto exceeds = value > best[v];  // see math::exceeds
         best[v] = exceeds ? value : best[v];
         index[v] = exceeds ? here : index[v];
@@ -51,15 +46,13 @@ DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRan
   const Vector<I> first = splat<I>(static_cast<I>(rows.begin * t.width + cols.begin));
   for (int v = 0; v < kVectors; ++v) {
     const auto none = index[v] < 0;
-    best[v] = none ? load_channels<kWhole>(map + v * kWidth, n) : best[v];
+    const T* from = map + v * kWidth;
+    const Vector<A> of_first = kWhole ? load(from) : load_part(from, n);
+    best[v] = none ? of_first : best[v];
     index[v] = none ? first : index[v];
-    T* out = t.pooled + bin * t.bin_stride + c + v * kWidth;
-    if constexpr (kWhole) {
-      store(out, best[v]);
-    } else {
-      store_part(out, best[v], n);
-    }
-    store_indices(t.argmax + bin * t.bin_stride + c + v * kWidth, index[v], n);
+    const int64_t to = bin * t.bin_stride + c + v * kWidth;
+    store_first(t.pooled + to, best[v], n);
+    store_indices(t.argmax + to, index[v], n);
   }
 }
 
@@ -89,24 +82,10 @@ void roi_pool_forward(const RoIPoolTile<T>& t) {
   }
 }
 
-// The best pixel of a row of pixels of one channel, added to what there is. Lanes see pixels in
-// order, so the first of equals stays in each.
-template <typename T, typename A, typename I>
-DETOPS_INLINE void pool_row(const T* row, int64_t begin, int64_t end, int64_t first_index,
-                            Vector<A>& best, Vector<I>& index, Vector<I> steps) {
-  constexpr int64_t kWidth = kLanes<A>;
-  for (int64_t i = begin; i < end; i += kWidth) {
-    const int64_t x = i + kWidth <= end ? i : end - kWidth;  // the last one overlaps
-    const Vector<A> value = load(row + x);
-    const auto exceeds = value > best;  // see math::exceeds
-    best = exceeds ? value : best;
-    index = exceeds ? steps + splat<I>(static_cast<I>(first_index + x)) : index;
-  }
-}
-
-// One bin of one channel, whose first pixel is `rows.begin, cols.begin`: at least a vector wide.
+// One bin of one channel, at least a vector wide. Lanes see pixels in order, so the first of equals
+// stays in each.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+DETOPS_INLINE A pool_wide_bin(const RoIPoolTile<T>& t, const T* map, math::PixelRange rows,
                               math::PixelRange cols, int32_t& argmax) {
   using I = lane_index_t<A>;
   constexpr int64_t kWidth = kLanes<A>;
@@ -114,7 +93,14 @@ DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::Pix
   Vector<I> index = splat<I>(-1), steps;
   for (int64_t i = 0; i < kWidth; ++i) steps[i] = static_cast<I>(i);
   for (int64_t y = rows.begin; y < rows.end; ++y) {
-    pool_row<T, A, I>(map + y * t.width, cols.begin, cols.end, y * t.width, best, index, steps);
+    for (int64_t i = cols.begin; i < cols.end; i += kWidth) {
+      const int64_t x = i + kWidth <= cols.end ? i : cols.end - kWidth;  // the last one overlaps
+      const int64_t at = y * t.width + x;
+      const Vector<A> value = load(map + at);
+      const auto exceeds = value > best;  // see math::exceeds
+      best = exceeds ? value : best;
+      index = exceeds ? steps + splat<I>(static_cast<I>(at)) : index;
+    }
   }
   A most = -A(__builtin_inf());
   I where = -1;
@@ -129,7 +115,7 @@ DETOPS_INLINE A pool_wide_bin(const RoIPoolPlanes<T>& t, const T* map, math::Pix
 // One bin of kPlanes channels, less than a vector wide: what the comparisons of one channel wait
 // for, those of the others fill.
 template <int kPlanes, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math::PixelRange rows,
+DETOPS_INLINE void pool_narrow_bin(const RoIPoolTile<T>& t, const T* map, math::PixelRange rows,
                                    math::PixelRange cols, A* best, int32_t* argmax) {
   A most[kPlanes];
   int32_t where[kPlanes];
@@ -138,7 +124,7 @@ DETOPS_INLINE void pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math
     for (int64_t x = cols.begin; x < cols.end; ++x) {
       const int64_t at = y * t.width + x;
       DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
-        const A value = math::to_float(map[j * t.plane_stride + at]);
+        const A value = math::to_float(map[j * t.channel_stride + at]);
         const bool exceeds = math::exceeds(value, most[j]);
         most[j] = exceeds ? value : most[j];
         where[j] = exceeds ? static_cast<int32_t>(at) : where[j];
@@ -150,9 +136,9 @@ DETOPS_INLINE void pool_narrow_bin(const RoIPoolPlanes<T>& t, const T* map, math
 
 // One bin of kPlanes channels; the numbers of the next channel lie `bins` further on.
 template <int kPlanes, typename T>
-DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
-                                      math::PixelRange rows, math::PixelRange cols, T* pooled,
-                                      int32_t* argmax, int64_t bins) {
+DETOPS_INLINE void pool_bin_of_planes(const RoIPoolTile<T>& t, const T* map, math::PixelRange rows,
+                                      math::PixelRange cols, T* pooled, int32_t* argmax,
+                                      int64_t bins) {
   using A = accumulate_t<T>;
   if (rows.begin == rows.end || cols.begin == cols.end) {
     for (int j = 0; j < kPlanes; ++j) pooled[j * bins] = T{}, argmax[j * bins] = -1;
@@ -162,7 +148,7 @@ DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
   int32_t where[kPlanes];
   if (cols.end - cols.begin >= kLanes<A>) {
     for (int j = 0; j < kPlanes; ++j) {
-      most[j] = pool_wide_bin(t, map + j * t.plane_stride, rows, cols, where[j]);
+      most[j] = pool_wide_bin(t, map + j * t.channel_stride, rows, cols, where[j]);
     }
   } else {
     pool_narrow_bin<kPlanes>(t, map, rows, cols, most, where);
@@ -170,7 +156,7 @@ DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
   DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
     if (where[j] < 0) {
       where[j] = static_cast<int32_t>(rows.begin * t.width + cols.begin);
-      most[j] = math::to_float(map[j * t.plane_stride + where[j]]);
+      most[j] = math::to_float(map[j * t.channel_stride + where[j]]);
     }
     math::from_float(most[j], pooled[j * bins]);
     argmax[j * bins] = where[j];
@@ -179,8 +165,8 @@ DETOPS_INLINE void pool_bin_of_planes(const RoIPoolPlanes<T>& t, const T* map,
 
 // Channels [c, c + kPlanes). A bin smaller than a pixel often has the pixels of the one before.
 template <int kPlanes, typename T>
-DETOPS_INLINE void pool_planes(const RoIPoolPlanes<T>& t, int64_t c) {
-  const T* map = t.map + c * t.plane_stride;
+DETOPS_INLINE void pool_planes(const RoIPoolTile<T>& t, int64_t c) {
+  const T* map = t.map + c * t.channel_stride;
   const int64_t width = t.pooled_width, bins = t.pooled_height * width;
   T* pooled = t.pooled + c * bins;
   int32_t* argmax = t.argmax + c * bins;
@@ -209,8 +195,8 @@ DETOPS_INLINE void pool_planes(const RoIPoolPlanes<T>& t, int64_t c) {
 
 // One RoI on planes as they are: a vector holds neighbours of one row.
 template <typename T>
-void roi_pool_forward_planes(const RoIPoolPlanes<T>& planes) {
-  const RoIPoolPlanes<T> t = planes;  // what is stored through a number could be a member
+void roi_pool_forward_planes(const RoIPoolTile<T>& planes) {
+  const RoIPoolTile<T> t = planes;  // what is stored through a number could be a member
   int64_t c = 0;
   for (; c + 4 <= t.channels; c += 4) pool_planes<4>(t, c);
   for (; c < t.channels; ++c) pool_planes<1>(t, c);
