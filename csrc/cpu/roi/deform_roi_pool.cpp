@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "../../ops.h"
-#include "../common/buffer.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
 #include "roi_plan.h"
@@ -21,8 +20,8 @@ struct AxisPixel {
 
 template <typename A>
 struct AxisPixels {
-  const AxisPixel<A>* at;
-  int64_t count;
+  const AxisPixel<A>* begin;
+  const AxisPixel<A>* end;
 };
 
 template <typename A>
@@ -48,72 +47,51 @@ constexpr int64_t kGroup = 64;  // channels whose part of the offsets' gradient 
 // The pixels of one axis. Samples come in order and read a pixel and its neighbour, so what was
 // read before is one of the last two.
 template <typename A>
-class AxisSum {
- public:
-  explicit AxisSum(int64_t size) : size_(size) {}
-
-  AxisPixels<A> of(const math::RoIAxis<A>& axis, int64_t bin, int64_t stride) {
-    pixels_.clear();
-    const auto add = [&](int64_t i, A weight, A slope) {
-      const int64_t offset = i * stride, count = static_cast<int64_t>(pixels_.size());
-      for (int64_t k = std::max<int64_t>(0, count - 2); k < count; ++k) {
-        if (pixels_[k].offset != offset) continue;
-        pixels_[k].weight += weight;
-        pixels_[k].slope += slope;
-        return;
-      }
-      pixels_.push_back({offset, weight, slope});
-    };
-    const A share = 1 / axis.count;
-    math::visit_moved(axis, bin, size_, [&](const math::Taps<A>& taps, A slope) {
-      add(taps.low, taps.weight_low * share, -slope * share);
-      if (taps.weight_high == 0 && slope == 0) return;
-      add(taps.high, taps.weight_high * share, slope * share);
-    });
-    return {pixels_.data(), static_cast<int64_t>(pixels_.size())};
-  }
-
- private:
-  int64_t size_;
-  std::vector<AxisPixel<A>> pixels_;
-};
+AxisPixels<A> pixels_of(const math::RoIAxis<A>& axis, int64_t bin, int64_t size, int64_t stride,
+                        std::vector<AxisPixel<A>>& pixels) {
+  pixels.clear();
+  const auto add = [&](int64_t i, A weight, A slope) {
+    for (size_t back = 1; back <= 2 && back <= pixels.size(); ++back) {
+      AxisPixel<A>& seen = pixels[pixels.size() - back];
+      if (seen.offset != i * stride) continue;
+      seen.weight += weight;
+      seen.slope += slope;
+      return;
+    }
+    pixels.push_back({i * stride, weight, slope});
+  };
+  const A share = 1 / axis.count;
+  math::visit_moved(axis, bin, size, [&](const math::Taps<A>& taps, A slope) {
+    add(taps.low, taps.weight_low * share, -slope * share);
+    if (taps.weight_high == 0 && slope == 0) return;
+    add(taps.high, taps.weight_high * share, slope * share);
+  });
+  return {pixels.data(), pixels.data() + pixels.size()};
+}
 
 // The bins of RoIs on a map whose channels are neighbours.
 template <typename A>
-class MovedBins {
- public:
-  MovedBins(const math::DeformRoIPooling& pooling, const Tensor& input, const Tensor& rois,
-            const Tensor& offset)
-      : bins(pooling.pooled_height * pooling.pooled_width),
-        pooling_(pooling),
-        rois_(rois.const_data_ptr<A>()),
-        offset_(offset.defined() ? offset.const_data_ptr<A>() : nullptr),
-        column_(input.size(1)),
-        row_(input.size(1) * input.size(3)),
-        rows_(input.size(2)),
-        cols_(input.size(3)) {}
+struct MovedBins {
+  const math::DeformRoIPooling& pooling;
+  const Tensor& input;
+  const A *rois, *offset;  // [K, 5]; [K, 2, pooled_height, pooled_width], or null
+  std::vector<AxisPixel<A>> rows{}, cols{};
 
   // Calls visit(bin, pixels, RoI) for the bins of RoI k.
   template <typename Visit>
   void each(int64_t k, const Visit& visit) {
-    const math::MovableRoI<A> roi(pooling_, rois_ + 5 * k);
+    const int64_t wide = pooling.pooled_width, bins = pooling.pooled_height * wide;
+    const int64_t height = input.size(2), width = input.size(3), column = input.size(1);
+    const math::MovableRoI<A> roi(pooling, rois + 5 * k);
     for (int64_t bin = 0; bin < bins; ++bin) {
-      const A* shift = offset_ == nullptr ? nullptr : offset_ + 2 * bins * k + bin;
+      const A* shift = offset == nullptr ? nullptr : offset + 2 * bins * k + bin;
       const A x = shift == nullptr ? A(0) : shift[0], y = shift == nullptr ? A(0) : shift[bins];
       visit(bin,
-            BinPixels<A>{rows_.of(roi.rows.moved(y), bin / pooling_.pooled_width, row_),
-                         cols_.of(roi.cols.moved(x), bin % pooling_.pooled_width, column_)},
+            BinPixels<A>{pixels_of(roi.rows.moved(y), bin / wide, height, width * column, rows),
+                         pixels_of(roi.cols.moved(x), bin % wide, width, column, cols)},
             roi);
     }
   }
-
-  const int64_t bins;
-
- private:
-  const math::DeformRoIPooling pooling_;
-  const A *rois_, *offset_;
-  int64_t column_, row_;  // numbers from a pixel to its neighbour
-  AxisSum<A> rows_, cols_;
 };
 
 }  // namespace
@@ -128,29 +106,28 @@ void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
                                        gamma};
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   const Tensor maps = input.contiguous(MemoryFormat::ChannelsLast);
-  const int64_t images = input.size(0), channels = input.size(1);
-  const int64_t size = channels * input.size(2) * input.size(3);
-  const bool turned = !is_channels_last(output);
+  const int64_t channels = input.size(1), bins = pooled_height * pooled_width;
+  const bool channels_last = is_channels_last(output);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A* roi = rois.const_data_ptr<A>();
-    const T* from = static_cast<const T*>(maps.const_data_ptr());
-    T* pooled = static_cast<T*>(output.mutable_data_ptr());
-    check_batch_indices("deform_roi_pool", roi, 5, boxes.size(0), images);
-    const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
-    const int64_t padded = (channels + lanes - 1) / lanes * lanes;
-    parallel_for(0, boxes.size(0), 1, [&](int64_t begin, int64_t end) {
-      MovedBins<A> bins(pooling, input, rois, shifts);
-      Buffer<A> sums(bins.bins * padded);
-      for (int64_t k = begin; k < end; ++k) {
-        const T* map = from + static_cast<int64_t>(roi[5 * k]) * size;
-        bins.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const math::MovableRoI<A>&) {
-          DETOPS_IN_USE(pool_moved_bin<T>)(pixels, map, channels, sums.data() + bin * padded);
+    const A* shift = offset ? shifts.const_data_ptr<A>() : nullptr;
+    check_batch_indices("deform_roi_pool", roi, 5, boxes.size(0), input.size(0));
+    const auto pool = DETOPS_IN_USE(pool_moved_bin<T>);
+    parallel_for(0, boxes.size(0), 1, [&](int64_t k, int64_t end) {
+      MovedBins<A> moved{pooling, input, roi, shift};
+      Buffer<A> lanes(blocks_of(channels) * bins * kRoIChannels);
+      for (; k < end; ++k) {
+        const T* map = planes_of<const T>(maps, static_cast<int64_t>(roi[5 * k]), true).data;
+        moved.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const auto&) {
+          pool(pixels, map, channels, lanes.data() + bin * kRoIChannels, bins * kRoIChannels);
         });
-        T* to = pooled + k * bins.bins * channels;
-        const auto put = turned ? DETOPS_IN_USE(turn_bins<T>) : DETOPS_IN_USE(store_bins<T>);
-        put(sums.data(), padded, bins.bins, channels, to);
+        const auto pooled = planes_of<T>(output, k, channels_last);
+        for (int64_t c = 0; c < channels; c += kRoIChannels) {
+          const int64_t n = std::min(kRoIChannels, channels - c);
+          store_lanes(lanes.data() + c * bins, pooled, c, n, 0, 0, bins);
+        }
       }
     });
   });
@@ -171,37 +148,38 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const Tensor sums = empty(input_wanted ? input.sizes() : IntArrayRef({0, 1, 1, 1}),
                             input.options().dtype(type), kLast);
   const Tensor slopes = as_type(to_offset, type);  // itself, unless of another dtype
-  const int64_t images = input.size(0), channels = input.size(1), count = boxes.size(0);
-  const int64_t size = channels * input.size(2) * input.size(3),
-                groups = (channels + kGroup - 1) / kGroup;
+  const int64_t channels = input.size(1), count = boxes.size(0), moves = slopes.numel();
+  const int64_t bins = grad.size(2) * grad.size(3), groups = (channels + kGroup - 1) / kGroup;
+  const int64_t size = channels * input.size(2) * input.size(3);
   sums.zero_();
   DETOPS_WIDE_SWITCH(type, [&] {
     using A = scalar_t;
     const A *roi = rois.const_data_ptr<A>(), *gradient = outer.const_data_ptr<A>();
+    const A* shift = offset ? shifts.const_data_ptr<A>() : nullptr;
     const A* from = offset ? maps.const_data_ptr<A>() : nullptr;
     A* sum = input_wanted ? sums.mutable_data_ptr<A>() : nullptr;
-    check_batch_indices("deform_roi_pool_backward", roi, 5, count, images);
-    Buffer<A> parts(offset ? groups * slopes.numel() : 0);
-    parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
-      MovedBins<A> bins(pooling, input, rois, shifts);
-      for (int64_t group = begin; group < end; ++group) {
+    check_batch_indices("deform_roi_pool_backward", roi, 5, count, input.size(0));
+    Buffer<A> parts(groups * moves);
+    const auto spread = DETOPS_IN_USE(spread_moved_bin<A>);
+    parallel_for(0, groups, 1, [&](int64_t group, int64_t end) {
+      MovedBins<A> moved{pooling, input, roi, shift};
+      for (; group < end; ++group) {
         const int64_t first = group * kGroup, some = std::min(kGroup, channels - first);
-        A* part = parts.data() + group * slopes.numel();
         for (int64_t k = 0; k < count; ++k) {
           const int64_t at = static_cast<int64_t>(roi[5 * k]) * size + first;
-          const A* g = gradient + k * bins.bins * channels + first;
-          bins.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const math::MovableRoI<A>& r) {
-            const auto by = DETOPS_IN_USE(spread_moved_bin<A>)(
-                pixels, g + bin * channels, from == nullptr ? nullptr : from + at, some,
-                sum == nullptr ? nullptr : sum + at);
+          const A* g = gradient + k * bins * channels + first;
+          const int64_t part = group * moves + 2 * bins * k;
+          moved.each(k, [&](int64_t bin, const BinPixels<A>& pixels, const auto& r) {
+            const auto by =
+                spread(pixels, g + bin * channels, from == nullptr ? nullptr : from + at, some,
+                       sum == nullptr ? nullptr : sum + at);
             if (!offset) return;
-            part[2 * bins.bins * k + bin] = by.x * r.cols.reach;
-            part[2 * bins.bins * k + bins.bins + bin] = by.y * r.rows.reach;
+            parts[part + bin] = by.x * r.cols.reach;
+            parts[part + bins + bin] = by.y * r.rows.reach;
           });
         }
       }
     });
-    const int64_t moves = slopes.numel();
     A* slope = slopes.mutable_data_ptr<A>();
     for (int64_t i = 0; i < moves; ++i) {
       slope[i] = 0;
