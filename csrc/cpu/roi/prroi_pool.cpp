@@ -16,52 +16,29 @@ template <typename A>
 struct PrRoISampling {
   const A* rois;  // [K, 5]
   A scale;
-  int64_t pooled_height, pooled_width, height, width;
+  const Tensor &pooled, &maps;  // of their sizes
 
   struct Axes {
     math::PrRoIAxis<A> rows, cols;
   };
   Axes axes(int64_t k) const {
     const A* roi = rois + 5 * k;
-    return {math::prroi_axis(roi[2], roi[4], scale, pooled_height),
-            math::prroi_axis(roi[1], roi[3], scale, pooled_width)};
+    return {math::prroi_axis(roi[2], roi[4], scale, pooled.size(2)),
+            math::prroi_axis(roi[1], roi[3], scale, pooled.size(3))};
   }
 
   double taps(int64_t k) const {
-    const auto most = [](const math::PrRoIAxis<A>& axis, int64_t pooled, int64_t size) {
-      return double(std::min(pooled * math::most_pixels(axis), size + 3 * pooled));
+    const auto most = [&](const math::PrRoIAxis<A>& axis, int64_t d) {
+      const int64_t bins = pooled.size(d);
+      return double(std::min(bins * math::most_pixels(axis), maps.size(d) + 3 * bins));
     };
     const auto [rows, cols] = axes(k);
-    return most(rows, pooled_height, height) + most(cols, pooled_width, width);
+    return most(rows, 2) + most(cols, 3);
   }
 };
 
-template <typename A>
-PrRoISampling<A> make_sampling(const Tensor& rois, double spatial_scale, const Tensor& pooled,
-                               const Tensor& maps) {
-  return {rois.const_data_ptr<A>(),
-          static_cast<A>(spatial_scale),
-          pooled.size(2),
-          pooled.size(3),
-          maps.size(2),
-          maps.size(3)};
-}
-
 Share whole(const Tensor& pooled) {
   return {0, pooled.size(1), 0, 0, pooled.size(2), pooled.size(3)};
-}
-
-template <typename T>
-void spread(const PrRoISampling<accumulate_t<T>>& sampling, const Plan& plan, const Tensor& grad,
-            Tensor& maps) {
-  const bool channels_last = is_channels_last(maps);
-  const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
-  Batch<ProductTable<accumulate_t<T>>> batch;
-  for (const Run& run : plan.runs) {
-    spread_run(batch, sampling, plan.order.data(), run, whole(pooled),
-               planes_of<T>(maps, run.image, channels_last), maps.nbytes(),
-               [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
-  }
 }
 
 // A pixel that a bin reads along one axis: its weight, and the slopes of that as the two
@@ -72,29 +49,22 @@ struct PixelSlopes {
   A weight, by_low, by_high;
 };
 
+// Of each bin of an axis.
 template <typename A>
-class AxisSlopes {
- public:
-  void fill(const math::PrRoIAxis<A>& axis, int64_t pooled, int64_t size, A scale) {
-    pixels_.clear();
-    begin_.assign(1, 0);
-    for (int64_t p = 0; p < pooled; ++p) {
-      math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
-        PixelSlopes<A> pixel{i, weight, 0, 0};
-        math::slopes_of_box(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
-        pixels_.push_back(pixel);
-      });
-      begin_.push_back(pixels_.size());
-    }
+using AxisSlopes = std::vector<std::vector<PixelSlopes<A>>>;
+
+template <typename A>
+void find_slopes(const math::PrRoIAxis<A>& axis, int64_t size, A scale, AxisSlopes<A>& slopes) {
+  const auto pooled = static_cast<int64_t>(slopes.size());
+  for (int64_t p = 0; p < pooled; ++p) {
+    slopes[p].clear();
+    math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
+      PixelSlopes<A> pixel{i, weight, 0, 0};
+      math::slopes_of_box(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
+      slopes[p].push_back(pixel);
+    });
   }
-
-  const PixelSlopes<A>* begin(int64_t p) const { return pixels_.data() + begin_[p]; }
-  const PixelSlopes<A>* end(int64_t p) const { return pixels_.data() + begin_[p + 1]; }
-
- private:
-  std::vector<PixelSlopes<A>> pixels_;
-  std::vector<size_t> begin_;
-};
+}
 
 // A thread has whole RoIs, of which it adds bin by bin.
 template <typename T, typename A = accumulate_t<T>>
@@ -103,32 +73,31 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
   constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
   const Tensor maps = input.contiguous(kLast);
   const Tensor outer = as_type(grad, compute_type(grad.scalar_type())).contiguous(kLast);
-  const int64_t channels = maps.size(1), bins = grad.size(2) * grad.size(3);
-  const T* map = static_cast<const T*>(maps.const_data_ptr());
-  const A* grads = outer.const_data_ptr<A>();
+  const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
   const auto dot = DETOPS_IN_USE(dot_channels<T>);
   const auto grain = tasks_per_thread(grad.size(0), grad.numel());
   parallel_for(0, grad.size(0), grain, [&](int64_t k, int64_t end) {
-    AxisSlopes<A> rows, cols;
+    AxisSlopes<A> rows(grad.size(2)), cols(grad.size(3));
     for (; k < end; ++k) {
       const auto axes = sampling.axes(k);
-      rows.fill(axes.rows, sampling.pooled_height, sampling.height, sampling.scale);
-      cols.fill(axes.cols, sampling.pooled_width, sampling.width, sampling.scale);
+      find_slopes(axes.rows, height, sampling.scale, rows);
+      find_slopes(axes.cols, width, sampling.scale, cols);
       const auto image = static_cast<int64_t>(sampling.rois[5 * k]);
-      const T* plane = map + image * channels * sampling.height * sampling.width;
+      const T* map = planes_of<const T>(maps, image, true).data;
+      const A* g = planes_of<const A>(outer, k, true).data;
       A x1 = 0, y1 = 0, x2 = 0, y2 = 0;
-      for (int64_t bin = 0; bin < bins; ++bin) {
-        const int64_t ph = bin / sampling.pooled_width, pw = bin % sampling.pooled_width;
-        const A* g = grads + (k * bins + bin) * channels;
-        for (const auto* row = rows.begin(ph); row != rows.end(ph); ++row) {
-          for (const auto* col = cols.begin(pw); col != cols.end(pw); ++col) {
-            const int64_t pixel = row->pixel * sampling.width + col->pixel;
-            const A product = dot(plane + pixel * channels, g, channels);
-            x1 += row->weight * col->by_low * product;
-            y1 += row->by_low * col->weight * product;
-            x2 += row->weight * col->by_high * product;
-            y2 += row->by_high * col->weight * product;
+      for (const auto& bin_rows : rows) {
+        for (const auto& bin_cols : cols) {
+          for (const PixelSlopes<A>& row : bin_rows) {
+            for (const PixelSlopes<A>& col : bin_cols) {
+              const A product = dot(map + (row.pixel * width + col.pixel) * channels, g, channels);
+              x1 += row.weight * col.by_low * product;
+              y1 += row.by_low * col.weight * product;
+              x2 += row.weight * col.by_high * product;
+              y2 += row.by_high * col.weight * product;
+            }
           }
+          g += channels;
         }
       }
       const A gradient[] = {0, x1, y1, x2, y2};
@@ -148,8 +117,9 @@ void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto sampling = make_sampling<A>(rois, spatial_scale, output, maps);
-    const Plan plan = make_plan("prroi_pool", sampling.rois, boxes.size(0), maps.size(0));
+    const A *roi = rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
+    const PrRoISampling<A> sampling{roi, scale, output, maps};
+    const Plan plan = make_plan("prroi_pool", roi, boxes.size(0), maps.size(0));
     Batch<ProductTable<A>> batch;
     for (const Run& run : plan.runs) {
       pool_run<T>(batch, sampling, plan.order.data(), run, whole(output),
@@ -169,9 +139,19 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto sampling = make_sampling<A>(rois, spatial_scale, grad, input);
-    const Plan plan = make_plan("prroi_pool_backward", sampling.rois, boxes.size(0), input.size(0));
-    if (input_wanted && to_input.numel() > 0) spread<T>(sampling, plan, pooled, to_input);
+    const A *roi = rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
+    const PrRoISampling<A> sampling{roi, scale, grad, input};
+    const Plan plan = make_plan("prroi_pool_backward", roi, boxes.size(0), input.size(0));
+    if (input_wanted && to_input.numel() > 0) {
+      const bool channels_last = is_channels_last(to_input);
+      const Tensor outer = in_layout(pooled, to_input.suggest_memory_format());
+      Batch<ProductTable<A>> batch;
+      for (const Run& run : plan.runs) {
+        spread_run(batch, sampling, plan.order.data(), run, whole(outer),
+                   planes_of<T>(to_input, run.image, channels_last), to_input.nbytes(),
+                   [&](int64_t k) { return planes_of<const T>(outer, k, channels_last); });
+      }
+    }
     if (boxes_wanted) slope_boxes<T>(sampling, pooled, input, slopes.mutable_data_ptr<A>());
   });
   if (boxes_wanted) to_boxes = as_type(slopes, to_boxes.scalar_type());
