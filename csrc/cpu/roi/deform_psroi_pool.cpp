@@ -30,11 +30,6 @@ struct DeformSampling {
             offset == nullptr ? nullptr : offset + (k * classes + of_class) * 2 * part, ph, pw};
   }
 
-  int64_t count_at(int64_t k, int64_t ph, int64_t pw) const {
-    const int64_t row = (k * classes + of_class) * pooling.pooled_height + ph;
-    return row * pooling.pooled_width + pw;
-  }
-
   // The samples of a bin read as many positions of an axis as it is long, and two.
   double taps(int64_t k) const {
     const math::DeformedBin<A> b = bin(k, 0, 0);
@@ -46,7 +41,8 @@ struct DeformSampling {
   auto bins_of(int64_t k) const {
     return [this, k, rows = AxisTable<A>(), cols = AxisTable<A>()](int64_t ph, int64_t pw,
                                                                    BinTable<A>& table) mutable {
-      const A samples = count[count_at(k, ph, pw)];
+      const int64_t row = (k * classes + of_class) * pooling.pooled_height + ph;
+      const A samples = count[row * pooling.pooled_width + pw];
       if (!(samples > 0)) return;
       const math::DeformedBin<A> b = bin(k, ph, pw);
       const auto axis = [&](AxisTable<A>& taps, int64_t size, bool derivative,
@@ -84,12 +80,11 @@ void count_samples(const DeformSampling<A>& sampling, A* count, int64_t rois) {
   const int64_t grain = tasks_per_thread(rois, rois * bins * p.samples);
   parallel_for(0, rois, grain, [&](int64_t k, int64_t end) {
     DeformSampling<A> s = sampling;
-    for (; k < end; ++k) {
+    for (A* next = count + k * bins; k < end; ++k) {
       for (s.of_class = 0; s.of_class < s.classes; ++s.of_class) {
         for (int64_t ph = 0; ph < p.pooled_height; ++ph) {
           for (int64_t pw = 0; pw < p.pooled_width; ++pw) {
-            count[s.count_at(k, ph, pw)] =
-                static_cast<A>(s.bin(k, ph, pw).count(s.height, s.width));
+            *next++ = static_cast<A>(s.bin(k, ph, pw).count(s.height, s.width));
           }
         }
       }
@@ -97,11 +92,11 @@ void count_samples(const DeformSampling<A>& sampling, A* count, int64_t rois) {
   });
 }
 
-// Calls run(sampling, share, group) for each class of offsets and each group of planes: within
+// Calls use(sampling, share, group, run) for each class of offsets and each group of planes: within
 // them, all channels read the same positions.
-template <typename A, typename Run>
-void for_each_share(DeformSampling<A> sampling, int64_t channels, int64_t group_size,
-                    const Run& run) {
+template <typename A, typename Use>
+void for_each_share(DeformSampling<A> sampling, const Plan& plan, int64_t channels,
+                    int64_t group_size, const Use& use) {
   const math::DeformPSRoIPooling& p = sampling.pooling;
   const int64_t per_class = channels / sampling.classes;
   // The first bin of cell i; cell_of is its inverse.
@@ -113,10 +108,10 @@ void for_each_share(DeformSampling<A> sampling, int64_t channels, int64_t group_
     for (int64_t group = 0; group < group_size * group_size; ++group) {
       const int64_t gh = group / group_size, gw = group % group_size;
       const int64_t top = first_bin(gh, p.pooled_height), left = first_bin(gw, p.pooled_width);
-      run(sampling,
-          Share{c * per_class, per_class, top, left, first_bin(gh + 1, p.pooled_height) - top,
-                first_bin(gw + 1, p.pooled_width) - left},
-          group);
+      const int64_t high = first_bin(gh + 1, p.pooled_height) - top;
+      const int64_t wide = first_bin(gw + 1, p.pooled_width) - left;
+      const Share share{c * per_class, per_class, top, left, high, wide};
+      for (const Run& run : plan.runs) use(sampling, share, group, run);
     }
   }
 }
@@ -149,73 +144,53 @@ DeformSampling<A> make_sampling(const math::DeformPSRoIPooling& pooling, const T
           maps.size(3)};
 }
 
-template <typename A>
-Plan plan_of(const char* op, const DeformSampling<A>& sampling, const Tensor& rois,
-             int64_t images) {
-  return make_plan(
-      op, sampling.rois, 5, rois.size(0), images, 1, [](const A*) { return 0; },
-      [](const A* roi) { return roi[2]; });
-}
-
 template <typename T>
 void forward(const DeformSampling<accumulate_t<T>>& sampling, const Plan& plan, const Tensor& maps,
              int64_t group_size, Tensor& output) {
   const bool channels_last = is_channels_last(output);
   Batch<BinTable<accumulate_t<T>>> batch;
-  for_each_share(sampling, output.size(1), group_size,
-                 [&](const auto& of_class, const Share& share, int64_t group) {
-                   if (share.bins() == 0) return;
-                   for (const Run& run : plan.runs) {
-                     pool_run<T>(batch, of_class, plan.order.data(), run, share,
-                                 group_of<const T>(maps, run.image, group_size * group_size, group),
-                                 output.nbytes(),
-                                 [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
-                   }
-                 });
-}
-
-// Adds to sum[R, part, part] what the bins of RoI k contribute: grad * derivative, over channels.
-template <typename A>
-void add_to_parts(const DeformSampling<A>& s, const A* grad, const A* derivative, int64_t channels,
-                  A* by_bin, A* sum) {
-  const math::DeformPSRoIPooling& p = s.pooling;
-  const int64_t bins = p.pooled_height * p.pooled_width, per_class = channels / s.classes;
-  std::fill(by_bin, by_bin + s.classes * bins, A(0));
-  for (int64_t c = 0; c < channels; ++c) {
-    A* of_class = by_bin + c / per_class * bins;
-    for (int64_t i = 0; i < bins; ++i) of_class[i] += grad[c * bins + i] * derivative[c * bins + i];
-  }
-  for (int64_t i = 0; i < s.classes * bins; ++i) {
-    const int64_t ph = i % bins / p.pooled_width, pw = i % p.pooled_width;
-    const int64_t part = math::cell_of(ph, p.pooled_height, p.part_size) * p.part_size +
-                         math::cell_of(pw, p.pooled_width, p.part_size);
-    sum[i / bins * 2 * p.part_size * p.part_size + part] += by_bin[i];
-  }
+  const auto pool = [&](const auto& of_class, const Share& share, int64_t group, const Run& run) {
+    if (share.bins() == 0) return;
+    pool_run<T>(batch, of_class, plan.order.data(), run, share,
+                group_of<const T>(maps, run.image, group_size * group_size, group), output.nbytes(),
+                [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
+  };
+  for_each_share(sampling, plan, output.size(1), group_size, pool);
 }
 
 // A bin's derivative by its shift is a weighted sum of the map as its value is, with other weights.
 template <typename A>
 Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tensor& grad,
                        const Tensor& maps, int64_t group_size) {
-  const int64_t rois = grad.size(0), channels = grad.size(1), classes = sampling.classes;
-  const int64_t bins = grad.size(2) * grad.size(3), part = sampling.pooling.part_size;
+  const math::DeformPSRoIPooling& p = sampling.pooling;
+  const int64_t part = p.part_size, bins = p.pooled_height * p.pooled_width;
+  const int64_t tasks = grad.size(0) * sampling.classes;
+  const int64_t numbers = grad.size(1) / sampling.classes * bins;  // of one class of a RoI
   const Tensor pooled = wide(grad), wide_maps = as_type(maps, compute_type(maps.scalar_type()));
   Tensor derivative = empty_like(pooled);
   expect_writes(derivative);
-  Tensor result = zeros({rois, 2 * classes, part, part}, pooled.options());
+  Tensor result = zeros({grad.size(0), 2 * sampling.classes, part, part}, pooled.options());
   for (const Wanted wanted : {Wanted::kByX, Wanted::kByY}) {
     sampling.wanted = wanted;
     forward<A>(sampling, plan, wide_maps, group_size, derivative);
     A* sums = result.mutable_data_ptr<A>() + (wanted == Wanted::kByX ? 0 : part * part);
-    const A *g = pooled.const_data_ptr<A>(), *d = derivative.const_data_ptr<A>();
-    parallel_for(0, rois, tasks_per_thread(rois, rois * channels * bins),
-                 [&](int64_t k, int64_t end) {
-                   Buffer<A> by_bin(classes * bins);
-                   for (; k < end; ++k) {
-                     add_to_parts(sampling, g + k * channels * bins, d + k * channels * bins,
-                                  channels, by_bin.data(), sums + k * 2 * classes * part * part);
-                   }
-                 });
+    const A *grads = pooled.const_data_ptr<A>(), *slopes = derivative.const_data_ptr<A>();
+    const int64_t grain = tasks_per_thread(tasks, tasks * numbers);
+    parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+      Buffer<A> room(bins);
+      A* by_bin = room.data();
+      for (; task < end; ++task) {
+        std::fill_n(by_bin, bins, A(0));
+        for (int64_t from = task * numbers; from < (task + 1) * numbers; from += bins) {
+          for (int64_t i = 0; i < bins; ++i) by_bin[i] += grads[from + i] * slopes[from + i];
+        }
+        A* sum = sums + task * 2 * part * part;
+        for (int64_t i = 0; i < bins; ++i) {
+          const int64_t row = math::cell_of(i / p.pooled_width, p.pooled_height, part);
+          sum[row * part + math::cell_of(i % p.pooled_width, p.pooled_width, part)] += by_bin[i];
+        }
+      }
+    });
   }
   return result;
 }
@@ -239,7 +214,7 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, count, maps);
-    const Plan plan = plan_of(op, sampling, rois, maps.size(0));
+    const Plan plan = make_plan(op, sampling.rois, rois.size(0), maps.size(0));
     count_samples(sampling, count.mutable_data_ptr<A>(), rois.size(0));
     forward<T>(sampling, plan, maps, group_size, output);
   });
@@ -263,23 +238,21 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,
                                          sample_per_part, spatial_scale, trans_std};
-  const int64_t groups = group_size * group_size;
   const bool channels_last = is_channels_last(pooled);
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
-    const Plan plan = plan_of(op, sampling, rois, maps.size(0));
+    const Plan plan = make_plan(op, sampling.rois, rois.size(0), maps.size(0));
     Batch<BinTable<A>> batch;
-    for_each_share(sampling, pooled.size(1), group_size,
-                   [&](const auto& of_class, const Share& share, int64_t group) {
-                     for (const Run& run : plan.runs) {
-                       spread_run(
-                           batch, of_class, plan.order.data(), run, share,
-                           group_of<T>(grad_maps, run.image, groups, group), grad_maps.nbytes(),
-                           [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
-                     }
-                   });
+    const auto spread = [&](const auto& of_class, const Share& share, int64_t group,
+                            const Run& run) {
+      spread_run(batch, of_class, plan.order.data(), run, share,
+                 group_of<T>(grad_maps, run.image, group_size * group_size, group),
+                 grad_maps.nbytes(),
+                 [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
+    };
+    for_each_share(sampling, plan, pooled.size(1), group_size, spread);
     if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
   });
   if (!grad_maps.is_same(to_input)) to_input.copy_(grad_maps);
