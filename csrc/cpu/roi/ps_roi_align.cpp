@@ -21,72 +21,34 @@ struct Task {
 struct Tasks {
   int64_t groups, bins;
 
-  int64_t blocks() const { return blocks_of(bins); }
-  int64_t size() const { return (groups + kPSPlanes - 1) / kPSPlanes * blocks(); }
+  int64_t size() const { return (groups + kPSPlanes - 1) / kPSPlanes * blocks_of(bins); }
   Task operator[](int64_t i) const {
-    const int64_t group = i / blocks() * kPSPlanes, block = i % blocks();
-    const int64_t begin = block * kRoIChannels, end = std::min(bins, begin + kRoIChannels);
-    return {group, std::min(kPSPlanes, groups - group), begin, end - begin};
+    const int64_t group = i / blocks_of(bins) * kPSPlanes;
+    const int64_t bin = i % blocks_of(bins) * kRoIChannels;
+    return {group, std::min(kPSPlanes, groups - group), bin, std::min(kRoIChannels, bins - bin)};
   }
 };
 
-// Copies of a task's planes of a channels_last map, [bins, groups, H * W].
-template <typename T>
-class PlaneCopies {
- public:
-  using A = accumulate_t<T>;
-
-  void reserve(const Task& task, int64_t pixels) {
-    pixels_ = pixels;
-    groups_ = task.groups;
-    planes_.reserve(task.bins * task.groups * pixels);
-  }
-
-  A* plane(int64_t bin, int64_t group) {
-    return planes_.data() + (bin * groups_ + group) * pixels_;
-  }
-
-  void load(const Planes<const T>& map, const Task& task, int64_t bins) {
-    for (int64_t g = 0; g < task.groups; ++g) {
-      const int64_t c = (task.group + g) * bins + task.bin;
-      // More than are wanted: parts of a vector cost more to load.
-      const int64_t n = std::min(kRoIChannels, map.channels - c);
-      for_each_part([&](int64_t first, int64_t count, A* lanes) {
-        load_lanes(map, c, n, 0, first, count, lanes);
-        const Planes<A> copy{plane(0, g), task.bins, 1, pixels_, false, groups_};
-        store_lanes(lanes, copy, 0, task.bins, 0, first, count);
-      });
+// Copies of a task's planes of a channels_last map, [bins, groups, H * W]. Lanes pass through a
+// buffer that stays in the nearest cache.
+template <typename T, typename A = accumulate_t<T>>
+void copy_planes(const Planes<const T>& map, const Task& task, int64_t bins, Buffer<A>& copies,
+                 Buffer<A>& lanes) {
+  constexpr int64_t kPart = 128;
+  const int64_t pixels = map.height * map.width;
+  lanes.reserve(kPart * kRoIChannels);
+  A* planes = copies.reserve(task.bins * task.groups * pixels);
+  for (int64_t g = 0; g < task.groups; ++g) {
+    const int64_t c = (task.group + g) * bins + task.bin;
+    // More than are wanted: parts of a vector cost more to load.
+    const int64_t n = std::min(kRoIChannels, map.channels - c);
+    const Planes<A> copy{planes + g * pixels, task.bins, 1, pixels, false, task.groups};
+    for (int64_t first = 0; first < pixels; first += kPart) {
+      const int64_t count = std::min(kPart, pixels - first);
+      load_lanes(map, c, n, 0, first, count, lanes.data());
+      store_lanes(lanes.data(), copy, 0, task.bins, 0, first, count);
     }
   }
-
- private:
-  // Lanes pass through a buffer that stays in the nearest cache.
-  template <typename Part>
-  void for_each_part(const Part& part) {
-    constexpr int64_t kPart = 128;
-    lanes_.reserve(kPart * kRoIChannels);
-    for (int64_t first = 0; first < pixels_; first += kPart) {
-      part(first, std::min(kPart, pixels_ - first), lanes_.data());
-    }
-  }
-
-  Buffer<A> planes_, lanes_;
-  int64_t groups_ = 0, pixels_ = 0;
-};
-
-// Planes of so few pixels are near in any order of the RoIs.
-constexpr int64_t kNearPixels = 4096;
-
-template <typename A>
-Plan plan_of(const PSPooling& pooling, const A* rois, int64_t count, const Tensor& maps) {
-  const int64_t images = maps.size(0);
-  if (images != 1 || maps.size(2) * maps.size(3) > kNearPixels) {
-    return make_plan(pooling.op, rois, count, images);
-  }
-  check_batch_indices(pooling.op, rois, 5, count, images);
-  Plan plan{Buffer<uint32_t>(count), {{0, 0, 0, count}}};
-  for (int64_t i = 0; i < count; ++i) plan.order[i] = static_cast<uint32_t>(i);
-  return plan;
 }
 
 // Whether RoIs read a channels_last map as it is, for so few positions that it costs less than
@@ -101,85 +63,70 @@ bool reads_positions(const PSPlaneTaps<A>& taps, int64_t groups, int64_t bins, i
 
 // RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
 template <typename T>
-void forward_positions(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling,
-                       const uint32_t* order, int64_t count, const Planes<const T>& map,
-                       int64_t groups, T* out) {
+void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
+                       const Planes<const T>& map, T* out) {
   constexpr int64_t kBlock = 4;
-  const int64_t bins = pooling.bins(), blocks = (count + kBlock - 1) / kBlock;
-  const int64_t grain = tasks_per_thread(blocks, groups * bins * count);
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
+  const int64_t blocks = (run.count + kBlock - 1) / kBlock;
+  const int64_t grain = tasks_per_thread(blocks, map.channels * run.count);
   parallel_for(0, blocks, grain, [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
-      const int64_t first = block * kBlock, n = std::min(kBlock, count - first);
+      const int64_t first = block * kBlock, n = std::min(kBlock, run.count - first);
       for (int64_t bin = 0; bin < bins; ++bin) {
         DETOPS_NARROW_IN_USE(ps_roi_align_forward_positions<T>)(
-            {taps.rows(bin / pooling.pooled_width).from(first),
-             taps.cols(bin % pooling.pooled_width).from(first), order + first, n, map.at(bin, 0, 0),
-             groups, bins, map.width, out + bin * groups, groups * bins, 1, 0, map.channels});
+            {taps.rows(bin).from(first), taps.cols(bin).from(first), run.order + first, n,
+             map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups, map.channels, 1, 0,
+             map.channels});
       }
     }
   });
 }
 
 template <typename T>
-void forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois, Tensor& output) {
+void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* out) {
   using A = accumulate_t<T>;
-  const bool channels_last = is_channels_last(input);
-  const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = plan_of(pooling, roi, rois.size(0), input);
-  const int64_t groups = output.size(1), bins = pooling.bins();
-  const Tasks tasks{groups, bins};
-  T* out = static_cast<T*>(output.mutable_data_ptr());
-  for (const Run& run : plan.runs) {
-    const int64_t count = run.end - run.begin;
-    if (count == 0) continue;
-    const auto map = planes_of<const T>(input, run.image, channels_last);
-    const int64_t pixels = map.height * map.width;
-    const uint32_t* order = plan.order.data() + run.begin;
-    const PSPlaneTaps<A> taps(pooling, roi, order, count, map.height, map.width,
-                              DETOPS_NARROW_IN_USE(kLanes<A>));
-    if (channels_last && reads_positions(taps, groups, bins, pixels)) {
-      forward_positions(taps, pooling, order, count, map, groups, out);
-      continue;
-    }
-    const int64_t work = groups * bins * (count + (channels_last ? pixels : 0));
-    parallel_for(
-        0, tasks.size(), tasks_per_thread(tasks.size(), work), [&](int64_t i, int64_t end) {
-          PlaneCopies<T> copies;
-          for (; i < end; ++i) {
-            const Task task = tasks[i];
-            if (channels_last) {
-              copies.reserve(task, pixels);
-              copies.load(map, task, bins);
-            }
-            for (int64_t b = 0; b < task.bins; ++b) {
-              const int64_t bin = task.bin + b;
-              const auto rows = taps.rows(bin / pooling.pooled_width);
-              const auto cols = taps.cols(bin % pooling.pooled_width);
-              if (channels_last) {
-                DETOPS_NARROW_IN_USE(ps_roi_align_forward<A, T>)(
-                    {rows, cols, order, count, copies.plane(b, 0), task.groups, pixels, map.width,
-                     out + bin * groups + task.group, groups * bins, 1});
-              } else {
-                DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
-                    {rows, cols, order, count, map.at(task.group * bins + bin, 0, 0), task.groups,
-                     bins * pixels, map.width, out + task.group * bins + bin, groups * bins, bins});
-              }
-            }
-          }
-        });
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins, count = run.count;
+  const int64_t pixels = map.height * map.width;
+  if (count == 0) return;
+  const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
+  if (map.channels_last && reads_positions(taps, groups, bins, pixels)) {
+    return forward_positions(run, taps, map, out);
   }
+  const Tasks tasks{groups, bins};
+  const int64_t work = map.channels * (count + (map.channels_last ? pixels : 0));
+  const int64_t grain = tasks_per_thread(tasks.size(), work);
+  parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
+    Buffer<A> copies, lanes;
+    for (; i < end; ++i) {
+      const Task task = tasks[i];
+      if (map.channels_last) copy_planes(map, task, bins, copies, lanes);
+      for (int64_t b = 0; b < task.bins; ++b) {
+        const int64_t bin = task.bin + b, plane = task.group * bins + bin;
+        const PSTaps<A> rows = taps.rows(bin), cols = taps.cols(bin);
+        if (map.channels_last) {
+          DETOPS_NARROW_IN_USE(ps_roi_align_forward<A, T>)(
+              {rows, cols, run.order, count, copies.data() + b * task.groups * pixels, task.groups,
+               pixels, map.width, out + bin * groups + task.group, map.channels, 1});
+        } else {
+          DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
+              {rows, cols, run.order, count, map.at(plane, 0, 0), task.groups, bins * pixels,
+               map.width, out + plane, map.channels, bins});
+        }
+      }
+    }
+  });
 }
 
 // Planes that one bin adds to: rows that no RoI reaches become zero, and where numbers are too
 // short to be summed in place, as many planes at a time as stay near are summed elsewhere. `fresh`:
 // nothing is on the map yet, not even zeros.
 template <typename T>
-void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling, int64_t bin,
-             PixelRange reach, const uint32_t* order, int64_t count, const Planes<T>& maps,
-             const Task& task, const T* pooled, bool fresh, GradientBand<T>& band) {
+void add_bin(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
+             int64_t bin, PixelRange reach, const Task& task, const T* pooled,
+             const Planes<T>& maps, bool fresh, GradientBand<T>& band) {
   using A = accumulate_t<T>;
   constexpr bool kInPlace = std::is_same_v<T, A>;
-  const int64_t bins = pooling.bins(), width = maps.width, pixels = maps.height * width;
+  const int64_t bins = run.pooling.bins(), width = maps.width, pixels = maps.height * width;
   const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
   const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
   const int64_t most = kInPlace ? kPSPlanes : kNearCache / bytes;
@@ -193,9 +140,8 @@ void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling,
     if (reach.begin == reach.end) continue;
     A* sums = band.open(map, group, n, reach.begin, reach.end, fresh && !kInPlace);
     DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
-        {taps.rows(bin / pooling.pooled_width), taps.cols(bin % pooling.pooled_width), order, count,
-         sums, n, band.plane_stride(), width, pooled + group * bins + bin, maps.channels, bins,
-         reach.begin});
+        {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(), width,
+         pooled + group * bins + bin, maps.channels, bins, reach.begin});
     band.close();
   }
 }
@@ -203,61 +149,52 @@ void add_bin(const PSPlaneTaps<accumulate_t<T>>& taps, const PSPooling& pooling,
 // Threads own planes, or rows: no two write the same element, and each element adds its RoIs in the
 // order of the plan, so the bits do not depend on the number of threads.
 template <typename T>
-void backward_planes(const PSPooling& pooling, const Tensor& grad, const Tensor& rois,
-                     Tensor& maps) {
+void backward_planes(const PSRun<accumulate_t<T>>& run, const T* pooled, const Planes<T>& map) {
   using A = accumulate_t<T>;
-  const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = plan_of(pooling, roi, rois.size(0), maps);
-  const int64_t groups = grad.size(1), bins = pooling.bins();
-  const Tasks tasks{groups, bins};
-  const T* pooled = static_cast<const T*>(grad.const_data_ptr());
-  for (const Run& run : plan.runs) {
-    const int64_t count = run.end - run.begin;
-    const auto map = planes_of<T>(maps, run.image, false);
-    const uint32_t* order = plan.order.data() + run.begin;
-    const PSPlaneTaps<A> taps(pooling, roi, order, count, map.height, map.width,
-                              DETOPS_NARROW_IN_USE(kLanes<A>));
-    std::vector<PixelRange> reaches;
-    for (int64_t ph = 0; ph < pooling.pooled_height; ++ph) {
-      reaches.push_back(taps.reach(ph, map.height));
-    }
-    const int64_t pixels = map.height * map.width, work = groups * bins * (count + pixels);
-    const int64_t grain = tasks_per_thread(tasks.size(), work);
-    // Zeros are written fastest in one go; the planes of many sums are better near when those come.
-    const bool fresh = !std::is_same_v<T, A> || 32 * taps.positions() > double(bins * pixels);
-    if (!fresh) {
-      parallel_for(
-          0, map.channels, tasks_per_thread(map.channels, work),
-          [&](int64_t c, int64_t end) { std::fill(map.at(c, 0, 0), map.at(end, 0, 0), T{}); });
-    }
-    parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
-      GradientBand<T> band;
-      for (; i < end; ++i) {
-        const Task task = tasks[i];
-        for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
-          add_bin(taps, pooling, bin, reaches[bin / pooling.pooled_width], order, count, map, task,
-                  pooled, fresh, band);
-        }
-      }
-    });
+  const int64_t bins = run.pooling.bins(), pixels = map.height * map.width;
+  const Tasks tasks{map.channels / bins, bins};
+  const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
+  std::vector<PixelRange> reaches;  // of rows of bins
+  for (int64_t bin = 0; bin < bins; bin += run.pooling.pooled_width) {
+    reaches.push_back(taps.reach(bin));
   }
+  const int64_t work = map.channels * (run.count + pixels);
+  // Zeros are written fastest in one go; the planes of many sums are better near when those come.
+  const bool fresh = !std::is_same_v<T, A> || 32 * taps.positions() > double(bins * pixels);
+  if (!fresh) {
+    parallel_for(0, map.channels, tasks_per_thread(map.channels, work),
+                 [&](int64_t c, int64_t end) { clear_positions(map, c, end - c, 0, pixels); });
+  }
+  const int64_t grain = tasks_per_thread(tasks.size(), work);
+  parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
+    GradientBand<T> band;
+    for (; i < end; ++i) {
+      const Task task = tasks[i];
+      for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
+        const PixelRange reach = reaches[bin / run.pooling.pooled_width];
+        add_bin(run, taps, bin, reach, task, pooled, map, fresh, band);
+      }
+    }
+  });
 }
 
 // One row of a channels_last map, number by number, for what few bins add to it.
 template <typename T>
-void add_to_row(const PSReach<accumulate_t<T>>* reaches, int64_t count,
-                const PSTaps<accumulate_t<T>>& cols, const uint32_t* order, int64_t pooled_width,
-                int64_t bins, int64_t groups, const T* pooled, accumulate_t<T>* sums) {
+void add_to_row(const PSRun<accumulate_t<T>>& run, const PSRowTaps<accumulate_t<T>>& taps,
+                int64_t row, int64_t channels, const T* pooled, accumulate_t<T>* sums) {
   using A = accumulate_t<T>;
-  for (int64_t i = 0; i < count; ++i) {
-    const PSReach<A> reach = reaches[i];
+  const int64_t pooled_width = run.pooling.pooled_width, bins = run.pooling.bins();
+  const int64_t groups = channels / bins;
+  const PSTaps<A> cols = taps.cols();
+  for (int64_t i = 0; i < taps.count(row); ++i) {
+    const PSReach<A> reach = taps.begin(row)[i];
     for (int64_t pw = 0; pw < pooled_width; ++pw) {
       const int64_t bin = reach.ph * pooled_width + pw;
-      const T* grad = pooled + (order[reach.roi] * bins + bin) * groups;
+      const T* grad = pooled + (run.order[reach.roi] * bins + bin) * groups;
       const int64_t* tap = cols.begin + reach.roi * pooled_width + pw;
       for (int64_t k = tap[0]; k < tap[1]; ++k) {
         const A weight = reach.weight * cols.weight[k];
-        A* to = sums + cols.index[k] * groups * bins + bin;
+        A* to = sums + cols.index[k] * channels + bin;
         for (int64_t g = 0; g < groups; ++g) to[g * bins] += weight * A(math::to_float(grad[g]));
       }
     }
@@ -267,70 +204,89 @@ void add_to_row(const PSReach<accumulate_t<T>>* reaches, int64_t count,
 // Row by row of a channels_last map: sums grow on the row, or where many bins reach it in lanes,
 // [column, bin, kPSLanes], which are transposed to the row's channels.
 template <typename T>
-void backward_rows(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
+void backward_rows(const PSRun<accumulate_t<T>>& run, const T* pooled, const Planes<T>& map) {
   using A = accumulate_t<T>;
-  const A* roi = rois.const_data_ptr<A>();
-  const Plan plan = plan_of(pooling, roi, rois.size(0), maps);
-  const int64_t groups = grad.size(1), bins = pooling.bins();
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins, count = run.count;
+  const int64_t pooled_width = run.pooling.pooled_width, width = map.width;
   const int64_t blocks = (groups + kPSLanes - 1) / kPSLanes;
-  const T* pooled = static_cast<const T*>(grad.const_data_ptr());
-  for (const Run& run : plan.runs) {
-    const int64_t count = run.end - run.begin;
-    const auto map = planes_of<T>(maps, run.image, true);
-    const uint32_t* order = plan.order.data() + run.begin;
-    const PSRowTaps<A> taps(pooling, roi, order, count, map.height, map.width);
-    const int64_t work = groups * bins * (count + map.height * map.width);
-    // A number alone costs about three cycles, a position in lanes eight.
-    const int64_t lanes_cost = 8 * map.width * bins * blocks;
-    const int64_t reach_cost =
-        count == 0 ? 0 : 3 * groups * taps.cols().begin[count * pooling.pooled_width] / count;
-    parallel_for(0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
-      Buffer<A> sums;
-      GradientBand<T> band;
-      for (; y < end; ++y) {
-        if (taps.count(y) == 0) {
-          clear_positions(map, 0, map.channels, y * map.width, (y + 1) * map.width);
-          continue;
-        }
-        if (taps.count(y) * reach_cost < lanes_cost) {
-          A* row = band.open(map, 0, map.channels, y, y + 1, true);
-          add_to_row(taps.begin(y), taps.count(y), taps.cols(), order, pooling.pooled_width, bins,
-                     groups, pooled, row);
-          band.close();
-          continue;
-        }
-        sums.reserve(map.width * bins * kPSLanes);
-        for (int64_t block = 0; block < blocks; ++block) {
-          const int64_t group = groups * block / blocks;
-          const int64_t n = groups * (block + 1) / blocks - group;
-          DETOPS_IN_USE(ps_roi_rows_backward<T>)(
-              {taps.begin(y), taps.count(y), taps.cols(), order, pooling.pooled_width, bins,
-               pooled + group, groups, n, map.width, sums.data(), map.at(group * bins, y, 0)});
-        }
+  const PSRowTaps<A> taps(run, map.height, width);
+  const int64_t work = map.channels * (count + map.height * width);
+  // A number alone costs about three cycles, a position in lanes eight.
+  const int64_t lanes_cost = 8 * width * bins * blocks;
+  const int64_t reach_cost =
+      count == 0 ? 0 : 3 * groups * taps.cols().begin[count * pooled_width] / count;
+  parallel_for(0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
+    Buffer<A> sums;
+    GradientBand<T> band;
+    for (; y < end; ++y) {
+      if (taps.count(y) == 0) {
+        clear_positions(map, 0, map.channels, y * width, (y + 1) * width);
+        continue;
       }
-    });
-  }
+      if (taps.count(y) * reach_cost < lanes_cost) {
+        A* row = band.open(map, 0, map.channels, y, y + 1, true);
+        add_to_row(run, taps, y, map.channels, pooled, row);
+        band.close();
+        continue;
+      }
+      sums.reserve(width * bins * kPSLanes);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t group = groups * block / blocks;
+        const int64_t n = groups * (block + 1) / blocks - group;
+        DETOPS_IN_USE(ps_roi_rows_backward<T>)(
+            {taps.begin(y), taps.count(y), taps.cols(), run.order, pooled_width, bins,
+             pooled + group, groups, n, width, sums.data(), map.at(group * bins, y, 0)});
+      }
+    }
+  });
+}
+
+// Calls use(T(), run, image) for the RoIs of each image of some maps of type T.
+template <typename Use>
+void for_each_run(const PSPooling& pooling, const Tensor& rois, const Tensor& maps,
+                  const Use& use) {
+  const int64_t images = maps.size(0), count = rois.size(0);
+  const Tensor wide_rois = wide(rois, maps.scalar_type());
+  with_element_type(maps.scalar_type(), [&](auto element) {
+    using A = accumulate_t<decltype(element)>;
+    const A* roi = wide_rois.const_data_ptr<A>();
+    constexpr int64_t kNearPixels = 4096;  // so few are near in any order of the RoIs
+    Plan plan;
+    if (images == 1 && maps.size(2) * maps.size(3) <= kNearPixels) {
+      check_batch_indices(pooling.op, roi, 5, count, images);
+      plan = Plan{Buffer<uint32_t>(count), {{0, 0, 0, count}}};
+      std::iota(plan.order.data(), plan.order.data() + count, 0u);
+    } else {
+      plan = make_plan(pooling.op, roi, count, images);
+    }
+    for (const Run& run : plan.runs) {
+      const uint32_t* order = plan.order.data() + run.begin;
+      use(element, PSRun<A>{pooling, roi, order, run.end - run.begin}, run.image);
+    }
+  });
 }
 
 void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
                  Tensor& output) {
   expect_writes(output);
-  const ScalarType type = input.scalar_type();
+  const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, type);
-  with_element_type(
-      type, [&](auto element) { forward<decltype(element)>(pooling, maps, wide_rois, output); });
+  for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
+    using T = decltype(element);
+    forward(run, planes_of<const T>(maps, image, channels_last),
+            static_cast<T*>(output.mutable_data_ptr()));
+  });
 }
 
 void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
   expect_writes(maps);
-  const ScalarType type = grad.scalar_type();
+  const bool channels_last = is_channels_last(maps);
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, type);
-  with_element_type(type, [&](auto element) {
-    const auto run = is_channels_last(maps) ? backward_rows<decltype(element)>
-                                            : backward_planes<decltype(element)>;
-    run(pooling, pooled, wide_rois, maps);
+  for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
+    using T = decltype(element);
+    const auto backward = channels_last ? backward_rows<T> : backward_planes<T>;
+    backward(run, static_cast<const T*>(pooled.const_data_ptr()),
+             planes_of<T>(maps, image, channels_last));
   });
 }
 

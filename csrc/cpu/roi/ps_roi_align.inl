@@ -4,13 +4,7 @@
 
 #include "planes.inl"
 
-// A map narrower than a vector is read in part.
-template <bool kNarrow, typename P>
-DETOPS_INLINE Vector<accumulate_t<P>> load_columns(const P* p, int64_t width) {
-  if constexpr (kNarrow) return load_part(p, width);
-  return load(p);
-}
-
+// kNarrow: the map is narrower than a vector, and vectors are read and written in part.
 template <int kPlanes, bool kNarrow, typename P, typename T, typename A = accumulate_t<P>>
 DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t) {
   static_assert(kPSPlanes == 4, "of sum_lanes_of_four");
@@ -21,8 +15,9 @@ DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t) {
       for (int64_t r = t.rows.begin[i]; r < t.rows.begin[i + 1]; ++r) {
         const P* p = t.planes + t.rows.index[r] * t.width + t.cols.index[k];
         for (int j = 0; j < kPlanes; ++j) {
-          sum[j] = fused(splat<A>(t.rows.weight[r]),
-                         load_columns<kNarrow>(p + j * t.plane_stride, t.width), sum[j]);
+          const P* from = p + j * t.plane_stride;
+          const Vector<A> columns = kNarrow ? load_part(from, t.width) : load(from);
+          sum[j] = fused(splat<A>(t.rows.weight[r]), columns, sum[j]);
         }
       }
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
@@ -50,13 +45,9 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
         const Vector<A> spread = weight != 0 ? weight * splat<A>(g) : Vector<A>{};
         for (int64_t r = row; r < last_row; ++r) {
           A* p = plane + t.rows.index[r] * t.width;
-          const Vector<A> sum =
-              fused(splat<A>(t.rows.weight[r]), spread, load_columns<kNarrow>(p, t.width));
-          if constexpr (kNarrow) {
-            store_part(p, sum, t.width);
-          } else {
-            store(p, sum);
-          }
+          const Vector<A> columns = kNarrow ? load_part(p, t.width) : load(p);
+          const Vector<A> sum = fused(splat<A>(t.rows.weight[r]), spread, columns);
+          store_first(p, sum, kNarrow ? t.width : kLanes<A>);
         }
       }
     }
@@ -65,16 +56,10 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
 
 template <bool kNarrow, typename P, typename T>
 DETOPS_INLINE void ps_forward(const PSTile<const P, T>& t) {
-  switch (t.n) {
-    case 1:
-      return pool_planes<1, kNarrow>(t);
-    case 2:
-      return pool_planes<2, kNarrow>(t);
-    case 3:
-      return pool_planes<3, kNarrow>(t);
-    default:
-      return pool_planes<kPSPlanes, kNarrow>(t);
-  }
+  if (t.n == 1) return pool_planes<1, kNarrow>(t);
+  if (t.n == 2) return pool_planes<2, kNarrow>(t);
+  if (t.n == 3) return pool_planes<3, kNarrow>(t);
+  pool_planes<kPSPlanes, kNarrow>(t);
 }
 
 template <typename P, typename T>
@@ -160,25 +145,18 @@ DETOPS_INLINE const T* bins_of(const PSRow<T>& t, int64_t i) {
 }
 
 template <typename T>
-DETOPS_INLINE void prefetch_bins(const PSRow<T>& t, int64_t i) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  if (i >= t.count) return;
-  const T* bins = bins_of(t, i);
-  for (int64_t j = 0; j < t.pooled_width * t.channels; j += kLine) __builtin_prefetch(bins + j);
-}
-
-template <typename T>
 void ps_roi_rows_backward(const PSRow<T>& row) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>, kVectors = kPSLanes / kWidth;
-  const PSRow<T> t = row;  // see spread_planes in ps_roi_align.inl
+  const PSRow<T> t = row;  // see spread_planes
   const int64_t apart = t.bins * kPSLanes;
   for (int64_t i = 0; i < t.width * apart; i += kWidth) store(t.sums + i, Vector<A>{});
   for (int64_t i = 0; i < t.count; ++i) {
     const PSReach<A> reach = t.reaches[i];
     const int64_t bin = reach.ph * t.pooled_width;
     const T* grad = bins_of(t, i);
-    prefetch_bins(t, i + 6);
+    const int64_t ahead = i + 6 < t.count ? t.pooled_width * t.channels : 0;
+    for (int64_t j = 0; j < ahead; j += 64 / sizeof(T)) __builtin_prefetch(bins_of(t, i + 6) + j);
     const int64_t* col = t.cols.begin + reach.roi * t.pooled_width;
     for (int64_t pw = 0; pw < t.pooled_width; ++pw, grad += t.channels) {
       for (int64_t v = 0; v < kVectors && v * kWidth < t.n; ++v) {

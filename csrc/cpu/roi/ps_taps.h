@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "../../math/roi.h"
@@ -79,26 +80,35 @@ struct PSPooling {
   int64_t bins() const { return pooled_height * pooled_width; }
 };
 
+// RoIs on one image.
+template <typename A>
+struct PSRun {
+  const PSPooling& pooling;
+  const A* rois;          // [K, 5]
+  const uint32_t* order;  // [count] numbers of the RoIs
+  int64_t count;
+};
+
 // use(rows, columns) with the axes of each RoI.
 template <typename A, typename Use>
-void with_axes(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
-               const Use& use) {
-  const A scale = static_cast<A>(pooling.scale);
+void with_axes(const PSRun<A>& run, const Use& use) {
+  const PSPooling& p = run.pooling;
+  const A scale = static_cast<A>(p.scale);
   const auto build = [&](const auto& axis_of) {
     using Axis = decltype(axis_of(A(), A(), int64_t()));
-    std::vector<Axis> rows(count), cols(count);
-    parallel_for(0, count, 1024, [&](int64_t i, int64_t end) {
+    std::vector<Axis> rows(run.count), cols(run.count);
+    parallel_for(0, run.count, 1024, [&](int64_t i, int64_t end) {
       for (; i < end; ++i) {
-        const A* roi = rois + 5 * int64_t(order[i]);
-        rows[i] = axis_of(roi[2], roi[4], pooling.pooled_height);
-        cols[i] = axis_of(roi[1], roi[3], pooling.pooled_width);
+        const A* roi = run.rois + 5 * int64_t(run.order[i]);
+        rows[i] = axis_of(roi[2], roi[4], p.pooled_height);
+        cols[i] = axis_of(roi[1], roi[3], p.pooled_width);
       }
     });
     use(rows, cols);
   };
-  if (pooling.align) {
+  if (p.align) {
     build([&](A low, A high, int64_t pooled) {
-      return math::roi_axis(low, high, scale, true, pooled, pooling.sampling_ratio);
+      return math::roi_axis(low, high, scale, true, pooled, p.sampling_ratio);
     });
   } else {
     build([&](A low, A high, int64_t pooled) {
@@ -114,116 +124,79 @@ class PSTable {
   explicit PSTable(int64_t lanes = 1) : lanes_(lanes), begin_{0} {}
 
   PSTaps<A> view() const { return {begin_.data(), index_.data(), weight_.data()}; }
-  int64_t size() const { return size_; }
+
   // For two taps a bin and more.
   void reserve(int64_t bins) {
     begin_.reserve(bins + 1);
     grow(2 * bins);
   }
 
-  // What bin p of an axis reads of a map `size` long.
+  // What bin p of an axis reads of a map `size` long. Positions advance steadily, so that one seen
+  // before is in one of the last two taps.
   template <typename Axis>
   void add_bin(const Axis& axis, int64_t p, int64_t size) {
-    math::visit_taps(axis, p, size, [&](int64_t index, A weight) { add(index, weight, size); });
-    begin_.push_back(this->size());
+    math::visit_taps(axis, p, size, [&](int64_t index, A weight) {
+      for (int64_t i = taps_ - 1; i >= std::max(taps_ - 2, begin_.back()); --i) {
+        const int64_t lane = index - index_[i];
+        if (lane >= 0 && lane < lanes_) {
+          weight_[i * lanes_ + lane] += weight;
+          return;
+        }
+      }
+      const int64_t first = std::min(index, std::max<int64_t>(0, size - lanes_));
+      if (taps_ == static_cast<int64_t>(index_.size())) grow(2 * taps_ + 16);
+      index_[taps_] = static_cast<int32_t>(first);
+      weight_[taps_ * lanes_ + index - first] = weight;
+      ++taps_;
+    });
+    begin_.push_back(taps_);
   }
 
  private:
-  // Positions advance steadily, so that one seen before is in one of the last two taps.
-  void add(int64_t index, A weight, int64_t map_size) {
-    const int64_t end = size();
-    for (int64_t i = end - 1; i >= std::max(end - 2, begin_.back()); --i) {
-      const int64_t lane = index - index_[i];
-      if (lane >= 0 && lane < lanes_) {
-        weight_[i * lanes_ + lane] += weight;
-        return;
-      }
-    }
-    const int64_t first = std::min(index, std::max<int64_t>(0, map_size - lanes_));
-    if (end == static_cast<int64_t>(index_.size())) grow(2 * end + 16);
-    index_[end] = static_cast<int32_t>(first);
-    weight_[end * lanes_ + index - first] = weight;
-    ++size_;
-  }
-
-  // What is beyond size() is 0.
+  // Weights beyond those of the taps are 0.
   void grow(int64_t taps) {
     index_.resize(taps);
     weight_.resize(taps * lanes_);
   }
 
-  int64_t lanes_, size_ = 0;
+  int64_t lanes_, taps_ = 0;
   std::vector<int64_t> begin_;
   std::vector<int32_t> index_;
   std::vector<A> weight_;
 };
 
-// The taps of one axis of all RoIs of a run, bin by bin: as many bins in one table as make some
+// The taps of all RoIs of a run, bin by bin of each axis: as many bins in one table as make some
 // thousand, since each allocates.
-template <typename A>
-class PSAxisTable {
- public:
-  PSAxisTable(int64_t pooled, int64_t count, int64_t lanes)
-      : pooled_(pooled),
-        count_(count),
-        together_(std::clamp<int64_t>(kTogether / std::max<int64_t>(1, count), 1, pooled)),
-        parts_((pooled + together_ - 1) / together_, PSTable<A>(lanes)) {}
-
-  int64_t parts() const { return parts_.size(); }
-
-  template <typename Axes>
-  void build(int64_t part, const Axes& axes, int64_t size) {
-    const int64_t first = part * together_, last = std::min(pooled_, first + together_);
-    parts_[part].reserve((last - first) * count_);
-    for (int64_t p = first; p < last; ++p) {
-      for (const auto& axis : axes) parts_[part].add_bin(axis, p, size);
-    }
-  }
-
-  PSTaps<A> bin(int64_t p) const {
-    return parts_[p / together_].view().from(p % together_ * count_);
-  }
-
- private:
-  static constexpr int64_t kTogether = 2048;
-
-  int64_t pooled_, count_, together_;
-  std::vector<PSTable<A>> parts_;
-};
-
-// The taps of all RoIs of a run, bin by bin.
 template <typename A>
 class PSPlaneTaps {
  public:
-  PSPlaneTaps(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
-              int64_t height, int64_t width, int64_t lanes)
-      : pooled_height_(pooling.pooled_height),
-        pooled_width_(pooling.pooled_width),
-        count_(count),
+  PSPlaneTaps(const PSRun<A>& run, int64_t height, int64_t width, int64_t lanes)
+      : pooled_height_(run.pooling.pooled_height),
+        pooled_width_(run.pooling.pooled_width),
+        count_(run.count),
         lanes_(lanes),
-        rows_(pooled_height_, count, 1),
-        cols_(pooled_width_, count, lanes) {
-    with_axes(pooling, rois, order, count, [&](const auto& rows, const auto& cols) {
-      const int64_t high = rows_.parts();
-      parallel_for(0, high + cols_.parts(), 1, [&](int64_t i, int64_t end) {
-        for (; i < std::min(end, high); ++i) rows_.build(i, rows, height);
-        for (; i < end; ++i) cols_.build(i - high, cols, width);
+        together_(std::max<int64_t>(1, kTogether / std::max<int64_t>(1, count_))),
+        rows_((pooled_height_ + together_ - 1) / together_),
+        cols_((pooled_width_ + together_ - 1) / together_, PSTable<A>(lanes)) {
+    with_axes(run, [&](const auto& rows, const auto& cols) {
+      const int64_t high = rows_.size(), wide = cols_.size();
+      parallel_for(0, high + wide, 1, [&](int64_t i, int64_t end) {
+        for (; i < std::min(end, high); ++i) this->build(rows_[i], i, rows, pooled_height_, height);
+        for (; i < end; ++i) this->build(cols_[i - high], i - high, cols, pooled_width_, width);
       });
     });
   }
 
-  PSTaps<A> rows(int64_t ph) const { return rows_.bin(ph); }
-  PSTaps<A> cols(int64_t pw) const { return cols_.bin(pw); }
+  PSTaps<A> rows(int64_t bin) const { return of(rows_, bin / pooled_width_); }
+  PSTaps<A> cols(int64_t bin) const { return of(cols_, bin % pooled_width_); }
 
-  // Rows [begin, end) of the map that bins of row `ph` read.
-  PixelRange reach(int64_t ph, int64_t height) const {
-    const PSTaps<A> taps = rows(ph);
-    int64_t begin = height, end = 0;
-    for (int64_t k = taps.begin[0]; k < taps.begin[count_]; ++k) {
-      begin = std::min<int64_t>(begin, taps.index[k]);
-      end = std::max<int64_t>(end, taps.index[k] + 1);
-    }
-    return {std::min(begin, end), end};
+  // The rows of the map that a bin reads of any RoI.
+  PixelRange reach(int64_t bin) const {
+    const PSTaps<A> taps = rows(bin);
+    const int32_t *begin = taps.index + taps.begin[0], *end = taps.index + taps.begin[count_];
+    if (begin == end) return {0, 0};
+    const auto [first, last] = std::minmax_element(begin, end);
+    return {*first, *last + 1};
   }
 
   // Positions that all bins of one channel read, RoI by RoI.
@@ -232,11 +205,11 @@ class PSPlaneTaps {
     for (int64_t i = 0; i < count_; ++i) {
       double down = 0, across = 0;
       for (int64_t p = 0; p < pooled_height_; ++p) {
-        const PSTaps<A> taps = rows(p).from(i);
+        const PSTaps<A> taps = of(rows_, p).from(i);
         down += double(taps.begin[1] - taps.begin[0]);
       }
       for (int64_t p = 0; p < pooled_width_; ++p) {
-        const PSTaps<A> taps = cols(p).from(i);
+        const PSTaps<A> taps = of(cols_, p).from(i);
         for (int64_t k = lanes_ * taps.begin[0]; k < lanes_ * taps.begin[1]; ++k) {
           across += taps.weight[k] != 0;
         }
@@ -247,45 +220,51 @@ class PSPlaneTaps {
   }
 
  private:
-  int64_t pooled_height_, pooled_width_, count_, lanes_;
-  PSAxisTable<A> rows_, cols_;
+  static constexpr int64_t kTogether = 2048;
+
+  template <typename Axes>
+  void build(PSTable<A>& table, int64_t i, const Axes& axes, int64_t pooled, int64_t size) {
+    const int64_t first = i * together_, last = std::min(pooled, first + together_);
+    table.reserve((last - first) * count_);
+    for (int64_t p = first; p < last; ++p) {
+      for (const auto& axis : axes) table.add_bin(axis, p, size);
+    }
+  }
+
+  PSTaps<A> of(const std::vector<PSTable<A>>& axis, int64_t p) const {
+    return axis[p / together_].view().from(p % together_ * count_);
+  }
+
+  int64_t pooled_height_, pooled_width_, count_, lanes_, together_;
+  std::vector<PSTable<A>> rows_, cols_;
 };
 
-// The same row of the map by row: which rows of bins read it.
+// The same by row of the map: which rows of bins read it.
 template <typename A>
 class PSRowTaps {
  public:
-  PSRowTaps(const PSPooling& pooling, const A* rois, const uint32_t* order, int64_t count,
-            int64_t height, int64_t width)
-      : begin_(height + 1, 0) {
-    with_axes(pooling, rois, order, count, [&](const auto& rows, const auto& cols) {
-      const int64_t ph = pooling.pooled_height, pw = pooling.pooled_width;
-      PSTable<A> row_taps;
-      row_taps.reserve(count * ph);
-      cols_.reserve(count * pw);
+  PSRowTaps(const PSRun<A>& run, int64_t height, int64_t width) : begin_(height + 1, 0) {
+    const int64_t count = run.count, high = run.pooling.pooled_height;
+    const int64_t wide = run.pooling.pooled_width;
+    PSTable<A> rows_of_bins;
+    rows_of_bins.reserve(count * high);
+    cols_.reserve(count * wide);
+    with_axes(run, [&](const auto& rows, const auto& cols) {
       for (int64_t i = 0; i < count; ++i) {
-        for (int64_t p = 0; p < ph; ++p) row_taps.add_bin(rows[i], p, height);
-        for (int64_t p = 0; p < pw; ++p) cols_.add_bin(cols[i], p, width);
+        for (int64_t p = 0; p < high; ++p) rows_of_bins.add_bin(rows[i], p, height);
+        for (int64_t p = 0; p < wide; ++p) cols_.add_bin(cols[i], p, width);
       }
-      sort(row_taps, count, ph);
     });
-  }
-
-  const PSReach<A>* begin(int64_t row) const { return reaches_.data() + begin_[row]; }
-  int64_t count(int64_t row) const { return begin_[row + 1] - begin_[row]; }
-  PSTaps<A> cols() const { return cols_.view(); }
-
- private:
-  // By row of the map; RoIs stay in order.
-  void sort(const PSTable<A>& row_taps, int64_t count, int64_t ph) {
-    const PSTaps<A> taps = row_taps.view();
-    for (int64_t k = 0; k < row_taps.size(); ++k) ++begin_[taps.index[k] + 1];
-    for (size_t row = 1; row < begin_.size(); ++row) begin_[row] += begin_[row - 1];
-    reaches_.resize(row_taps.size());
+    // By row of the map; RoIs stay in order.
+    const PSTaps<A> taps = rows_of_bins.view();
+    const int64_t size = taps.begin[count * high];
+    for (int64_t k = 0; k < size; ++k) ++begin_[taps.index[k] + 1];
+    std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
+    reaches_.resize(size);
     std::vector<int64_t> next = begin_;
     for (int64_t i = 0; i < count; ++i) {
-      for (int64_t p = 0; p < ph; ++p) {
-        for (int64_t k = taps.begin[i * ph + p]; k < taps.begin[i * ph + p + 1]; ++k) {
+      for (int64_t p = 0; p < high; ++p) {
+        for (int64_t k = taps.begin[i * high + p]; k < taps.begin[i * high + p + 1]; ++k) {
           reaches_[next[taps.index[k]]++] = {static_cast<int32_t>(i), static_cast<int32_t>(p),
                                              taps.weight[k]};
         }
@@ -293,6 +272,11 @@ class PSRowTaps {
     }
   }
 
+  const PSReach<A>* begin(int64_t row) const { return reaches_.data() + begin_[row]; }
+  int64_t count(int64_t row) const { return begin_[row + 1] - begin_[row]; }
+  PSTaps<A> cols() const { return cols_.view(); }
+
+ private:
   std::vector<int64_t> begin_;
   std::vector<PSReach<A>> reaches_;
   PSTable<A> cols_;
