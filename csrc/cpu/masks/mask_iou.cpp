@@ -93,56 +93,6 @@ class PackedMasks {
   Buffer<int64_t> of_tiles_, areas_;
 };
 
-// Rows begin to end of the matrix of shared pixels.
-void shared_pixels(const PackedMasks& first, const PackedMasks& second, int64_t begin, int64_t end,
-                   int64_t* counts) {
-  const auto add = shared_pixels_in_use();
-  std::fill_n(counts, (end - begin) * second.count(), 0);
-  Buffer<MaskTile> others(second.count());
-  for (int64_t t = 0; t < second.tiles(); ++t) {
-    int64_t n = 0;
-    for (int64_t j = 0; j < second.count(); ++j) {
-      if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
-    }
-    for (int64_t i = begin; n > 0 && i < end; ++i) {
-      if (first.in_tile(i, t) == 0) continue;
-      add(first.tile(i, t).words, others.data(), n, first.words_in(t),
-          counts + (i - begin) * second.count());
-    }
-  }
-}
-
-// keep[i] for the i-th mask in the order of selection.
-void suppress(const PackedMasks& masks, double threshold, uint8_t* keep) {
-  const auto add = shared_pixels_in_use();
-  Buffer<int64_t> kept(masks.count());
-  int64_t n = 0;
-  for (int64_t i = 0; i < masks.count(); ++i) {
-    const int64_t area = masks.area(i);
-    const auto suppresses = [&](int64_t by) {
-      const int64_t other = masks.area(by);
-      const auto exceeds = [&](int64_t meet) {
-        return double(math::mask_overlap(meet, other, area, false)) > threshold;
-      };
-      // The numbers of pixels alone decide most pairs.
-      if (!exceeds(std::min(area, other))) return false;
-      int64_t most = 0, meet = 0;
-      for (int64_t t = 0; t < masks.tiles(); ++t) {
-        most += std::min(masks.in_tile(i, t), masks.in_tile(by, t));
-      }
-      if (!exceeds(most)) return false;
-      for (int64_t t = 0; t < masks.tiles(); ++t) {
-        if (masks.in_tile(i, t) == 0 || masks.in_tile(by, t) == 0) continue;
-        const MaskTile tile{masks.tile(by, t).words, 0};
-        add(masks.tile(i, t).words, &tile, 1, masks.words_in(t), &meet);
-      }
-      return exceeds(meet);
-    };
-    keep[i] = std::none_of(kept.data(), kept.data() + n, suppresses);
-    if (keep[i]) kept[n++] = i;
-  }
-}
-
 }  // namespace
 
 void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode, Tensor& output) {
@@ -153,11 +103,24 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   const PackedMasks& second = other ? *other : first;
   const int64_t m = second.count();
   float* out = output.mutable_data_ptr<float>();
+  const auto add = shared_pixels_in_use();
   const int64_t pixels = masks1.size(1) * masks1.size(2);
   const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * pixels + 1));
   parallel_for(0, first.count(), grain, [&](int64_t begin, int64_t end) {
-    Buffer<int64_t> counts((end - begin) * m);
-    shared_pixels(first, second, begin, end, counts.data());
+    Buffer<int64_t> counts((end - begin) * m);  // of shared pixels
+    Buffer<MaskTile> others(m);
+    std::fill_n(counts.data(), (end - begin) * m, 0);
+    for (int64_t t = 0; t < second.tiles(); ++t) {
+      int64_t n = 0;
+      for (int64_t j = 0; j < m; ++j) {
+        if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
+      }
+      for (int64_t i = begin; n > 0 && i < end; ++i) {
+        if (first.in_tile(i, t) == 0) continue;
+        add(first.tile(i, t).words, others.data(), n, first.words_in(t),
+            counts.data() + (i - begin) * m);
+      }
+    }
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t j = 0; j < m; ++j) {
         out[i * m + j] = math::mask_overlap(counts[(i - begin) * m + j], first.area(i),
@@ -174,8 +137,32 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
   check_count("mask_nms", n);
   const Selection selection(wide(scores), nullptr);
   const PackedMasks sorted(masks, selection.order());
+  const auto add = shared_pixels_in_use();
+  const auto suppresses = [&](int64_t by, int64_t i) {
+    const auto exceeds = [&](int64_t meet) {
+      const float iou = math::mask_overlap(meet, sorted.area(by), sorted.area(i), false);
+      return double(iou) > iou_threshold;
+    };
+    // The numbers of pixels alone decide most pairs.
+    if (!exceeds(std::min(sorted.area(i), sorted.area(by)))) return false;
+    int64_t most = 0, meet = 0;
+    for (int64_t t = 0; t < sorted.tiles(); ++t) {
+      most += std::min(sorted.in_tile(i, t), sorted.in_tile(by, t));
+    }
+    if (!exceeds(most)) return false;
+    for (int64_t t = 0; t < sorted.tiles(); ++t) {
+      if (sorted.in_tile(i, t) == 0 || sorted.in_tile(by, t) == 0) continue;
+      const MaskTile tile{sorted.tile(by, t).words, 0};
+      add(sorted.tile(i, t).words, &tile, 1, sorted.words_in(t), &meet);
+    }
+    return exceeds(meet);
+  };
   Buffer<uint8_t> keep(n);
-  suppress(sorted, iou_threshold, keep.data());
+  std::vector<int64_t> kept;
+  for (int64_t i = 0; i < n; ++i) {
+    keep[i] = std::none_of(kept.begin(), kept.end(), [&](int64_t k) { return suppresses(k, i); });
+    if (keep[i]) kept.push_back(i);
+  }
   return selection.selected(keep.data(), indices, n);
 }
 

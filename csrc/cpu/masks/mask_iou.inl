@@ -2,38 +2,7 @@
 // Included once per instruction set, and once more for processors that count bits in vectors; see
 // variants.h and mask_iou.cpp.
 
-// A bit for each of 64 bytes: whether it is set.
-DETOPS_INLINE uint64_t set_bits(const uint8_t* p) {
-#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  const __m512i bytes = _mm512_loadu_si512(p);
-  return _mm512_test_epi8_mask(bytes, bytes);
-#elif defined(DETOPS_X86_TARGETS)
-  uint64_t unset = 0;
-  DETOPS_UNROLL for (int i = 0; i < 64; i += DETOPS_VECTOR_BYTES) {
-#if DETOPS_VECTOR_BYTES == 32
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i));
-    const __m256i zero = _mm256_cmpeq_epi8(x, _mm256_setzero_si256());
-    unset |= uint64_t(uint32_t(_mm256_movemask_epi8(zero))) << i;
-#else
-    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i));
-    unset |= uint64_t(uint32_t(_mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_setzero_si128())))) << i;
-#endif
-  }
-  return ~unset;
-#else
-  uint64_t bits = 0;
-  for (int i = 0; i < 64; i += 8) {
-    uint64_t bytes;
-    __builtin_memcpy(&bytes, p + i, 8);
-    // The lowest bit of a byte becomes any of its bits, and these are then moved side by side.
-    bytes |= bytes >> 4;
-    bytes |= bytes >> 2;
-    bytes |= bytes >> 1;
-    bits |= (((bytes & 0x0101010101010101u) * 0x0102040810204080u) >> 56) << i;
-  }
-  return bits;
-#endif
-}
+#include "byte_bits.inl"
 
 // How many bits of each lane are set.
 DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
@@ -68,12 +37,6 @@ DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
 #endif
 }
 
-DETOPS_INLINE Vector<uint64_t> load_bits(const uint64_t* p) {
-  Vector<uint64_t> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
 DETOPS_INLINE int64_t sum_of_lanes(Vector<uint64_t> v) {
   uint64_t sum = 0;
   for (int64_t i = 0; i < kLanes<uint64_t>; ++i) sum += v[i];
@@ -82,6 +45,7 @@ DETOPS_INLINE int64_t sum_of_lanes(Vector<uint64_t> v) {
 
 // Packs a mask's pixels into words, up to a whole tile; says how many are set in each tile.
 void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of_tiles) {
+  static constexpr uint8_t kNone[64] = {};
   int64_t word = 0;
   for (int64_t first = 0; first < pixels; first += 64 * kTileWords) {
     int64_t set = 0;
@@ -89,11 +53,11 @@ void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of
       const int64_t at = 64 * word, left = pixels - at;
       uint64_t bits = 0;
       if (left >= 64) {
-        bits = set_bits(mask + at);
+        bits = unequal_bits(mask + at, kNone);
       } else if (left > 0) {
         uint8_t rest[64] = {};
         __builtin_memcpy(rest, mask + at, left);
-        bits = set_bits(rest);
+        bits = unequal_bits(rest, kNone);
       } else if (i % kMaskVector == 0) {
         break;
       }
@@ -104,32 +68,24 @@ void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of
   }
 }
 
+template <int kMasks>
+DETOPS_INLINE void add_shared_with(const uint64_t* mask, const MaskTile* others, int64_t words,
+                                   int64_t* counts) {
+  Vector<uint64_t> sum[kMasks] = {};
+  for (int64_t i = 0; i < words; i += kLanes<uint64_t>) {
+    const Vector<uint64_t> bits = load_words(mask + i);
+    DETOPS_UNROLL for (int k = 0; k < kMasks; ++k) {
+      sum[k] += count_bits(bits & load_words(others[k].words + i));
+    }
+  }
+  DETOPS_UNROLL for (int k = 0; k < kMasks; ++k) counts[others[k].index] += sum_of_lanes(sum[k]);
+}
+
 // The pixels that a mask shares with each of some others, in `words` words of each: added to
 // counts[index].
 void add_shared_pixels(const uint64_t* mask, const MaskTile* others, int64_t n, int64_t words,
                        int64_t* counts) {
-  constexpr int64_t kWidth = kLanes<uint64_t>;
   int64_t k = 0;
-  for (; k + 4 <= n; k += 4) {
-    const MaskTile* o = others + k;
-    Vector<uint64_t> a{}, b{}, c{}, d{};
-    for (int64_t i = 0; i < words; i += kWidth) {
-      const Vector<uint64_t> bits = load_bits(mask + i);
-      a += count_bits(bits & load_bits(o[0].words + i));
-      b += count_bits(bits & load_bits(o[1].words + i));
-      c += count_bits(bits & load_bits(o[2].words + i));
-      d += count_bits(bits & load_bits(o[3].words + i));
-    }
-    counts[o[0].index] += sum_of_lanes(a);
-    counts[o[1].index] += sum_of_lanes(b);
-    counts[o[2].index] += sum_of_lanes(c);
-    counts[o[3].index] += sum_of_lanes(d);
-  }
-  for (; k < n; ++k) {
-    Vector<uint64_t> sum{};
-    for (int64_t i = 0; i < words; i += kWidth) {
-      sum += count_bits(load_bits(mask + i) & load_bits(others[k].words + i));
-    }
-    counts[others[k].index] += sum_of_lanes(sum);
-  }
+  for (; k + 4 <= n; k += 4) add_shared_with<4>(mask, others + k, words, counts);
+  for (; k < n; ++k) add_shared_with<1>(mask, others + k, words, counts);
 }

@@ -2,13 +2,9 @@
 // Included once per instruction set; see variants.h. Only as much of a mask is read as decides its
 // box: rows from both ends, then, in the rows between, what lies outside the columns found so far.
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is the lowest");
+#include "byte_bits.inl"
 
-DETOPS_INLINE Vector<uint64_t> load_words(const uint8_t* p) {
-  Vector<uint64_t> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first byte is the lowest");
 
 DETOPS_INLINE uint64_t load_word(const uint8_t* p, int64_t n = 8) {
   uint64_t word = 0;
@@ -46,20 +42,23 @@ DETOPS_INLINE int64_t last_set(const uint8_t* p, int64_t n, uint64_t bits) {
   return word ? 7 - __builtin_clzll(word) / 8 : -1;
 }
 
-// False for a mask that is zero all over.
-bool mask_extent(const MaskParams& p, const uint8_t* mask, MaskExtent& extent) {
+// The first column and row that are set, and the last ones; zeros where none are.
+void find_box(const MaskParams& p, const uint8_t* mask, float* box) {
   const int64_t size = p.element_size, row_bytes = p.width * size, bytes = p.height * row_bytes;
   const int64_t first = first_set(mask, bytes, p.bits);
-  if (first == bytes) return false;
+  for (int i = 0; i < 4; ++i) box[i] = 0;
+  if (first == bytes) return;
   const int64_t last = last_set(mask, bytes, p.bits);
-  MaskExtent e{first % row_bytes / size, first / row_bytes, last % row_bytes / size,
-               last / row_bytes};
-  for (int64_t y = e.y1; y <= e.y2; ++y) {
+  const int64_t top = first / row_bytes, bottom = last / row_bytes;
+  int64_t left = first % row_bytes / size, right = last % row_bytes / size;
+  for (int64_t y = top; y <= bottom; ++y) {
     const uint8_t* row = mask + y * row_bytes;
-    e.x1 = first_set(row, e.x1 * size, p.bits) / size;
-    const int64_t right = (e.x2 + 1) * size;
-    e.x2 += (last_set(row + right, row_bytes - right, p.bits) + size) / size;
+    left = first_set(row, left * size, p.bits) / size;
+    const int64_t begin = (right + 1) * size;
+    right += (last_set(row + begin, row_bytes - begin, p.bits) + size) / size;
   }
-  extent = e;
-  return true;
+  box[0] = float(left);
+  box[1] = float(top);
+  box[2] = float(right);
+  box[3] = float(bottom);
 }

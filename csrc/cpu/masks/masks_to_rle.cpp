@@ -12,8 +12,6 @@ namespace {
 
 using namespace cpu;
 
-constexpr int64_t kBytesPerThread = 1 << 16;
-
 // A mask as COCO writes it: the lengths of its runs down the columns, the first one of zeros, each
 // less the length two before it from the fourth on, in groups of five bits, low ones first. A
 // character is 48 + group, + 32 where more follow; the highest bit of the last one is the sign.
@@ -115,40 +113,30 @@ class Encoder {
     runs.change_at(pixels);
   }
 
-  // Neighbours in a column are in neighbouring rows.
+  // Neighbours in a column are in neighbouring rows. Some short rows are compared with those below
+  // them at once, where they are neighbours in memory.
   void along_rows(const Mask& m, RunLengths& runs) {
-    changes_.row_end.assign(m.height, 0);
-    if (m.width < kShortRow && m.down == m.width && m.height < kFewRows) {
-      return along_short_rows(m, runs);
-    }
-    int64_t count = 0;
-    for (int64_t y = 1; y < m.height; ++y) {
-      auto& columns = changes_.columns;
-      const size_t most = count + m.width;
-      if (most > columns.size()) columns.resize(std::max(most, 2 * columns.size()));
-      const uint8_t* row = m.data + y * m.down;
-      count += differences_(row - m.down, row, m.width, columns.data() + count);
-      changes_.row_end[y] = count;
-    }
-    write(m, changes_, runs);
-  }
-
-  // One comparison of the mask with itself, a row on: rows are shorter than a few vectors.
-  void along_short_rows(const Mask& m, RunLengths& runs) {
+    constexpr int64_t kShortRow = 128, kTogether = 1 << 14;  // pixels
+    const bool split = m.width < kShortRow && m.down == m.width;
+    const int64_t together = split ? kTogether / m.width : 1;
     auto& columns = changes_.columns;
-    const int64_t pairs = (m.height - 1) * m.width;
-    if (columns.size() < size_t(pairs)) columns.resize(pairs);
-    const int64_t count = differences_(m.data, m.data + m.width, pairs, columns.data());
-    for (int64_t k = 0, y = 1, begin = 0; y < m.height; ++y, begin += m.width) {
-      for (; k < count && columns[k] < begin + m.width; ++k) {
-        columns[k] -= static_cast<uint32_t>(begin);
+    changes_.row_end.assign(m.height, 0);
+    int64_t count = 0;
+    for (int64_t y = 1; y < m.height;) {
+      const int64_t rows = std::min(together, m.height - y), pixels = rows * m.width;
+      if (count + pixels > int64_t(columns.size())) columns.resize(2 * columns.size() + pixels);
+      const uint8_t* row = m.data + y * m.down;
+      const int64_t end = count + differences_(row - m.down, row, pixels, columns.data() + count);
+      for (int64_t begin = 0; begin < pixels; begin += m.width, ++y) {
+        if (rows == 1) count = end;
+        for (; count < end && columns[count] < begin + m.width; ++count) {
+          columns[count] -= static_cast<uint32_t>(begin);
+        }
+        changes_.row_end[y] = count;
       }
-      changes_.row_end[y] = k;
     }
     write(m, changes_, runs);
   }
-
-  static constexpr int64_t kShortRow = 128, kFewRows = 512;
 
   int64_t (*differences_)(const uint8_t* a, const uint8_t* b, int64_t n,
                           uint32_t* list) = DETOPS_IN_USE(differences);
@@ -179,22 +167,17 @@ std::vector<Changes> changes_of_all(const Mask& first, int64_t masks) {
   return changes;
 }
 
-// A few masks are worth it only by whole rows.
-bool worth_comparing_at_once(const Tensor& masks) {
-  constexpr int64_t kMany = 64;
-  const int64_t count = masks.size(0);
-  return masks.stride(0) == 1 && count * masks.size(2) <= UINT32_MAX &&
-         (masks.stride(2) == count || count >= kMany);
-}
-
 void encode(const Tensor& masks, RunLengths* runs) {
+  constexpr int64_t kBytesPerThread = 1 << 16, kMany = 64;
   const int64_t count = masks.size(0), height = masks.size(1), width = masks.size(2);
   if (height * width == 0) {
     for (int64_t i = 0; i < count; ++i) runs[i].change_at(0);
     return;
   }
   const bool contiguous = masks.stride(1) == 1 || masks.stride(2) == 1;
-  const bool side_by_side = !contiguous && worth_comparing_at_once(masks);
+  // A few masks are worth comparing at once only by whole rows.
+  const bool side_by_side = !contiguous && masks.stride(0) == 1 && count * width <= UINT32_MAX &&
+                            (masks.stride(2) == count || count >= kMany);
   const Tensor pixels = contiguous || side_by_side ? masks : masks.contiguous();
   const auto* data = static_cast<const uint8_t*>(pixels.const_data_ptr());
   const auto mask = [&](int64_t i) -> Mask {
@@ -203,9 +186,9 @@ void encode(const Tensor& masks, RunLengths* runs) {
   std::vector<Changes> changes;
   if (side_by_side) changes = changes_of_all(mask(0), count);
   const int64_t grain = std::max<int64_t>(1, kBytesPerThread / (height * width));
-  parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
     Encoder encoder;
-    for (int64_t i = begin; i < end; ++i) {
+    for (; i < end; ++i) {
       if (side_by_side) {
         encoder.write(mask(i), changes[i], runs[i]);
       } else {

@@ -1,31 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// One bit per byte: a != b.
-DETOPS_INLINE uint64_t unequal_bits(const uint8_t* a, const uint8_t* b) {
-#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  return _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(a), _mm512_loadu_si512(b));
-#elif defined(DETOPS_X86_TARGETS)
-  uint64_t equal = 0;
-  DETOPS_UNROLL for (int i = 0; i < 64; i += DETOPS_VECTOR_BYTES) {
-#if DETOPS_VECTOR_BYTES == 32
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i));
-    const __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i));
-    equal |= uint64_t(uint32_t(_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, y)))) << i;
-#else
-    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + i));
-    const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + i));
-    equal |= uint64_t(uint32_t(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y)))) << i;
-#endif
-  }
-  return ~equal;
-#else
-  if (__builtin_memcmp(a, b, 64) == 0) return 0;
-  uint64_t unequal = 0;
-  for (int i = 0; i < 64; ++i) unequal |= uint64_t(a[i] != b[i]) << i;
-  return unequal;
-#endif
-}
+#include "byte_bits.inl"
 
 DETOPS_INLINE int64_t list_bits(uint64_t bits, int64_t first, uint32_t* list) {
   int64_t count = 0;
