@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
+
 #include "../../math/quad_iou.h"
+#include "../../ops.h"
 #include "../common/buffer.h"
 #include "../nms/nms_boxes.h"
 
@@ -19,27 +22,47 @@ DETOPS_SHARED_INLINE math::Box<double> bounds_of(const math::Point* points, int 
   return box;
 }
 
-// What lies in boxes that do not, or only touch, has no area in common.
-inline bool can_meet(const math::Box<double>& a, const math::Box<double>& b) {
-  return a.x1 < b.x2 && b.x1 < a.x2 && a.y1 < b.y2 && b.y1 < a.y2;
-}
-
-struct BoundedQuad {
-  math::Quad quad;
+template <typename Shape>
+struct Bounded {
+  Shape shape;
   math::Box<double> bounds;
 };
 
 template <typename T>
-BoundedQuad bounded_quad(const T* corners) {
+Bounded<math::Quad> bounded_quad(const T* corners) {
   const math::Quad quad = math::quad(corners);
   return {quad, bounds_of(quad.at, 4)};
 }
 
-template <typename T>
-Buffer<BoundedQuad> bounded_quads(const T* corners, int64_t count) {
-  Buffer<BoundedQuad> quads(count);
-  for (int64_t i = 0; i < count; ++i) quads[i] = bounded_quad(corners + 8 * i);
-  return quads;
+// overlap(a, b), 0 where there is no value. What lies in boxes that do not meet, or only touch, has
+// no area in common.
+template <typename T, typename A, typename B, typename Overlap>
+T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overlap) {
+  const math::Box<double>& p = a.bounds;
+  const math::Box<double>& q = b.bounds;
+  const bool meet = p.x1 < q.x2 && q.x1 < p.x2 && p.y1 < q.y2 && q.y1 < p.y2;
+  const double value = meet ? overlap(a.shape, b.shape) : 0;
+  return value == value ? static_cast<T>(value) : T(0);
+}
+
+constexpr int64_t kPairsPerThread = 1 << 10;
+
+// out[i, j] of row_of(i), a bounded shape, and quadrilateral j.
+template <typename T, typename RowOf, typename Overlap>
+void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
+                        const Overlap& overlap) {
+  const int64_t n = output.size(0), m = output.size(1);
+  T* out = output.mutable_data_ptr<T>();
+  Buffer<Bounded<math::Quad>> columns(m);
+  for (int64_t j = 0; j < m; ++j) columns[j] = bounded_quad(quads + 8 * j);
+  parallel_for(0, n, std::max<int64_t>(1, kPairsPerThread / m), [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      const auto row = row_of(i);
+      for (int64_t j = 0; j < m; ++j) {
+        out[i * m + j] = bounded_overlap<T>(row, columns[j], overlap);
+      }
+    }
+  });
 }
 
 }  // namespace detops::cpu

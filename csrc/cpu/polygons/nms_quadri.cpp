@@ -4,14 +4,6 @@
 #include "../nms/score_order.h"
 #include "bounds.h"
 
-namespace detops::cpu {
-
-DETOPS_SHARED_INLINE RotatedBounds quad_bounds(const math::Quad& q, double factor) {
-  return outer_bounds(bounds_of(q.at, 4), math::area(q), factor);
-}
-
-}  // namespace detops::cpu
-
 #define DETOPS_KERNELS "../polygons/nms_quadri.inl"
 #include "../simd/variants.h"
 

@@ -10,18 +10,16 @@ void quadri_nms(const math::Quad* boxes, int64_t count, double threshold, double
                 const NmsBoxes<float>& kept, uint32_t* index, uint8_t* keep) {
   int64_t n = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const RotatedBounds bounds = quad_bounds(boxes[i], factor);
-    // Below zero even boxes that do not meet suppress each other.
-    const bool all = threshold < 0;
+    const math::Quad& box = boxes[i];
+    const RotatedBounds bounds = outer_bounds(bounds_of(box.at, 4), math::area(box), factor);
+    const auto hit = [&](int64_t k) {
+      return math::suppresses<T>(boxes[index[k]], box, threshold);
+    };
     bool falls = false;
-    if (all) {
-      for (int64_t k = 0; k < n && !falls; ++k) {
-        falls = math::suppresses<T>(boxes[index[k]], boxes[i], threshold);
-      }
+    if (threshold < 0) {  // even boxes that do not meet suppress each other
+      for (int64_t k = 0; k < n && !falls; ++k) falls = hit(k);
     } else {
-      falls = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, [&](int64_t k) {
-        return math::suppresses<T>(boxes[index[k]], boxes[i], threshold);
-      });
+      falls = scan_bounds<2>(kept, 0, n, bounds.box, bounds.scaled, hit);
     }
     keep[i] = !falls;
     if (falls) continue;

@@ -7,10 +7,11 @@
 
 namespace detops::cpu {
 
-// Corners of quadrilaterals, a column each, with room for a vector behind the last.
+// Corners of quadrilaterals, a column each, with room for a vector behind the last: [8, stride],
+// of which the first four rows are x, the others y.
 struct QuadColumns {
-  double *x[4], *y[4];
-  int64_t count;
+  const double* corners;
+  int64_t stride, count;
 };
 
 }  // namespace detops::cpu
@@ -19,33 +20,22 @@ struct QuadColumns {
 #include "../simd/variants.h"
 
 namespace detops::cpu {
-namespace {
-
-constexpr int64_t kPairsPerThread = 1 << 14, kLongestVector = 8;
-
-}  // namespace
 
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
+  constexpr int64_t kPairsPerThread = 1 << 14, kLongestVector = 8;
   expect_writes(output);
   const ScalarType type = compute_type(points, polygons);
   const Tensor places = as_type(points, type).contiguous();
   const Tensor corners = as_type(polygons, type).contiguous();
   const int64_t m = corners.size(0), stride = m + kLongestVector;
-  Buffer<double> storage(8 * stride);
-  QuadColumns quads{{}, {}, m};
-  for (int64_t c = 0; c < 4; ++c) {
-    quads.x[c] = storage.data() + c * stride;
-    quads.y[c] = storage.data() + (4 + c) * stride;
-  }
+  Buffer<double> columns(8 * stride);
+  const QuadColumns quads{columns.data(), stride, m};
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* of = corners.const_data_ptr<scalar_t>();
     for (int64_t j = 0; j < stride; ++j) {
-      double x[4] = {}, y[4] = {};
-      if (j < m) math::finite_corners(of + 8 * j, x, y);
-      for (int64_t c = 0; c < 4; ++c) {
-        quads.x[c][j] = x[c];
-        quads.y[c][j] = y[c];
-      }
+      double at[8] = {};
+      if (j < m) math::finite_corners(of + 8 * j, at, at + 4);
+      for (int64_t c = 0; c < 8; ++c) columns[c * stride + j] = at[c];
     }
     const scalar_t* place = places.const_data_ptr<scalar_t>();
     bool* out = output.mutable_data_ptr<bool>();
