@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/mask_iou.h"
 
+#include <numeric>
+
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../nms/score_order.h"
@@ -52,45 +54,40 @@ auto shared_pixels_in_use() {
 }
 
 // Masks as bits, and the number of pixels in each and in each of its tiles.
-class PackedMasks {
- public:
+struct PackedMasks {
+  const int64_t count, words, tiles;
+  Buffer<uint64_t> bits;
+  Buffer<int64_t> of_tiles, areas;
+
   // In the order of the indices, or in that of the tensor where there are none.
   explicit PackedMasks(const Tensor& masks, const uint32_t* order = nullptr)
-      : count_(masks.size(0)),
-        words_((masks.size(1) * masks.size(2) + 64 * kMaskVector - 1) / (64 * kMaskVector) *
-               kMaskVector),
-        tiles_((words_ + kTileWords - 1) / kTileWords),
-        bits_(count_ * words_),
-        of_tiles_(count_ * tiles_),
-        areas_(count_) {
+      : count(masks.size(0)),
+        words((masks.size(1) * masks.size(2) + 64 * kMaskVector - 1) / (64 * kMaskVector) *
+              kMaskVector),
+        tiles((words + kTileWords - 1) / kTileWords),
+        bits(count * words),
+        of_tiles(count * tiles),
+        areas(count) {
     const Tensor rows = masks.contiguous();
     const auto* pixels = static_cast<const uint8_t*>(rows.const_data_ptr());
     const int64_t size = masks.size(1) * masks.size(2);
     const auto pack = DETOPS_IN_USE(pack_mask);
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / (size + 1));
-    parallel_for(0, count_, grain, [&](int64_t i, int64_t end) {
+    parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
       for (; i < end; ++i) {
         const int64_t from = order == nullptr ? i : order[i];
-        pack(pixels + from * size, size, bits_.data() + i * words_, of_tiles_.data() + i * tiles_);
-        areas_[i] = 0;
-        for (int64_t t = 0; t < tiles_; ++t) areas_[i] += in_tile(i, t);
+        int64_t* in_tiles = of_tiles.data() + i * tiles;
+        pack(pixels + from * size, size, bits.data() + i * words, in_tiles);
+        areas[i] = std::accumulate(in_tiles, in_tiles + tiles, int64_t(0));
       }
     });
   }
 
-  int64_t count() const { return count_; }
-  int64_t tiles() const { return tiles_; }
-  int64_t area(int64_t i) const { return areas_[i]; }
-  int64_t in_tile(int64_t i, int64_t t) const { return of_tiles_[i * tiles_ + t]; }
-  int64_t words_in(int64_t t) const { return std::min(kTileWords, words_ - t * kTileWords); }
+  int64_t in_tile(int64_t i, int64_t t) const { return of_tiles[i * tiles + t]; }
+  int64_t words_in(int64_t t) const { return std::min(kTileWords, words - t * kTileWords); }
   MaskTile tile(int64_t i, int64_t t) const {
-    return {bits_.data() + i * words_ + t * kTileWords, i};
+    return {bits.data() + i * words + t * kTileWords, i};
   }
-
- private:
-  int64_t count_, words_, tiles_;
-  Buffer<uint64_t> bits_;
-  Buffer<int64_t> of_tiles_, areas_;
 };
 
 }  // namespace
@@ -101,16 +98,16 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   std::optional<PackedMasks> other;
   if (!masks1.is_same(masks2)) other.emplace(masks2);
   const PackedMasks& second = other ? *other : first;
-  const int64_t m = second.count();
+  const int64_t m = second.count;
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();
   const int64_t pixels = masks1.size(1) * masks1.size(2);
   const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * pixels + 1));
-  parallel_for(0, first.count(), grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, first.count, grain, [&](int64_t begin, int64_t end) {
     Buffer<int64_t> counts((end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);
     std::fill_n(counts.data(), (end - begin) * m, 0);
-    for (int64_t t = 0; t < second.tiles(); ++t) {
+    for (int64_t t = 0; t < second.tiles; ++t) {
       int64_t n = 0;
       for (int64_t j = 0; j < m; ++j) {
         if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
@@ -123,8 +120,8 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
     }
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t j = 0; j < m; ++j) {
-        out[i * m + j] = math::mask_overlap(counts[(i - begin) * m + j], first.area(i),
-                                            second.area(j), of_first);
+        out[i * m + j] = math::mask_overlap(counts[(i - begin) * m + j], first.areas[i],
+                                            second.areas[j], of_first);
       }
     }
   });
@@ -140,17 +137,17 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
   const auto add = shared_pixels_in_use();
   const auto suppresses = [&](int64_t by, int64_t i) {
     const auto exceeds = [&](int64_t meet) {
-      const float iou = math::mask_overlap(meet, sorted.area(by), sorted.area(i), false);
+      const float iou = math::mask_overlap(meet, sorted.areas[by], sorted.areas[i], false);
       return double(iou) > iou_threshold;
     };
     // The numbers of pixels alone decide most pairs.
-    if (!exceeds(std::min(sorted.area(i), sorted.area(by)))) return false;
+    if (!exceeds(std::min(sorted.areas[i], sorted.areas[by]))) return false;
     int64_t most = 0, meet = 0;
-    for (int64_t t = 0; t < sorted.tiles(); ++t) {
+    for (int64_t t = 0; t < sorted.tiles; ++t) {
       most += std::min(sorted.in_tile(i, t), sorted.in_tile(by, t));
     }
     if (!exceeds(most)) return false;
-    for (int64_t t = 0; t < sorted.tiles(); ++t) {
+    for (int64_t t = 0; t < sorted.tiles; ++t) {
       if (sorted.in_tile(i, t) == 0 || sorted.in_tile(by, t) == 0) continue;
       const MaskTile tile{sorted.tile(by, t).words, 0};
       add(sorted.tile(i, t).words, &tile, 1, sorted.words_in(t), &meet);

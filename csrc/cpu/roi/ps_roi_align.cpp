@@ -125,20 +125,19 @@ void add_bin(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T
              int64_t bin, PixelRange reach, const Task& task, const T* pooled,
              const Planes<T>& maps, bool fresh, GradientBand<T>& band) {
   using A = accumulate_t<T>;
-  constexpr bool kInPlace = std::is_same_v<T, A>;
   const int64_t bins = run.pooling.bins(), width = maps.width, pixels = maps.height * width;
   const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
   const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
-  const int64_t most = kInPlace ? kPSPlanes : kNearCache / bytes;
+  const int64_t most = std::is_same_v<T, A> ? kPSPlanes : kNearCache / bytes;
   const int64_t step = std::clamp<int64_t>(most, 1, task.groups), end = task.group + task.groups;
   for (int64_t group = task.group; group < end; group += step) {
     const int64_t n = std::min(step, end - group);
-    if (fresh) {  // a plane in one go where its sums grow on it
-      clear_positions(map, group, n, 0, kInPlace ? pixels : reach.begin * width);
-      if (!kInPlace) clear_positions(map, group, n, reach.end * width, pixels);
+    if (fresh) {
+      clear_positions(map, group, n, 0, reach.begin * width);
+      clear_positions(map, group, n, reach.end * width, pixels);
     }
     if (reach.begin == reach.end) continue;
-    A* sums = band.open(map, group, n, reach.begin, reach.end, fresh && !kInPlace);
+    A* sums = band.open(map, group, n, reach.begin, reach.end, fresh);
     DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
         {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(), width,
          pooled + group * bins + bin, maps.channels, bins, reach.begin});

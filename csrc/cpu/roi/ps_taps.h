@@ -128,7 +128,8 @@ class PSTable {
   // For two taps a bin and more.
   void reserve(int64_t bins) {
     begin_.reserve(bins + 1);
-    grow(2 * bins);
+    index_.reserve(2 * bins);
+    weight_.reserve(2 * bins * lanes_);
   }
 
   // What bin p of an axis reads of a map `size` long. Positions advance steadily, so that one seen
@@ -136,7 +137,8 @@ class PSTable {
   template <typename Axis>
   void add_bin(const Axis& axis, int64_t p, int64_t size) {
     math::visit_taps(axis, p, size, [&](int64_t index, A weight) {
-      for (int64_t i = taps_ - 1; i >= std::max(taps_ - 2, begin_.back()); --i) {
+      const auto taps = static_cast<int64_t>(index_.size());
+      for (int64_t i = taps - 1; i >= std::max(taps - 2, begin_.back()); --i) {
         const int64_t lane = index - index_[i];
         if (lane >= 0 && lane < lanes_) {
           weight_[i * lanes_ + lane] += weight;
@@ -144,22 +146,15 @@ class PSTable {
         }
       }
       const int64_t first = std::min(index, std::max<int64_t>(0, size - lanes_));
-      if (taps_ == static_cast<int64_t>(index_.size())) grow(2 * taps_ + 16);
-      index_[taps_] = static_cast<int32_t>(first);
-      weight_[taps_ * lanes_ + index - first] = weight;
-      ++taps_;
+      index_.push_back(static_cast<int32_t>(first));
+      weight_.resize((taps + 1) * lanes_);
+      weight_[taps * lanes_ + index - first] = weight;
     });
-    begin_.push_back(taps_);
+    begin_.push_back(index_.size());
   }
 
  private:
-  // Weights beyond those of the taps are 0.
-  void grow(int64_t taps) {
-    index_.resize(taps);
-    weight_.resize(taps * lanes_);
-  }
-
-  int64_t lanes_, taps_ = 0;
+  int64_t lanes_;
   std::vector<int64_t> begin_;
   std::vector<int32_t> index_;
   std::vector<A> weight_;

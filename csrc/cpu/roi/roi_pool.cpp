@@ -169,28 +169,6 @@ struct Forward {
   }
 };
 
-// Calls add(channel, pixel, gradient) for each bin of a RoI, for channels [c, c + n), with the
-// pixel that it was taken from.
-template <typename T, typename Add>
-void scatter(const Planes<const T>& grad, const int32_t* argmax, int64_t c, int64_t n,
-             int64_t pixels, Add add) {
-  const int64_t bins = grad.height * grad.width;
-  const auto add_one = [&](int64_t channel, int64_t from) {
-    // The indices are an argument, which may hold anything; a negative one is a large unsigned one.
-    const auto pixel = static_cast<uint32_t>(argmax[from]);
-    if (pixel < pixels) add(channel, int64_t(pixel), math::to_float(grad.data[from]));
-  };
-  if (grad.channels_last) {
-    for (int64_t bin = 0; bin < bins; ++bin) {
-      for (int64_t j = c; j < c + n; ++j) add_one(j, bin * grad.channels + j);
-    }
-  } else {
-    for (int64_t j = c; j < c + n; ++j) {
-      for (int64_t bin = 0; bin < bins; ++bin) add_one(j, j * bins + bin);
-    }
-  }
-}
-
 // Sums of the few numbers of a map that gradients reach, by their place on it.
 template <typename A>
 class ReachedSums {
@@ -256,6 +234,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const int64_t pixel_stride = channels_last ? channels : 1;
   const int64_t channel_stride = channels_last ? 1 : pixels;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
+  const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   const int32_t* index = argmax.const_data_ptr<int32_t>();
   const int64_t size = channels_per_task(planes_of<T>(maps, 0, channels_last), images);
   const int64_t blocks = (channels + size - 1) / size;
@@ -268,11 +247,26 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
       const Run& run = plan.runs[task / blocks];
       const int64_t c = task % blocks * size, n = std::min(size, channels - c);
       const auto map = planes_of<T>(maps, run.image, channels_last);
-      const auto add_all = [&](const auto& add) {
+      // Calls add(channel, pixel, gradient) for the bins of all RoIs, with the pixels that they
+      // were taken from.
+      const auto add_all = [&](const auto add) {
         for (int64_t i = run.begin; i < run.end; ++i) {
-          const int64_t k = plan.order[i];
-          scatter(planes_of<const T>(grad, k, channels_last), index + k * channels * bins, c, n,
-                  pixels, add);
+          const int64_t first = plan.order[i] * channels * bins;
+          const auto add_one = [=](int64_t channel, int64_t at) {
+            // The indices are an argument, which may hold anything; a negative one is a large
+            // unsigned one.
+            const auto pixel = static_cast<uint32_t>(index[at]);
+            if (pixel < pixels) add(channel, int64_t(pixel), A(math::to_float(pooled[at])));
+          };
+          if (channels_last) {
+            for (int64_t bin = 0; bin < bins; ++bin) {
+              for (int64_t j = c; j < c + n; ++j) add_one(j, first + bin * channels + j);
+            }
+          } else {
+            for (int64_t j = c; j < c + n; ++j) {
+              for (int64_t bin = 0; bin < bins; ++bin) add_one(j, first + j * bins + bin);
+            }
+          }
         }
       };
       const auto add_to = [&](A* sums, int64_t from_pixel, int64_t from_channel) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/convex_iou.h"
+#include "../../math/min_area_polygon.h"
 
 #include "../../boxes/box_lists.h"
 #include "../common/memory.h"
 #include "bounds.h"
 
+// Of sets of nine points.
 namespace detops::cpu {
 
 constexpr int64_t kGradientsPerThread = 1 << 7;
@@ -60,6 +62,18 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
     });
   });
   to_pointsets = as_type(to, to_pointsets.scalar_type());
+}
+
+void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {
+  constexpr int64_t kSetsPerThread = 1 << 8;
+  const Tensor sets = wide(pointsets);
+  DETOPS_WIDE_SWITCH(polygons.scalar_type(), [&] {
+    const scalar_t* set = sets.const_data_ptr<scalar_t>();
+    scalar_t* out = polygons.mutable_data_ptr<scalar_t>();
+    parallel_for(0, sets.size(0), kSetsPerThread, [&](int64_t i, int64_t end) {
+      for (; i < end; ++i) math::min_area_polygon(set + 18 * i, out + 8 * i);
+    });
+  });
 }
 
 }  // namespace detops::cpu
