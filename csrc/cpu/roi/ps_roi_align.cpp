@@ -11,45 +11,7 @@
 namespace detops::cpu {
 namespace {
 
-// A task is a block of neighbouring bins of up to kPSPlanes channels.
-struct Task {
-  int64_t group, groups;  // channels [group, group + groups) of the output
-  int64_t bin, bins;
-};
-
-// Blocks are no larger than kRoIChannels, since copies go through lanes.
-struct Tasks {
-  int64_t groups, bins;
-
-  int64_t size() const { return (groups + kPSPlanes - 1) / kPSPlanes * blocks_of(bins); }
-  Task operator[](int64_t i) const {
-    const int64_t group = i / blocks_of(bins) * kPSPlanes;
-    const int64_t bin = i % blocks_of(bins) * kRoIChannels;
-    return {group, std::min(kPSPlanes, groups - group), bin, std::min(kRoIChannels, bins - bin)};
-  }
-};
-
-// Copies of a task's planes of a channels_last map, [bins, groups, H * W]. Lanes pass through a
-// buffer that stays in the nearest cache.
-template <typename T, typename A = accumulate_t<T>>
-void copy_planes(const Planes<const T>& map, const Task& task, int64_t bins, Buffer<A>& copies,
-                 Buffer<A>& lanes) {
-  constexpr int64_t kPart = 128;
-  const int64_t pixels = map.height * map.width;
-  lanes.reserve(kPart * kRoIChannels);
-  A* planes = copies.reserve(task.bins * task.groups * pixels);
-  for (int64_t g = 0; g < task.groups; ++g) {
-    const int64_t c = (task.group + g) * bins + task.bin;
-    // More than are wanted: parts of a vector cost more to load.
-    const int64_t n = std::min(kRoIChannels, map.channels - c);
-    const Planes<A> copy{planes + g * pixels, task.bins, 1, pixels, false, task.groups};
-    for (int64_t first = 0; first < pixels; first += kPart) {
-      const int64_t count = std::min(kPart, pixels - first);
-      load_lanes(map, c, n, 0, first, count, lanes.data());
-      store_lanes(lanes.data(), copy, 0, task.bins, 0, first, count);
-    }
-  }
-}
+int64_t plane_blocks(int64_t planes) { return (planes + kPSPlanes - 1) / kPSPlanes; }
 
 // Whether RoIs read a channels_last map as it is, for so few positions that it costs less than
 // copies of the planes. In cycles, rounded from measurements.
@@ -82,67 +44,64 @@ void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accu
   });
 }
 
+// From copies of the planes of a channels_last map, [bins, n, H * W], for up to kRoIChannels bins
+// and kPSPlanes channels at a time. Lanes pass through a buffer that stays in the nearest cache.
 template <typename T>
-void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* out) {
+void forward_copies(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
+                    const Planes<const T>& map, T* out) {
   using A = accumulate_t<T>;
-  const int64_t bins = run.pooling.bins(), groups = map.channels / bins, count = run.count;
-  const int64_t pixels = map.height * map.width;
-  if (count == 0) return;
-  const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
-  if (map.channels_last && reads_positions(taps, groups, bins, pixels)) {
-    return forward_positions(run, taps, map, out);
-  }
-  const Tasks tasks{groups, bins};
-  const int64_t work = map.channels * (count + (map.channels_last ? pixels : 0));
-  const int64_t grain = tasks_per_thread(tasks.size(), work);
-  parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
-    Buffer<A> copies, lanes;
-    for (; i < end; ++i) {
-      const Task task = tasks[i];
-      if (map.channels_last) copy_planes(map, task, bins, copies, lanes);
-      for (int64_t b = 0; b < task.bins; ++b) {
-        const int64_t bin = task.bin + b, plane = task.group * bins + bin;
-        const PSTaps<A> rows = taps.rows(bin), cols = taps.cols(bin);
-        if (map.channels_last) {
-          DETOPS_NARROW_IN_USE(ps_roi_align_forward<A, T>)(
-              {rows, cols, run.order, count, copies.data() + b * task.groups * pixels, task.groups,
-               pixels, map.width, out + bin * groups + task.group, map.channels, 1});
-        } else {
-          DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
-              {rows, cols, run.order, count, map.at(plane, 0, 0), task.groups, bins * pixels,
-               map.width, out + plane, map.channels, bins});
+  constexpr int64_t kPart = 128;
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins, blocks = blocks_of(bins);
+  const int64_t tasks = plane_blocks(groups) * blocks, pixels = map.height * map.width;
+  const int64_t grain = tasks_per_thread(tasks, map.channels * (run.count + pixels));
+  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+    Buffer<A> copies, lanes(kPart * kRoIChannels);
+    for (; task < end; ++task) {
+      const int64_t group = task / blocks * kPSPlanes, n = std::min(kPSPlanes, groups - group);
+      const int64_t begin = task % blocks * kRoIChannels;
+      const int64_t some = std::min(kRoIChannels, bins - begin);
+      A* planes = copies.reserve(some * n * pixels);
+      for (int64_t g = 0; g < n; ++g) {
+        const int64_t c = (group + g) * bins + begin;
+        // More than are wanted: parts of a vector cost more to load.
+        const int64_t most = std::min(kRoIChannels, map.channels - c);
+        const Planes<A> copy{planes + g * pixels, some, 1, pixels, false, n};
+        for (int64_t first = 0; first < pixels; first += kPart) {
+          const int64_t count = std::min(kPart, pixels - first);
+          load_lanes(map, c, most, 0, first, count, lanes.data());
+          store_lanes(lanes.data(), copy, 0, some, 0, first, count);
         }
+      }
+      for (int64_t bin = begin; bin < begin + some; ++bin, planes += n * pixels) {
+        DETOPS_NARROW_IN_USE(ps_roi_align_forward<A, T>)(
+            {taps.rows(bin), taps.cols(bin), run.order, run.count, planes, n, pixels, map.width,
+             out + bin * groups + group, map.channels, 1});
       }
     }
   });
 }
 
-// Planes that one bin adds to: rows that no RoI reaches become zero, and where numbers are too
-// short to be summed in place, as many planes at a time as stay near are summed elsewhere. `fresh`:
-// nothing is on the map yet, not even zeros.
 template <typename T>
-void add_bin(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
-             int64_t bin, PixelRange reach, const Task& task, const T* pooled,
-             const Planes<T>& maps, bool fresh, GradientBand<T>& band) {
+void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* out) {
   using A = accumulate_t<T>;
-  const int64_t bins = run.pooling.bins(), width = maps.width, pixels = maps.height * width;
-  const Planes<T> map{maps.at(bin, 0, 0), maps.channels / bins, maps.height, width, false, bins};
-  const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
-  const int64_t most = std::is_same_v<T, A> ? kPSPlanes : kNearCache / bytes;
-  const int64_t step = std::clamp<int64_t>(most, 1, task.groups), end = task.group + task.groups;
-  for (int64_t group = task.group; group < end; group += step) {
-    const int64_t n = std::min(step, end - group);
-    if (fresh) {
-      clear_positions(map, group, n, 0, reach.begin * width);
-      clear_positions(map, group, n, reach.end * width, pixels);
-    }
-    if (reach.begin == reach.end) continue;
-    A* sums = band.open(map, group, n, reach.begin, reach.end, fresh);
-    DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
-        {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(), width,
-         pooled + group * bins + bin, maps.channels, bins, reach.begin});
-    band.close();
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
+  const int64_t pixels = map.height * map.width, tasks = plane_blocks(groups) * bins;
+  if (run.count == 0) return;
+  const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
+  if (map.channels_last) {
+    const bool as_it_is = reads_positions(taps, groups, bins, pixels);
+    return (as_it_is ? forward_positions<T> : forward_copies<T>)(run, taps, map, out);
   }
+  const int64_t grain = tasks_per_thread(tasks, map.channels * run.count);
+  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+    for (; task < end; ++task) {
+      const int64_t bin = task % bins, group = task / bins * kPSPlanes;
+      const int64_t plane = group * bins + bin, n = std::min(kPSPlanes, groups - group);
+      DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
+          {taps.rows(bin), taps.cols(bin), run.order, run.count, map.at(plane, 0, 0), n,
+           bins * pixels, map.width, out + plane, map.channels, bins});
+    }
+  });
 }
 
 // Threads own planes, or rows: no two write the same element, and each element adds its RoIs in the
@@ -150,28 +109,44 @@ void add_bin(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T
 template <typename T>
 void backward_planes(const PSRun<accumulate_t<T>>& run, const T* pooled, const Planes<T>& map) {
   using A = accumulate_t<T>;
-  const int64_t bins = run.pooling.bins(), pixels = map.height * map.width;
-  const Tasks tasks{map.channels / bins, bins};
-  const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
+  const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
+  const int64_t width = map.width, pixels = map.height * width;
+  const PSPlaneTaps<A> taps(run, map.height, width, DETOPS_NARROW_IN_USE(kLanes<A>));
   std::vector<PixelRange> reaches;  // of rows of bins
   for (int64_t bin = 0; bin < bins; bin += run.pooling.pooled_width) {
     reaches.push_back(taps.reach(bin));
   }
-  const int64_t work = map.channels * (run.count + pixels);
+  const int64_t tasks = plane_blocks(groups) * bins, work = map.channels * (run.count + pixels);
   // Zeros are written fastest in one go; the planes of many sums are better near when those come.
   const bool fresh = !std::is_same_v<T, A> || 32 * taps.positions() > double(bins * pixels);
   if (!fresh) {
     parallel_for(0, map.channels, tasks_per_thread(map.channels, work),
                  [&](int64_t c, int64_t end) { clear_positions(map, c, end - c, 0, pixels); });
   }
-  const int64_t grain = tasks_per_thread(tasks.size(), work);
-  parallel_for(0, tasks.size(), grain, [&](int64_t i, int64_t end) {
+  parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     GradientBand<T> band;
-    for (; i < end; ++i) {
-      const Task task = tasks[i];
-      for (int64_t bin = task.bin; bin < task.bin + task.bins; ++bin) {
-        const PixelRange reach = reaches[bin / run.pooling.pooled_width];
-        add_bin(run, taps, bin, reach, task, pooled, map, fresh, band);
+    for (; task < end; ++task) {
+      const int64_t bin = task % bins, first = task / bins * kPSPlanes;
+      const int64_t last = std::min(groups, first + kPSPlanes);
+      const PixelRange reach = reaches[bin / run.pooling.pooled_width];
+      const Planes<T> planes{map.at(bin, 0, 0), groups, map.height, width, false, bins};
+      // Where numbers are too short to be summed in place, as many planes at a time as stay near
+      // are summed elsewhere.
+      const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
+      const int64_t near = std::max<int64_t>(1, kNearCache / bytes);
+      const int64_t step = std::is_same_v<T, A> ? kPSPlanes : near;
+      for (int64_t group = first; group < last; group += step) {
+        const int64_t n = std::min(step, last - group);
+        if (fresh) {  // rows that no RoI reaches; the others are cleared as they are opened
+          clear_positions(planes, group, n, 0, reach.begin * width);
+          clear_positions(planes, group, n, reach.end * width, pixels);
+        }
+        if (reach.begin == reach.end) continue;
+        A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh);
+        DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
+            {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(),
+             width, pooled + group * bins + bin, map.channels, bins, reach.begin});
+        band.close();
       }
     }
   });
