@@ -15,25 +15,21 @@ namespace {
 
 constexpr int64_t kPixelsPerThread = 1 << 16;
 
-// Pixels [begin, end) of one axis.
-struct Reach {
-  int64_t begin, end;
-};
-
-// Those of [begin, end) that a mask reaches: it ends half a cell outside its box. Twice as much is
-// searched, since rounding may shift the last pixel: the taps have the last word.
+// The pixels of [begin, end) that a mask reaches along one axis: it ends half a cell outside its
+// box. Twice as much is searched, since rounding may shift the last pixel: the taps have the last
+// word.
 template <typename T>
-Reach reach(T first, T last, int64_t cells, int64_t begin, int64_t end) {
+std::pair<int64_t, int64_t> reach(T first, T last, int64_t cells, int64_t begin, int64_t end) {
   const T margin = (last - first) / T(cells) + 1;
   const auto pixel = [=](T x) {
     constexpr T kFar = T(int64_t(1) << 62);
     return std::clamp(static_cast<int64_t>(math::max(T(-1), math::min(x, kFar))), begin, end);
   };
-  Reach r{pixel(first - margin), pixel(last + margin)};
+  int64_t low = pixel(first - margin), high = pixel(last + margin);
   math::Taps<T> taps;
-  while (r.begin < r.end && !math::mask_taps(first, last, cells, r.begin, taps)) ++r.begin;
-  while (r.begin < r.end && !math::mask_taps(first, last, cells, r.end - 1, taps)) --r.end;
-  return r;
+  while (low < high && !math::mask_taps(first, last, cells, low, taps)) ++low;
+  while (low < high && !math::mask_taps(first, last, cells, high - 1, taps)) --high;
+  return {low, high};
 }
 
 // What one thread needs; memory is kept from one mask to the next.
@@ -56,22 +52,22 @@ class Paster {
   // Rows [begin, end) of the image of mask n. Every byte is written once.
   void paste(int64_t n, int64_t begin, int64_t end, uint8_t* pixels) {
     const T* box = boxes_ + 4 * n;
-    const Reach rows = reach(box[1], box[3], mask_height_, begin, end);
-    const Reach columns = reach(box[0], box[2], mask_width_, 0, width_);
+    const auto [top, bottom] = reach(box[1], box[3], mask_height_, begin, end);
+    const auto [left, right] = reach(box[0], box[2], mask_width_, 0, width_);
     uint8_t* const stop = pixels + (end - begin) * width_;
-    if (columns.begin < columns.end && rows.begin < rows.end) {
+    if (left < right && top < bottom) {
       mask_ = masks_ + n * mask_height_ * mask_width_;
-      columns_ = columns.end - columns.begin;
+      columns_ = right - left;
       math::Taps<T>* taps = taps_.reserve(columns_);
       for (int64_t i = 0; i < columns_; ++i) {
-        math::mask_taps(box[0], box[2], mask_width_, columns.begin + i, taps[i]);
+        math::mask_taps(box[0], box[2], mask_width_, left + i, taps[i]);
       }
       for (Stretched& s : stretched_) {
         s.values.reserve(columns_);
         s.row = -1;
       }
-      uint8_t* to = pixels + (rows.begin - begin) * width_ + columns.begin;
-      for (int64_t y = rows.begin; y < rows.end; ++y, to += width_) {
+      uint8_t* to = pixels + (top - begin) * width_ + left;
+      for (int64_t y = top; y < bottom; ++y, to += width_) {
         math::Taps<T> of_rows{};
         math::mask_taps(box[1], box[3], mask_height_, y, of_rows);
         std::memset(pixels, 0, to - pixels);

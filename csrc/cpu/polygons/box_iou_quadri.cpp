@@ -6,15 +6,12 @@
 namespace detops::cpu {
 namespace {
 
-// Calls use(overlap) with the function of two quadrilaterals that the mode names.
-template <typename Use>
-void with_overlap(std::string_view mode, const Use& use) {
-  math::with_base(overlap_base(mode), [&](auto base) {
-    use([](const math::Quad& a, const math::Quad& b) {
-      return math::iou<decltype(base)::value>(a, b);
-    });
-  });
-}
+template <math::Base base>
+struct QuadOverlap {
+  double operator()(const math::Quad& a, const math::Quad& b) const {
+    return math::iou<base>(a, b);
+  }
+};
 
 }  // namespace
 
@@ -25,8 +22,9 @@ void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
-    with_overlap(mode, [&](const auto& overlap) {
-      overlap_with_quads(b, output, [&](int64_t i) { return bounded_quad(a + 8 * i); }, overlap);
+    const auto row_of = [&](int64_t i) { return bounded_quad(a + 8 * i); };
+    math::with_base(overlap_base(mode), [&](auto base) {
+      overlap_with_quads(b, output, row_of, QuadOverlap<decltype(base)::value>());
     });
   });
 }
@@ -38,7 +36,8 @@ void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::strin
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    with_overlap(mode, [&](const auto& overlap) {
+    math::with_base(overlap_base(mode), [&](auto base) {
+      const QuadOverlap<decltype(base)::value> overlap{};
       parallel_for(0, output.numel(), kPairsPerThread, [&](int64_t i, int64_t end) {
         for (; i < end; ++i) {
           out[i] =

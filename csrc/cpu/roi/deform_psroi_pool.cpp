@@ -131,17 +131,21 @@ Tensor in_layout_for(const Tensor& maps, int64_t group_size) {
   return maps.contiguous(group_size == 1 ? maps.suggest_memory_format() : MemoryFormat::Contiguous);
 }
 
-// The tensors are contiguous and of type A; offset may be undefined.
-template <typename A>
-DeformSampling<A> make_sampling(const math::DeformPSRoIPooling& pooling, const Tensor& rois,
-                                const Tensor& offset, const Tensor& count, const Tensor& maps) {
-  return {pooling,
-          rois.const_data_ptr<A>(),
-          offset.defined() ? offset.const_data_ptr<A>() : nullptr,
-          count.const_data_ptr<A>(),
-          count.size(1),
-          maps.size(2),
-          maps.size(3)};
+// Calls use(T(), sampling, plan) for maps of type T. The count is of the type that is computed in.
+template <typename Use>
+void with_sampling(const char* op, const math::DeformPSRoIPooling& pooling, const Tensor& maps,
+                   const Tensor& rois, const std::optional<Tensor>& offset, const Tensor& count,
+                   const Use& use) {
+  const ScalarType type = maps.scalar_type();
+  const Tensor wide_rois = wide(rois, type), wide_offset = wide(offset, type);
+  with_element_type(type, [&](auto element) {
+    using A = accumulate_t<decltype(element)>;
+    const A* roi = wide_rois.const_data_ptr<A>();
+    const A* shift = offset ? wide_offset.const_data_ptr<A>() : nullptr;
+    const DeformSampling<A> sampling{
+        pooling, roi, shift, count.const_data_ptr<A>(), count.size(1), maps.size(2), maps.size(3)};
+    use(element, sampling, make_plan(op, roi, rois.size(0), maps.size(0)));
+  });
 }
 
 template <typename T>
@@ -206,18 +210,14 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
   check_positions(op, input.size(2), input.size(3));
   expect_writes(output);
   const Tensor maps = in_layout_for(input, group_size);
-  const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = wide(offset, input.scalar_type());
   const math::DeformPSRoIPooling pooling{pooled_height,   pooled_width,  part_size,
                                          sample_per_part, spatial_scale, trans_std};
-  with_element_type(input.scalar_type(), [&](auto element) {
+  const auto use = [&](auto element, const auto& sampling, const Plan& plan) {
     using T = decltype(element);
-    using A = accumulate_t<T>;
-    const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, count, maps);
-    const Plan plan = make_plan(op, sampling.rois, rois.size(0), maps.size(0));
-    count_samples(sampling, count.mutable_data_ptr<A>(), rois.size(0));
+    count_samples(sampling, count.mutable_data_ptr<accumulate_t<T>>(), rois.size(0));
     forward<T>(sampling, plan, maps, group_size, output);
-  });
+  };
+  with_sampling(op, pooling, maps, rois, offset, count, use);
 }
 
 void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
@@ -233,18 +233,13 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
                          : to_input;
   expect_writes(grad_maps);
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, input.scalar_type());
-  const Tensor wide_offset = wide(offset, input.scalar_type());
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,
                                          sample_per_part, spatial_scale, trans_std};
   const bool channels_last = is_channels_last(pooled);
-  with_element_type(input.scalar_type(), [&](auto element) {
+  const auto use = [&](auto element, const auto& sampling, const Plan& plan) {
     using T = decltype(element);
-    using A = accumulate_t<T>;
-    const auto sampling = make_sampling<A>(pooling, wide_rois, wide_offset, wide_count, maps);
-    const Plan plan = make_plan(op, sampling.rois, rois.size(0), maps.size(0));
-    Batch<BinTable<A>> batch;
+    Batch<BinTable<accumulate_t<T>>> batch;
     const auto spread = [&](const auto& of_class, const Share& share, int64_t group,
                             const Run& run) {
       spread_run(batch, of_class, plan.order.data(), run, share,
@@ -254,7 +249,8 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
     };
     for_each_share(sampling, plan, pooled.size(1), group_size, spread);
     if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
-  });
+  };
+  with_sampling(op, pooling, maps, rois, offset, wide_count, use);
   if (!grad_maps.is_same(to_input)) to_input.copy_(grad_maps);
 }
 

@@ -274,9 +274,8 @@ void ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatia
 }
 
 void ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                           int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
-                           Tensor& map) {
+                           int64_t pooled_height, int64_t pooled_width, int64_t, int64_t, int64_t,
+                           int64_t, int64_t sampling_ratio, Tensor& map) {
   run_backward(
       {"ps_roi_align_backward", spatial_scale, pooled_height, pooled_width, sampling_ratio, true},
       grad, rois, map);
@@ -289,8 +288,8 @@ void ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial
 }
 
 void ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                          int64_t channels, int64_t height, int64_t width, Tensor& map) {
+                          int64_t pooled_height, int64_t pooled_width, int64_t, int64_t, int64_t,
+                          int64_t, Tensor& map) {
   run_backward({"ps_roi_pool_backward", spatial_scale, pooled_height, pooled_width, 0, false}, grad,
                rois, map);
 }

@@ -175,21 +175,21 @@ class ReachedSums {
  public:
   void restart(int64_t most) {
     shift_ = 63;
-    while ((int64_t(1) << (64 - shift_)) < 2 * most) --shift_;
-    slots_.reserve(size());
-    std::fill_n(slots_.data(), size(), Slot{-1, 0});
+    while ((uint64_t(1) << (64 - shift_)) < uint64_t(2 * most)) --shift_;
+    last_ = (uint64_t(1) << (64 - shift_)) - 1;
+    std::fill_n(slots_.reserve(last_ + 1), last_ + 1, Slot{-1, 0});
   }
 
   A& operator[](int64_t place) {
     uint64_t i = uint64_t(place) * 0x9e3779b97f4a7c15u >> shift_;
-    while (slots_[i].place >= 0 && slots_[i].place != place) i = (i + 1) & (size() - 1);
+    while (slots_[i].place >= 0 && slots_[i].place != place) i = (i + 1) & last_;
     slots_[i].place = place;
     return slots_[i].sum;
   }
 
   template <typename T>
   void store(T* map) const {
-    for (uint64_t i = 0; i < size(); ++i) {
+    for (uint64_t i = 0; i <= last_; ++i) {
       if (slots_[i].place >= 0) math::from_float(slots_[i].sum, map[slots_[i].place]);
     }
   }
@@ -200,9 +200,8 @@ class ReachedSums {
     A sum;
   };
 
-  uint64_t size() const { return uint64_t(1) << (64 - shift_); }
-
   int shift_ = 63;
+  uint64_t last_ = 0;  // slot
   Buffer<Slot> slots_;
 };
 
@@ -319,10 +318,8 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
   });
 }
 
-void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& rois,
-                       const Tensor& argmax, double spatial_scale, int64_t pooled_height,
-                       int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
-                       int64_t width, Tensor& maps) {
+void roi_pool_backward(const Tensor& grad, const Tensor&, const Tensor& rois, const Tensor& argmax,
+                       double, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, Tensor& maps) {
   expect_writes(maps);
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);

@@ -172,22 +172,17 @@ DETOPS_INLINE void pool_planes(const RoIPoolTile<T>& t, int64_t c) {
   int32_t* argmax = t.argmax + c * bins;
   for (int64_t ph = 0; ph < t.pooled_height; ++ph, pooled += width, argmax += width) {
     const math::PixelRange rows = t.rows[ph];
-    if (ph > 0 && math::same(rows, t.rows[ph - 1])) {
-      for (int64_t at = 0; at < kPlanes * bins; at += bins) {
-        __builtin_memcpy(pooled + at, pooled + at - width, width * sizeof(T));
-        __builtin_memcpy(argmax + at, argmax + at - width, width * sizeof(int32_t));
-      }
-      continue;
-    }
+    const bool as_above = ph > 0 && math::same(rows, t.rows[ph - 1]);
     for (int64_t pw = 0; pw < width; ++pw) {
       const math::PixelRange cols = t.cols[pw];
-      if (pw > 0 && math::same(cols, t.cols[pw - 1])) {
-        DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
-          pooled[j * bins + pw] = pooled[j * bins + pw - 1];
-          argmax[j * bins + pw] = argmax[j * bins + pw - 1];
-        }
-      } else {
+      if (!as_above && (pw == 0 || !math::same(cols, t.cols[pw - 1]))) {
         pool_bin_of_planes<kPlanes>(t, map, rows, cols, pooled + pw, argmax + pw, bins);
+        continue;
+      }
+      const int64_t from = pw - (as_above ? width : 1);
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+        pooled[j * bins + pw] = pooled[j * bins + from];
+        argmax[j * bins + pw] = argmax[j * bins + from];
       }
     }
   }
