@@ -32,4 +32,12 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
       &body);
 }
 
+// Calls each(i) for all i below `count`, of which a thread takes at least `grain`.
+template <typename Each>
+void parallel_each(int64_t count, int64_t grain, const Each& each) {
+  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) each(i);
+  });
+}
+
 }  // namespace detops

@@ -73,13 +73,11 @@ struct PackedMasks {
     const int64_t size = masks.size(1) * masks.size(2);
     const auto pack = DETOPS_IN_USE(pack_mask);
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / (size + 1));
-    parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const int64_t from = order == nullptr ? i : order[i];
-        int64_t* in_tiles = of_tiles.data() + i * tiles;
-        pack(pixels + from * size, size, bits.data() + i * words, in_tiles);
-        areas[i] = std::accumulate(in_tiles, in_tiles + tiles, int64_t(0));
-      }
+    parallel_each(count, grain, [&](int64_t i) {
+      const int64_t from = order == nullptr ? i : order[i];
+      int64_t* in_tiles = of_tiles.data() + i * tiles;
+      pack(pixels + from * size, size, bits.data() + i * words, in_tiles);
+      areas[i] = std::accumulate(in_tiles, in_tiles + tiles, int64_t(0));
     });
   }
 

@@ -29,9 +29,8 @@ void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
   constexpr int64_t kBytesPerThread = 1 << 16;
   const int64_t grain = std::max<int64_t>(1, kBytesPerThread / bytes);
   const auto find = DETOPS_IN_USE(find_box);
-  parallel_for(0, rows.size(0), grain, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) find(params, data + i * bytes, out + 4 * i);
-  });
+  parallel_each(rows.size(0), grain,
+                [&](int64_t i) { find(params, data + i * bytes, out + 4 * i); });
 }
 
 }  // namespace detops::cpu

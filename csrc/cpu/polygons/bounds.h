@@ -55,12 +55,10 @@ void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
   T* out = output.mutable_data_ptr<T>();
   Buffer<Bounded<math::Quad>> columns(m);
   for (int64_t j = 0; j < m; ++j) columns[j] = bounded_quad(quads + 8 * j);
-  parallel_for(0, n, std::max<int64_t>(1, kPairsPerThread / m), [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) {
-      const auto row = row_of(i);
-      for (int64_t j = 0; j < m; ++j) {
-        out[i * m + j] = bounded_overlap<T>(row, columns[j], overlap);
-      }
+  parallel_each(n, std::max<int64_t>(1, kPairsPerThread / m), [&](int64_t i) {
+    const auto row = row_of(i);
+    for (int64_t j = 0; j < m; ++j) {
+      out[i * m + j] = bounded_overlap<T>(row, columns[j], overlap);
     }
   });
 }

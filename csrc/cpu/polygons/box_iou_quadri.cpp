@@ -38,11 +38,9 @@ void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::strin
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {
       const QuadOverlap<decltype(base)::value> overlap{};
-      parallel_for(0, output.numel(), kPairsPerThread, [&](int64_t i, int64_t end) {
-        for (; i < end; ++i) {
-          out[i] =
-              bounded_overlap<scalar_t>(bounded_quad(a + 8 * i), bounded_quad(b + 8 * i), overlap);
-        }
+      parallel_each(output.numel(), kPairsPerThread, [&](int64_t i) {
+        out[i] =
+            bounded_overlap<scalar_t>(bounded_quad(a + 8 * i), bounded_quad(b + 8 * i), overlap);
       });
     });
   });

@@ -32,11 +32,9 @@ void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* quads = lists.second.const_data_ptr<scalar_t>();
     scalar_t* out = giou.mutable_data_ptr<scalar_t>();
-    parallel_for(0, giou.numel(), kGradientsPerThread, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        out[i] = static_cast<scalar_t>(
-            math::convex_giou(math::point_set(sets + 18 * i), math::quad(quads + 8 * i)));
-      }
+    parallel_each(giou.numel(), kGradientsPerThread, [&](int64_t i) {
+      out[i] = static_cast<scalar_t>(
+          math::convex_giou(math::point_set(sets + 18 * i), math::quad(quads + 8 * i)));
     });
   });
 }
@@ -52,13 +50,11 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* quads = lists.second.const_data_ptr<scalar_t>();
     scalar_t* out = to.mutable_data_ptr<scalar_t>();
-    parallel_for(0, outer.numel(), kGradientsPerThread, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        double gradient[2 * math::kSetPoints];
-        math::convex_giou_gradient(math::point_set(sets + 18 * i), math::quad(quads + 8 * i),
-                                   double(g[i]), gradient);
-        for (int k = 0; k < 18; ++k) out[18 * i + k] = static_cast<scalar_t>(gradient[k]);
-      }
+    parallel_each(outer.numel(), kGradientsPerThread, [&](int64_t i) {
+      double gradient[2 * math::kSetPoints];
+      math::convex_giou_gradient(math::point_set(sets + 18 * i), math::quad(quads + 8 * i),
+                                 double(g[i]), gradient);
+      for (int k = 0; k < 18; ++k) out[18 * i + k] = static_cast<scalar_t>(gradient[k]);
     });
   });
   to_pointsets = as_type(to, to_pointsets.scalar_type());
@@ -70,9 +66,8 @@ void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {
   DETOPS_WIDE_SWITCH(polygons.scalar_type(), [&] {
     const scalar_t* set = sets.const_data_ptr<scalar_t>();
     scalar_t* out = polygons.mutable_data_ptr<scalar_t>();
-    parallel_for(0, sets.size(0), kSetsPerThread, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) math::min_area_polygon(set + 18 * i, out + 8 * i);
-    });
+    parallel_each(sets.size(0), kSetsPerThread,
+                  [&](int64_t i) { math::min_area_polygon(set + 18 * i, out + 8 * i); });
   });
 }
 

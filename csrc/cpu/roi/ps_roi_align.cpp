@@ -31,15 +31,13 @@ void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accu
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
   const int64_t blocks = (run.count + kBlock - 1) / kBlock;
   const int64_t grain = tasks_per_thread(blocks, map.channels * run.count);
-  parallel_for(0, blocks, grain, [&](int64_t block, int64_t end) {
-    for (; block < end; ++block) {
-      const int64_t first = block * kBlock, n = std::min(kBlock, run.count - first);
-      for (int64_t bin = 0; bin < bins; ++bin) {
-        DETOPS_NARROW_IN_USE(ps_roi_align_forward_positions<T>)(
-            {taps.rows(bin).from(first), taps.cols(bin).from(first), run.order + first, n,
-             map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups, map.channels, 1, 0,
-             map.channels});
-      }
+  parallel_each(blocks, grain, [&](int64_t block) {
+    const int64_t first = block * kBlock, n = std::min(kBlock, run.count - first);
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      DETOPS_NARROW_IN_USE(ps_roi_align_forward_positions<T>)(
+          {taps.rows(bin).from(first), taps.cols(bin).from(first), run.order + first, n,
+           map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups, map.channels, 1, 0,
+           map.channels});
     }
   });
 }
@@ -93,14 +91,12 @@ void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* o
     return (as_it_is ? forward_positions<T> : forward_copies<T>)(run, taps, map, out);
   }
   const int64_t grain = tasks_per_thread(tasks, map.channels * run.count);
-  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
-    for (; task < end; ++task) {
-      const int64_t bin = task % bins, group = task / bins * kPSPlanes;
-      const int64_t plane = group * bins + bin, n = std::min(kPSPlanes, groups - group);
-      DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
-          {taps.rows(bin), taps.cols(bin), run.order, run.count, map.at(plane, 0, 0), n,
-           bins * pixels, map.width, out + plane, map.channels, bins});
-    }
+  parallel_each(tasks, grain, [&](int64_t task) {
+    const int64_t bin = task % bins, group = task / bins * kPSPlanes;
+    const int64_t plane = group * bins + bin, n = std::min(kPSPlanes, groups - group);
+    DETOPS_NARROW_IN_USE(ps_roi_align_forward<T, T>)(
+        {taps.rows(bin), taps.cols(bin), run.order, run.count, map.at(plane, 0, 0), n,
+         bins * pixels, map.width, out + plane, map.channels, bins});
   });
 }
 

@@ -97,12 +97,10 @@ void with_axes(const PSRun<A>& run, const Use& use) {
   const auto build = [&](const auto& axis_of) {
     using Axis = decltype(axis_of(A(), A(), int64_t()));
     std::vector<Axis> rows(run.count), cols(run.count);
-    parallel_for(0, run.count, 1024, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const A* roi = run.rois + 5 * int64_t(run.order[i]);
-        rows[i] = axis_of(roi[2], roi[4], p.pooled_height);
-        cols[i] = axis_of(roi[1], roi[3], p.pooled_width);
-      }
+    parallel_each(run.count, 1024, [&](int64_t i) {
+      const A* roi = run.rois + 5 * int64_t(run.order[i]);
+      rows[i] = axis_of(roi[2], roi[4], p.pooled_height);
+      cols[i] = axis_of(roi[1], roi[3], p.pooled_width);
     });
     use(rows, cols);
   };

@@ -99,9 +99,7 @@ void sum_in_planes(const Tensor& grad, int64_t tasks, Tensor& map, const Add& ad
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* gradients = outer.const_data_ptr<scalar_t>();
     scalar_t* sum = sums.mutable_data_ptr<scalar_t>();
-    parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
-      for (; task < end; ++task) add(task, gradients, sum);
-    });
+    parallel_each(tasks, grain, [&](int64_t task) { add(task, gradients, sum); });
   });
   if (!in_place) map.copy_(sums);
 }
@@ -237,17 +235,15 @@ void forward_plane(const Tensor& maps, const Tensor& boxes, int64_t pool_size, T
   const A* box = boxes.const_data_ptr<A>();
   T* out = static_cast<T*>(output.mutable_data_ptr());
   int32_t* index = argmax.mutable_data_ptr<int32_t>();
-  parallel_for(0, output.numel(), 1024, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) {
-      const int64_t border = i % kBorders, k = i / kBorders;
-      const T* plane = map + (k / count * kBorders + border) * height * width;
-      const auto samples = math::border_of(box + 4 * k, border, pool_size);
-      const auto largest = math::largest_sample(
-          samples.rows, samples.cols, height, width,
-          [&](int64_t y, int64_t x) { return A(math::to_float(plane[y * width + x])); });
-      math::from_float(largest.value, out[i]);
-      index[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
-    }
+  parallel_each(output.numel(), 1024, [&](int64_t i) {
+    const int64_t border = i % kBorders, k = i / kBorders;
+    const T* plane = map + (k / count * kBorders + border) * height * width;
+    const auto samples = math::border_of(box + 4 * k, border, pool_size);
+    const auto largest = math::largest_sample(
+        samples.rows, samples.cols, height, width,
+        [&](int64_t y, int64_t x) { return A(math::to_float(plane[y * width + x])); });
+    math::from_float(largest.value, out[i]);
+    index[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
   });
 }
 

@@ -36,15 +36,13 @@ class BinRanges {
   template <typename A>
   BinRanges(const A* rois, A scale, const Plan& plan, const Tensor& maps, const Tensor& output)
       : high_(output.size(2)), wide_(output.size(3)), ranges_(output.size(0) * (high_ + wide_)) {
-    parallel_for(0, output.size(0), 256, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const A* roi = rois + 5 * int64_t(plan.order[i]);
-        const auto row = math::pool_axis(roi[2], roi[4], scale, 1, high_);
-        const auto col = math::pool_axis(roi[1], roi[3], scale, 1, wide_);
-        math::PixelRange* out = ranges_.data() + i * (high_ + wide_);
-        for (int64_t p = 0; p < high_; ++p) *out++ = math::bin_range(row, p, maps.size(2));
-        for (int64_t p = 0; p < wide_; ++p) *out++ = math::bin_range(col, p, maps.size(3));
-      }
+    parallel_each(output.size(0), 256, [&](int64_t i) {
+      const A* roi = rois + 5 * int64_t(plan.order[i]);
+      const auto row = math::pool_axis(roi[2], roi[4], scale, 1, high_);
+      const auto col = math::pool_axis(roi[1], roi[3], scale, 1, wide_);
+      math::PixelRange* out = ranges_.data() + i * (high_ + wide_);
+      for (int64_t p = 0; p < high_; ++p) *out++ = math::bin_range(row, p, maps.size(2));
+      for (int64_t p = 0; p < wide_; ++p) *out++ = math::bin_range(col, p, maps.size(3));
     });
   }
 
@@ -96,14 +94,12 @@ struct Forward {
   // Straight from a channels_last map.
   void direct(const A* rois) const {
     const int64_t count = output.size(0), grain = tasks_per_thread(count, output.numel());
-    parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const int64_t k = plan.order[i], to = k * channels * ph * pw;
-        const auto map = planes_of<const T>(maps, static_cast<int64_t>(rois[5 * k]), true);
-        DETOPS_IN_USE(roi_pool_forward<T>)
-        ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels, 1,
-          map.width, channels, pooled + to, index + to, channels});
-      }
+    parallel_each(count, grain, [&](int64_t i) {
+      const int64_t k = plan.order[i], to = k * channels * ph * pw;
+      const auto map = planes_of<const T>(maps, static_cast<int64_t>(rois[5 * k]), true);
+      DETOPS_IN_USE(roi_pool_forward<T>)
+      ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels, 1,
+        map.width, channels, pooled + to, index + to, channels});
     });
   }
 
@@ -113,15 +109,13 @@ struct Forward {
     const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint.positions(),
                            footprint.area());
     const int64_t grain = tasks_per_thread(tasks.size(), count * channels * ph * pw);
-    parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
-      for (; task < last; ++task) {
-        const PlaneTask t = tasks[task];
-        for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
-          const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
-          DETOPS_IN_USE(roi_pool_forward_planes<T>)
-          ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels, 0, 0, map.width, 1,
-            pixels, map.width, t.planes, pooled + to, index + to, 1});
-        }
+    parallel_each(tasks.size(), grain, [&](int64_t task) {
+      const PlaneTask t = tasks[task];
+      for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
+        const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
+        DETOPS_IN_USE(roi_pool_forward_planes<T>)
+        ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels, 0, 0, map.width, 1,
+          pixels, map.width, t.planes, pooled + to, index + to, 1});
       }
     });
   }
