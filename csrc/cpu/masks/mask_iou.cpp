@@ -55,22 +55,17 @@ auto shared_pixels_in_use() {
 
 // Masks as bits, and the number of pixels in each and in each of its tiles.
 struct PackedMasks {
-  const int64_t count, words, tiles;
-  Buffer<uint64_t> bits;
-  Buffer<int64_t> of_tiles, areas;
+  const int64_t count, size;  // of masks, and of their pixels
+  const int64_t words = (size + 64 * kMaskVector - 1) / (64 * kMaskVector) * kMaskVector;
+  const int64_t tiles = (words + kTileWords - 1) / kTileWords;
+  Buffer<uint64_t> bits{size_t(count * words)};
+  Buffer<int64_t> of_tiles{size_t(count * tiles)}, areas{size_t(count)};
 
   // In the order of the indices, or in that of the tensor where there are none.
   explicit PackedMasks(const Tensor& masks, const uint32_t* order = nullptr)
-      : count(masks.size(0)),
-        words((masks.size(1) * masks.size(2) + 64 * kMaskVector - 1) / (64 * kMaskVector) *
-              kMaskVector),
-        tiles((words + kTileWords - 1) / kTileWords),
-        bits(count * words),
-        of_tiles(count * tiles),
-        areas(count) {
+      : count(masks.size(0)), size(masks.size(1) * masks.size(2)) {
     const Tensor rows = masks.contiguous();
     const auto* pixels = static_cast<const uint8_t*>(rows.const_data_ptr());
-    const int64_t size = masks.size(1) * masks.size(2);
     const auto pack = DETOPS_IN_USE(pack_mask);
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / (size + 1));
     parallel_each(count, grain, [&](int64_t i) {
@@ -99,8 +94,7 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   const int64_t m = second.count;
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();
-  const int64_t pixels = masks1.size(1) * masks1.size(2);
-  const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * pixels + 1));
+  const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * first.size + 1));
   parallel_for(0, first.count, grain, [&](int64_t begin, int64_t end) {
     Buffer<int64_t> counts((end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);

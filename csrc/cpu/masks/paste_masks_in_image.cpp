@@ -32,31 +32,28 @@ std::pair<int64_t, int64_t> reach(T first, T last, int64_t cells, int64_t begin,
   return {low, high};
 }
 
+template <typename T>
+using PasteRow = void(const T* low, const T* high, T weight_low, T weight_high, T threshold,
+                      int64_t count, uint8_t* pixels);
+
 // What one thread needs; memory is kept from one mask to the next.
 template <typename T>
 class Paster {
  public:
   Paster(const Tensor& masks, const Tensor& boxes, int64_t width, double threshold)
-      : masks_(masks.const_data_ptr<T>()),
-        boxes_(boxes.const_data_ptr<T>()),
-        mask_height_(masks.size(-2)),
-        mask_width_(masks.size(-1)),
-        width_(width),
-        threshold_(static_cast<T>(threshold)),
-        paste_row_(threshold >= 0 ? DETOPS_IN_USE(paste_row<false, T>)
-                                  : DETOPS_IN_USE(paste_row<true, T>)),
-        cells_(mask_width_ + 2) {
+      : masks_(masks), boxes_(boxes), width_(width), threshold_(static_cast<T>(threshold)) {
+    if (threshold >= 0) paste_row_ = DETOPS_IN_USE(paste_row<false, T>);
     cells_[0] = cells_[mask_width_ + 1] = 0;
   }
 
   // Rows [begin, end) of the image of mask n. Every byte is written once.
   void paste(int64_t n, int64_t begin, int64_t end, uint8_t* pixels) {
-    const T* box = boxes_ + 4 * n;
+    const T* box = boxes_.const_data_ptr<T>() + 4 * n;
     const auto [top, bottom] = reach(box[1], box[3], mask_height_, begin, end);
     const auto [left, right] = reach(box[0], box[2], mask_width_, 0, width_);
     uint8_t* const stop = pixels + (end - begin) * width_;
     if (left < right && top < bottom) {
-      mask_ = masks_ + n * mask_height_ * mask_width_;
+      mask_ = masks_.const_data_ptr<T>() + n * mask_height_ * mask_width_;
       columns_ = right - left;
       math::Taps<T>* taps = taps_.reserve(columns_);
       for (int64_t i = 0; i < columns_; ++i) {
@@ -104,15 +101,13 @@ class Paster {
     Buffer<T> values;
   };
 
-  const T *masks_, *boxes_;           // [N, mask_height, mask_width], [N, 4]
-  int64_t mask_height_, mask_width_;  // cells
-  int64_t width_;                     // pixels
-  T threshold_;
-  void (*paste_row_)(const T* low, const T* high, T weight_low, T weight_high, T threshold,
-                     int64_t count, uint8_t* pixels);
+  const Tensor &masks_, &boxes_;  // [N, mask_height, mask_width], [N, 4]
+  const int64_t width_, mask_height_ = masks_.size(-2), mask_width_ = masks_.size(-1);
+  const T threshold_;
+  PasteRow<T>* paste_row_ = DETOPS_IN_USE(paste_row<true, T>);
   const T* mask_ = nullptr;
   int64_t columns_ = 0;
-  Buffer<T> cells_;  // a row of the mask between two zeros
+  Buffer<T> cells_{size_t(mask_width_ + 2)};  // a row of the mask between two zeros
   Buffer<math::Taps<T>> taps_;
   Stretched stretched_[2];
 };

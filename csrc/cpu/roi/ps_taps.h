@@ -164,15 +164,11 @@ template <typename A>
 class PSPlaneTaps {
  public:
   PSPlaneTaps(const PSRun<A>& run, int64_t height, int64_t width, int64_t lanes)
-      : pooled_height_(run.pooling.pooled_height),
-        pooled_width_(run.pooling.pooled_width),
-        count_(run.count),
-        lanes_(lanes),
-        together_(std::max<int64_t>(1, kTogether / std::max<int64_t>(1, count_))),
-        rows_((pooled_height_ + together_ - 1) / together_),
-        cols_((pooled_width_ + together_ - 1) / together_, PSTable<A>(lanes)) {
+      : run_(run), lanes_(lanes) {
+    const int64_t high = parts(pooled_height_), wide = parts(pooled_width_);
+    rows_.resize(high);
+    cols_.resize(wide, PSTable<A>(lanes));
     with_axes(run, [&](const auto& rows, const auto& cols) {
-      const int64_t high = rows_.size(), wide = cols_.size();
       parallel_for(0, high + wide, 1, [&](int64_t i, int64_t end) {
         for (; i < std::min(end, high); ++i) this->build(rows_[i], i, rows, pooled_height_, height);
         for (; i < end; ++i) this->build(cols_[i - high], i - high, cols, pooled_width_, width);
@@ -186,7 +182,7 @@ class PSPlaneTaps {
   // The rows of the map that a bin reads of any RoI.
   PixelRange reach(int64_t bin) const {
     const PSTaps<A> taps = rows(bin);
-    const int32_t *begin = taps.index + taps.begin[0], *end = taps.index + taps.begin[count_];
+    const int32_t *begin = taps.index + taps.begin[0], *end = taps.index + taps.begin[run_.count];
     if (begin == end) return {0, 0};
     const auto [first, last] = std::minmax_element(begin, end);
     return {*first, *last + 1};
@@ -195,7 +191,7 @@ class PSPlaneTaps {
   // Positions that all bins of one channel read, RoI by RoI.
   double positions() const {
     double sum = 0;
-    for (int64_t i = 0; i < count_; ++i) {
+    for (int64_t i = 0; i < run_.count; ++i) {
       double down = 0, across = 0;
       for (int64_t p = 0; p < pooled_height_; ++p) {
         const PSTaps<A> taps = of(rows_, p).from(i);
@@ -213,22 +209,25 @@ class PSPlaneTaps {
   }
 
  private:
-  static constexpr int64_t kTogether = 2048;
+  int64_t parts(int64_t pooled) const { return (pooled + together_ - 1) / together_; }
 
   template <typename Axes>
   void build(PSTable<A>& table, int64_t i, const Axes& axes, int64_t pooled, int64_t size) {
     const int64_t first = i * together_, last = std::min(pooled, first + together_);
-    table.reserve((last - first) * count_);
+    table.reserve((last - first) * run_.count);
     for (int64_t p = first; p < last; ++p) {
       for (const auto& axis : axes) table.add_bin(axis, p, size);
     }
   }
 
   PSTaps<A> of(const std::vector<PSTable<A>>& axis, int64_t p) const {
-    return axis[p / together_].view().from(p % together_ * count_);
+    return axis[p / together_].view().from(p % together_ * run_.count);
   }
 
-  int64_t pooled_height_, pooled_width_, count_, lanes_, together_;
+  const PSRun<A>& run_;
+  const int64_t lanes_, together_ = std::max<int64_t>(1, 2048 / std::max<int64_t>(1, run_.count));
+  const int64_t pooled_height_ = run_.pooling.pooled_height;
+  const int64_t pooled_width_ = run_.pooling.pooled_width;
   std::vector<PSTable<A>> rows_, cols_;
 };
 

@@ -131,11 +131,7 @@ class MaxRoI {
  public:
   using A = accumulate_t<T>;
 
-  explicit MaxRoI(const MaxPooling<T>& pooling)
-      : p_(pooling),
-        wide_(pooling.output.size(3)),
-        bins_(pooling.output.size(2) * wide_),
-        room_(3 * bins_ * kRoIChannels) {}
+  explicit MaxRoI(const MaxPooling<T>& pooling) : p_(pooling) {}
 
   Reads place(int64_t k) {
     const A* roi = p_.rois + 5 * k;
@@ -170,9 +166,9 @@ class MaxRoI {
 
  private:
   const MaxPooling<T>& p_;
-  int64_t wide_, bins_;
+  const int64_t wide_ = p_.output.size(3), bins_ = p_.output.size(2) * wide_;
   LineTable<A> rows_, cols_;
-  Buffer<A> room_;
+  Buffer<A> room_{size_t(3 * bins_ * kRoIChannels)};
 };
 
 // Straight from a channels_last map.
