@@ -89,8 +89,7 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   const bool of_first = mode == "iof";
   const PackedMasks first(masks1);
   std::optional<PackedMasks> other;
-  if (!masks1.is_same(masks2)) other.emplace(masks2);
-  const PackedMasks& second = other ? *other : first;
+  const PackedMasks& second = masks1.is_same(masks2) ? first : other.emplace(masks2);
   const int64_t m = second.count;
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();

@@ -42,20 +42,21 @@ DETOPS_INLINE int64_t last_set(const uint8_t* p, int64_t n, uint64_t bits) {
   return word ? 7 - __builtin_clzll(word) / 8 : -1;
 }
 
-// The first column and row that are set, and the last ones; zeros where none are.
-void find_box(const MaskParams& p, const uint8_t* mask, float* box) {
-  const int64_t size = p.element_size, row_bytes = p.width * size, bytes = p.height * row_bytes;
-  const int64_t first = first_set(mask, bytes, p.bits);
+// The first column and row that are set, and the last ones; zeros where none are. Elements have
+// `size` bytes, of which `bits` make one other than zero.
+void find_box(const uint8_t* mask, int64_t height, int64_t row_bytes, int64_t size, uint64_t bits,
+              float* box) {
+  const int64_t bytes = height * row_bytes, first = first_set(mask, bytes, bits);
   for (int i = 0; i < 4; ++i) box[i] = 0;
   if (first == bytes) return;
-  const int64_t last = last_set(mask, bytes, p.bits);
+  const int64_t last = last_set(mask, bytes, bits);
   const int64_t top = first / row_bytes, bottom = last / row_bytes;
   int64_t left = first % row_bytes / size, right = last % row_bytes / size;
   for (int64_t y = top; y <= bottom; ++y) {
     const uint8_t* row = mask + y * row_bytes;
-    left = first_set(row, left * size, p.bits) / size;
+    left = first_set(row, left * size, bits) / size;
     const int64_t begin = (right + 1) * size;
-    right += (last_set(row + begin, row_bytes - begin, p.bits) + size) / size;
+    right += (last_set(row + begin, row_bytes - begin, bits) + size) / size;
   }
   box[0] = float(left);
   box[1] = float(top);

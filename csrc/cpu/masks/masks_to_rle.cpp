@@ -67,14 +67,6 @@ struct Changes {
 
 class Encoder {
  public:
-  void operator()(const Mask& mask, RunLengths& runs) {
-    if (mask.down == 1) {
-      along_columns(mask, runs);
-    } else {
-      along_rows(mask, runs);
-    }
-  }
-
   // Sorts the changes, which are rare, by column.
   void write(const Mask& m, const Changes& changes, RunLengths& runs) {
     const int64_t count = changes.row_end[m.height - 1];
@@ -94,7 +86,6 @@ class Encoder {
     runs.change_at(m.height * m.width);
   }
 
- private:
   // Neighbours in a column are neighbours in memory.
   void along_columns(Mask m, RunLengths& runs) {
     constexpr int64_t kBlock = 4096;
@@ -138,6 +129,7 @@ class Encoder {
     write(m, changes_, runs);
   }
 
+ private:
   int64_t (*differences_)(const uint8_t* a, const uint8_t* b, int64_t n,
                           uint32_t* list) = DETOPS_IN_USE(differences);
   Changes changes_;
@@ -191,8 +183,10 @@ void encode(const Tensor& masks, RunLengths* runs) {
     for (; i < end; ++i) {
       if (side_by_side) {
         encoder.write(mask(i), changes[i], runs[i]);
+      } else if (pixels.stride(1) == 1) {
+        encoder.along_columns(mask(i), runs[i]);
       } else {
-        encoder(mask(i), runs[i]);
+        encoder.along_rows(mask(i), runs[i]);
       }
     }
   });

@@ -5,17 +5,6 @@
 #include "../common/buffer.h"
 #include "../common/memory.h"
 
-namespace detops::cpu {
-
-// Corners of quadrilaterals, a column each, with room for a vector behind the last: [8, stride],
-// of which the first four rows are x, the others y.
-struct QuadColumns {
-  const double* corners;
-  int64_t stride, count;
-};
-
-}  // namespace detops::cpu
-
 #define DETOPS_KERNELS "../polygons/points_in_polygons.inl"
 #include "../simd/variants.h"
 
@@ -28,8 +17,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
   const Tensor places = as_type(points, type).contiguous();
   const Tensor corners = as_type(polygons, type).contiguous();
   const int64_t m = corners.size(0), stride = m + kLongestVector;
-  Buffer<double> columns(8 * stride);
-  const QuadColumns quads{columns.data(), stride, m};
+  Buffer<double> columns(8 * stride);  // of corners: four of x, four of y
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* of = corners.const_data_ptr<scalar_t>();
     for (int64_t j = 0; j < stride; ++j) {
@@ -42,7 +30,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
     const auto rows = DETOPS_IN_USE(points_in_polygons_rows<scalar_t>);
     const int64_t grain = std::max<int64_t>(1, kPairsPerThread / m);
     parallel_for(0, places.size(0), grain, [&](int64_t begin, int64_t end) {
-      rows(place + 2 * begin, end - begin, quads, out + begin * m);
+      rows(place + 2 * begin, end - begin, columns.data(), stride, m, out + begin * m);
     });
   });
 }

@@ -5,21 +5,22 @@
 
 typedef int8_t Flags __attribute__((vector_size(kLanes<double>)));
 
-// Rows of `out`, a flag for each of the polygons, for `count` points. By value: what is stored
-// could be a member.
+// Rows of `out`, a flag for each of m quadrilaterals, for `count` points. Of the corners there are
+// eight columns, `stride` numbers apart, with room for a vector behind the last.
 template <typename T>
-void points_in_polygons_rows(const T* points, int64_t count, const QuadColumns quads, bool* out) {
+void points_in_polygons_rows(const T* points, int64_t count, const double* corners, int64_t stride,
+                             int64_t m, bool* out) {
   for (int64_t i = 0; i < count; ++i) {
     const Vector<double> x = splat(double(points[2 * i])), y = splat(double(points[2 * i + 1]));
-    bool* row = out + i * quads.count;
-    for (int64_t j = 0; j < quads.count; j += kLanes<double>) {
+    bool* row = out + i * m;
+    for (int64_t j = 0; j < m; j += kLanes<double>) {
       Vector<double> xs[4], ys[4];
       DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) {
-        xs[c] = load(quads.corners + c * quads.stride + j);
-        ys[c] = load(quads.corners + (4 + c) * quads.stride + j);
+        xs[c] = load(corners + c * stride + j);
+        ys[c] = load(corners + (4 + c) * stride + j);
       }
       const Flags flags = __builtin_convertvector(inside::within(x, y, xs, ys), Flags) & 1;
-      const int64_t n = quads.count - j < kLanes<double> ? quads.count - j : kLanes<double>;
+      const int64_t n = m - j < kLanes<double> ? m - j : kLanes<double>;
       if (n == kLanes<double>) {
         __builtin_memcpy(row + j, &flags, kLanes<double>);
       } else {

@@ -19,14 +19,12 @@ struct AxisPixel {
 };
 
 template <typename A>
-struct AxisPixels {
-  const AxisPixel<A>* begin;
-  const AxisPixel<A>* end;
-};
-
-template <typename A>
 struct BinPixels {
-  AxisPixels<A> rows, cols;
+  struct Axis {
+    const AxisPixel<A>* begin;
+    const AxisPixel<A>* end;
+  };
+  Axis rows, cols;
 };
 
 template <typename A>
@@ -47,8 +45,8 @@ constexpr int64_t kGroup = 64;  // channels whose part of the offsets' gradient 
 // The pixels of one axis. Samples come in order and read a pixel and its neighbour, so what was
 // read before is one of the last two.
 template <typename A>
-AxisPixels<A> pixels_of(const math::RoIAxis<A>& axis, int64_t bin, int64_t size, int64_t stride,
-                        std::vector<AxisPixel<A>>& pixels) {
+typename BinPixels<A>::Axis pixels_of(const math::RoIAxis<A>& axis, int64_t bin, int64_t size,
+                                      int64_t stride, std::vector<AxisPixel<A>>& pixels) {
   pixels.clear();
   const auto add = [&](int64_t i, A weight, A slope) {
     for (size_t back = 1; back <= 2 && back <= pixels.size(); ++back) {

@@ -190,26 +190,27 @@ class PSPlaneTaps {
 
   // Positions that all bins of one channel read, RoI by RoI.
   double positions() const {
-    double sum = 0;
-    for (int64_t i = 0; i < run_.count; ++i) {
-      double down = 0, across = 0;
-      for (int64_t p = 0; p < pooled_height_; ++p) {
-        const PSTaps<A> taps = of(rows_, p).from(i);
-        down += double(taps.begin[1] - taps.begin[0]);
-      }
-      for (int64_t p = 0; p < pooled_width_; ++p) {
-        const PSTaps<A> taps = of(cols_, p).from(i);
-        for (int64_t k = lanes_ * taps.begin[0]; k < lanes_ * taps.begin[1]; ++k) {
-          across += taps.weight[k] != 0;
+    const auto read = [&](int64_t i, const Axis& axis, int64_t pooled, int64_t lanes) {
+      double sum = 0;
+      for (int64_t p = 0; p < pooled; ++p) {
+        const PSTaps<A> taps = of(axis, p).from(i);
+        for (int64_t k = lanes * taps.begin[0]; k < lanes * taps.begin[1]; ++k) {
+          sum += taps.weight[k] != 0;
         }
       }
-      sum += down * across;
+      return sum;
+    };
+    double sum = 0;
+    for (int64_t i = 0; i < run_.count; ++i) {
+      sum += read(i, rows_, pooled_height_, 1) * read(i, cols_, pooled_width_, lanes_);
     }
     return sum;
   }
 
  private:
   int64_t parts(int64_t pooled) const { return (pooled + together_ - 1) / together_; }
+
+  using Axis = std::vector<PSTable<A>>;
 
   template <typename Axes>
   void build(PSTable<A>& table, int64_t i, const Axes& axes, int64_t pooled, int64_t size) {
@@ -220,7 +221,7 @@ class PSPlaneTaps {
     }
   }
 
-  PSTaps<A> of(const std::vector<PSTable<A>>& axis, int64_t p) const {
+  PSTaps<A> of(const Axis& axis, int64_t p) const {
     return axis[p / together_].view().from(p % together_ * run_.count);
   }
 
@@ -228,7 +229,7 @@ class PSPlaneTaps {
   const int64_t lanes_, together_ = std::max<int64_t>(1, 2048 / std::max<int64_t>(1, run_.count));
   const int64_t pooled_height_ = run_.pooling.pooled_height;
   const int64_t pooled_width_ = run_.pooling.pooled_width;
-  std::vector<PSTable<A>> rows_, cols_;
+  Axis rows_, cols_;
 };
 
 // The same by row of the map: which rows of bins read it.
@@ -254,12 +255,10 @@ class PSRowTaps {
     std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
     reaches_.resize(size);
     std::vector<int64_t> next = begin_;
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t p = 0; p < high; ++p) {
-        for (int64_t k = taps.begin[i * high + p]; k < taps.begin[i * high + p + 1]; ++k) {
-          reaches_[next[taps.index[k]]++] = {static_cast<int32_t>(i), static_cast<int32_t>(p),
-                                             taps.weight[k]};
-        }
+    for (int64_t bin = 0; bin < count * high; ++bin) {
+      const auto i = static_cast<int32_t>(bin / high), ph = static_cast<int32_t>(bin % high);
+      for (int64_t k = taps.begin[bin]; k < taps.begin[bin + 1]; ++k) {
+        reaches_[next[taps.index[k]]++] = {i, ph, taps.weight[k]};
       }
     }
   }

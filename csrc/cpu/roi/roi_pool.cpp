@@ -199,21 +199,6 @@ class ReachedSums {
   Buffer<Slot> slots_;
 };
 
-// Channels that a thread works on at a time.
-template <typename T>
-int64_t channels_per_task(const Planes<T>& map, int64_t images) {
-  constexpr bool kInPlace = std::is_same_v<T, accumulate_t<T>>;
-  if (map.channels_last && kInPlace) {  // all of a pixel where images are as many as threads
-    const int64_t parts = (get_num_threads() + images - 1) / images;
-    return (map.channels + parts * 16 - 1) / (parts * 16) * 16;
-  }
-  constexpr int64_t kNear = 1 << 20;
-  const int64_t plane = map.height * map.width * int64_t(sizeof(accumulate_t<T>));
-  const int64_t near = std::clamp<int64_t>(kNear / plane, 1, kRoIChannels);
-  // A copy that is cheap to bring back is as wide as lanes are.
-  return kInPlace || (!map.channels_last && map.channels < 4) ? near : kRoIChannels;
-}
-
 // Threads own a block of channels of an image: no two write the same element, and each element adds
 // its RoIs in the order of the plan, so the bits do not depend on the number of threads.
 template <typename T>
@@ -229,7 +214,15 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   const int32_t* index = argmax.const_data_ptr<int32_t>();
-  const int64_t size = channels_per_task(planes_of<T>(maps, 0, channels_last), images);
+  // A copy of a block that is cheap to bring back is as wide as lanes are.
+  int64_t size = kRoIChannels;
+  if (channels_last && kInPlace) {  // all of a pixel where images are as many as threads
+    const int64_t parts = (get_num_threads() + images - 1) / images;
+    size = (channels + parts * 16 - 1) / (parts * 16) * 16;
+  } else if (kInPlace || (!channels_last && channels < 4)) {  // as many planes as stay near
+    constexpr int64_t kNear = 1 << 20;
+    size = std::clamp<int64_t>(kNear / (pixels * int64_t(sizeof(A))), 1, kRoIChannels);
+  }
   const int64_t blocks = (channels + size - 1) / size;
   const int64_t grain = tasks_per_thread(images * blocks, maps.numel() + grad.numel());
   parallel_for(0, images * blocks, grain, [&](int64_t task, int64_t end) {

@@ -15,9 +15,9 @@ DETOPS_INLINE void store_indices(int32_t* p, Vector<int64_t> v, int64_t n) {
 }
 
 // One bin that is not empty, for n channels from c on: kVectors full vectors, or one that is not.
-template <int kVectors, bool kWhole, typename T>
+template <int kVectors, bool kWhole = true, typename T>
 DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRange rows,
-                            math::PixelRange cols, int64_t c, int64_t n) {
+                            math::PixelRange cols, int64_t c, int64_t n = kLanes<accumulate_t<T>>) {
   using A = accumulate_t<T>;
   using I = lane_index_t<A>;
   constexpr int64_t kWidth = kLanes<A>;
@@ -69,15 +69,9 @@ void roi_pool_forward(const RoIPoolTile<T>& t) {
       continue;
     }
     int64_t c = 0;
-    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) {
-      pool_bin<4, true>(t, bin, rows, cols, c, kWidth);
-    }
-    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) {
-      pool_bin<2, true>(t, bin, rows, cols, c, kWidth);
-    }
-    for (; c + kWidth <= t.channels; c += kWidth) {
-      pool_bin<1, true>(t, bin, rows, cols, c, kWidth);
-    }
+    for (; c + 4 * kWidth <= t.channels; c += 4 * kWidth) pool_bin<4>(t, bin, rows, cols, c);
+    for (; c + 2 * kWidth <= t.channels; c += 2 * kWidth) pool_bin<2>(t, bin, rows, cols, c);
+    for (; c + kWidth <= t.channels; c += kWidth) pool_bin<1>(t, bin, rows, cols, c);
     if (c < t.channels) pool_bin<1, false>(t, bin, rows, cols, c, t.channels - c);
   }
 }
