@@ -65,8 +65,7 @@ struct Changes {
   std::vector<int64_t> row_end;
 };
 
-class Encoder {
- public:
+struct Encoder {
   // Sorts the changes, which are rare, by column.
   void write(const Mask& m, const Changes& changes, RunLengths& runs) {
     const int64_t count = changes.row_end[m.height - 1];
@@ -129,7 +128,6 @@ class Encoder {
     write(m, changes_, runs);
   }
 
- private:
   int64_t (*differences_)(const uint8_t* a, const uint8_t* b, int64_t n,
                           uint32_t* list) = DETOPS_IN_USE(differences);
   Changes changes_;

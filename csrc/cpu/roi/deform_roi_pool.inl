@@ -32,31 +32,27 @@ void pool_moved_bin(const BinPixels<A>& b, const T* map, int64_t channels, A* su
   for (; c < channels; c += kWidth) sum_pixels<1>(b, map, c, channels - c, sums, apart);
 }
 
-template <typename A>
-DETOPS_INLINE MovedBinGradient<A> spread_one_channel(const BinPixels<A>& b, A grad, const A* map,
-                                                     A* to_map) {
-  MovedBinGradient<A> gradient{0, 0};
-  for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
-    for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
-      const int64_t at = row->offset + col->offset;
-      if (to_map != nullptr) to_map[at] += row->weight * col->weight * grad;
-      if (map == nullptr) continue;
-      gradient.y += row->slope * col->weight * (grad * map[at]);
-      gradient.x += row->weight * col->slope * (grad * map[at]);
-    }
-  }
-  return gradient;
-}
-
 // Adds a bin's gradient to those of its pixels, unless `to_map` is nullptr, and gives its product
 // with the slopes of the bin's value along both axes.
 template <typename A>
 MovedBinGradient<A> spread_moved_bin(const BinPixels<A>& b, const A* grad, const A* map,
                                      int64_t channels, A* to_map) {
+  if (channels == 1) {  // the part of a vector that was just stored is slow to load
+    MovedBinGradient<A> by{0, 0};
+    const A g = *grad;
+    for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
+      for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
+        const int64_t at = row->offset + col->offset;
+        if (to_map != nullptr) to_map[at] += row->weight * col->weight * g;
+        if (map == nullptr) continue;
+        by.y += row->slope * col->weight * (g * map[at]);
+        by.x += row->weight * col->slope * (g * map[at]);
+      }
+    }
+    return by;
+  }
   constexpr int64_t kWidth = kLanes<A>;
   Vector<A> by_y{}, by_x{};
-  // The part of a vector that was just stored is slow to load.
-  if (channels == 1) return spread_one_channel(b, *grad, map, to_map);
   for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
     for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
       const int64_t at = row->offset + col->offset;

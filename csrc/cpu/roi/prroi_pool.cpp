@@ -53,19 +53,6 @@ struct PixelSlopes {
 template <typename A>
 using AxisSlopes = std::vector<std::vector<PixelSlopes<A>>>;
 
-template <typename A>
-void find_slopes(const math::PrRoIAxis<A>& axis, int64_t size, A scale, AxisSlopes<A>& slopes) {
-  const auto pooled = static_cast<int64_t>(slopes.size());
-  for (int64_t p = 0; p < pooled; ++p) {
-    slopes[p].clear();
-    math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
-      PixelSlopes<A> pixel{i, weight, 0, 0};
-      math::slopes_of_box(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
-      slopes[p].push_back(pixel);
-    });
-  }
-}
-
 // A thread has whole RoIs, of which it adds bin by bin.
 template <typename T, typename A = accumulate_t<T>>
 void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Tensor& input,
@@ -74,14 +61,25 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
   const Tensor maps = input.contiguous(kLast);
   const Tensor outer = as_type(grad, compute_type(grad.scalar_type())).contiguous(kLast);
   const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
+  const auto fill = [&](const math::PrRoIAxis<A>& axis, int64_t size, AxisSlopes<A>& slopes) {
+    const auto pooled = static_cast<int64_t>(slopes.size());
+    for (int64_t p = 0; p < pooled; ++p) {
+      slopes[p].clear();
+      math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
+        PixelSlopes<A> pixel{i, weight, 0, 0};
+        math::slopes_of_box(low, high, p, pooled, sampling.scale, pixel.by_low, pixel.by_high);
+        slopes[p].push_back(pixel);
+      });
+    }
+  };
   const auto dot = DETOPS_IN_USE(dot_channels<T>);
   const auto grain = tasks_per_thread(grad.size(0), grad.numel());
   parallel_for(0, grad.size(0), grain, [&](int64_t k, int64_t end) {
     AxisSlopes<A> rows(grad.size(2)), cols(grad.size(3));
     for (; k < end; ++k) {
       const auto axes = sampling.axes(k);
-      find_slopes(axes.rows, height, sampling.scale, rows);
-      find_slopes(axes.cols, width, sampling.scale, cols);
+      fill(axes.rows, height, rows);
+      fill(axes.cols, width, cols);
       const auto image = static_cast<int64_t>(sampling.rois[5 * k]);
       const T* map = planes_of<const T>(maps, image, true).data;
       const A* g = planes_of<const A>(outer, k, true).data;

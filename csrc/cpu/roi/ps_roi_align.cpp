@@ -13,16 +13,6 @@ namespace {
 
 int64_t plane_blocks(int64_t planes) { return (planes + kPSPlanes - 1) / kPSPlanes; }
 
-// Whether RoIs read a channels_last map as it is, for so few positions that it costs less than
-// copies of the planes. In cycles, rounded from measurements.
-template <typename A>
-bool reads_positions(const PSPlaneTaps<A>& taps, int64_t groups, int64_t bins, int64_t pixels) {
-  const double positions = taps.positions(), n = double(groups);
-  const double direct = positions * (bins == 1 ? 4 + n / 2 : 8 * n);
-  const double copy = 16 * double(pixels) * n * double(blocks_of(bins));
-  return direct < copy + positions * n / 4;
-}
-
 // RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
 template <typename T>
 void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
@@ -87,8 +77,12 @@ void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* o
   if (run.count == 0) return;
   const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
   if (map.channels_last) {
-    const bool as_it_is = reads_positions(taps, groups, bins, pixels);
-    return (as_it_is ? forward_positions<T> : forward_copies<T>)(run, taps, map, out);
+    // So few positions can be read that they cost less than copies of the planes. In cycles,
+    // rounded from measurements.
+    const double positions = taps.positions(), n = double(groups);
+    const double direct = positions * (bins == 1 ? 4 + n / 2 : 8 * n);
+    const double copy = 16 * double(pixels) * n * double(blocks_of(bins)) + positions * n / 4;
+    return (direct < copy ? forward_positions<T> : forward_copies<T>)(run, taps, map, out);
   }
   const int64_t grain = tasks_per_thread(tasks, map.channels * run.count);
   parallel_each(tasks, grain, [&](int64_t task) {

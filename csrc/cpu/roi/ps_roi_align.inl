@@ -149,14 +149,14 @@ void ps_roi_rows_backward(const PSRow<T>& row) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>, kVectors = kPSLanes / kWidth;
   const PSRow<T> t = row;  // see spread_planes
-  const int64_t apart = t.bins * kPSLanes;
+  const int64_t apart = t.bins * kPSLanes, numbers = t.pooled_width * t.channels;
   for (int64_t i = 0; i < t.width * apart; i += kWidth) store(t.sums + i, Vector<A>{});
   for (int64_t i = 0; i < t.count; ++i) {
     const PSReach<A> reach = t.reaches[i];
     const int64_t bin = reach.ph * t.pooled_width;
     const T* grad = bins_of(t, i);
-    const int64_t ahead = i + 6 < t.count ? t.pooled_width * t.channels : 0;
-    for (int64_t j = 0; j < ahead; j += 64 / sizeof(T)) __builtin_prefetch(bins_of(t, i + 6) + j);
+    const T* ahead = bins_of(t, i + 6 < t.count ? i + 6 : i);
+    for (int64_t j = 0; j < numbers; j += 64 / sizeof(T)) __builtin_prefetch(ahead + j);
     const int64_t* col = t.cols.begin + reach.roi * t.pooled_width;
     for (int64_t pw = 0; pw < t.pooled_width; ++pw, grad += t.channels) {
       for (int64_t v = 0; v < kVectors && v * kWidth < t.n; ++v) {

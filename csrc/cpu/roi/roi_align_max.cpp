@@ -127,24 +127,25 @@ struct MaxPooling {
 
 // The samples of one RoI at a time, and room for the maxima of a block of channels of it.
 template <typename T>
-class MaxRoI {
- public:
+struct MaxRoI {
   using A = accumulate_t<T>;
-
-  explicit MaxRoI(const MaxPooling<T>& pooling) : p_(pooling) {}
+  const MaxPooling<T>& p;
+  const int64_t wide = p.output.size(3), bins = p.output.size(2) * wide;
+  LineTable<A> rows{}, cols{};
+  Buffer<A> room{size_t(3 * bins * kRoIChannels)};
 
   Reads place(int64_t k) {
-    const A* roi = p_.rois + 5 * k;
+    const A* roi = p.rois + 5 * k;
     const auto fill = [&](LineTable<A>& table, A low, A high, int64_t pooled, int64_t size) {
-      const auto axis = math::roi_axis(low, high, p_.scale, p_.aligned, pooled, p_.sampling_ratio);
+      const auto axis = math::roi_axis(low, high, p.scale, p.aligned, pooled, p.sampling_ratio);
       table.clear();
       for (int64_t bin = 0; bin < pooled; ++bin) {
         table.add(math::bin_line(axis, bin), size, [](int64_t, A x) { return x; });
       }
     };
-    fill(rows_, roi[2], roi[4], bins_ / wide_, p_.maps.size(2));
-    fill(cols_, roi[1], roi[3], wide_, p_.maps.size(3));
-    return {rows_.read.begin, rows_.read.end, cols_.read};
+    fill(rows, roi[2], roi[4], bins / wide, p.maps.size(2));
+    fill(cols, roi[1], roi[3], wide, p.maps.size(3));
+    return {rows.read.begin, rows.read.end, cols.read};
   }
 
   // Channels [c, c + n) of RoI k, which has its place, from a map that begins at (row, col) and c.
@@ -152,23 +153,17 @@ class MaxRoI {
   void pool(int64_t k, int64_t c, int64_t n, const M* map, int64_t row, int64_t col,
             int64_t row_stride, int64_t col_stride) {
     const auto pool_bin = DETOPS_IN_USE(largest_of_bin<M>);
-    A* best = room_.data();
-    const int64_t apart = bins_ * kRoIChannels;
-    for (int64_t bin = 0; bin < bins_; ++bin) {
-      pool_bin({rows_[bin / wide_], cols_[bin % wide_], map, row, col, row_stride, col_stride, n,
+    A* best = room.data();
+    const int64_t apart = bins * kRoIChannels;
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      pool_bin({rows[bin / wide], cols[bin % wide], map, row, col, row_stride, col_stride, n,
                 A(math::kOffMap), best + bin * kRoIChannels, apart});
     }
-    const bool last = p_.channels_last;
-    store_lanes(best, planes_of<T>(p_.output, k, last), c, n, 0, 0, bins_);
-    store_lanes(best + apart, planes_of<A>(p_.argmax_y, k, last), c, n, 0, 0, bins_);
-    store_lanes(best + 2 * apart, planes_of<A>(p_.argmax_x, k, last), c, n, 0, 0, bins_);
+    const bool last = p.channels_last;
+    store_lanes(best, planes_of<T>(p.output, k, last), c, n, 0, 0, bins);
+    store_lanes(best + apart, planes_of<A>(p.argmax_y, k, last), c, n, 0, 0, bins);
+    store_lanes(best + 2 * apart, planes_of<A>(p.argmax_x, k, last), c, n, 0, 0, bins);
   }
-
- private:
-  const MaxPooling<T>& p_;
-  const int64_t wide_ = p_.output.size(3), bins_ = p_.output.size(2) * wide_;
-  LineTable<A> rows_, cols_;
-  Buffer<A> room_{size_t(3 * bins_ * kRoIChannels)};
 };
 
 // Straight from a channels_last map.
@@ -177,7 +172,7 @@ void forward_direct(const Plan& plan, const MaxPooling<T>& pooling) {
   const int64_t channels = pooling.maps.size(1), count = pooling.output.size(0);
   const int64_t grain = tasks_per_thread(count, pooling.output.numel());
   parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-    MaxRoI<T> roi(pooling);
+    MaxRoI<T> roi{pooling};
     for (; i < end; ++i) {
       const int64_t k = plan.order[i];
       const auto image = static_cast<int64_t>(pooling.rois[5 * k]);
@@ -200,13 +195,13 @@ void forward_lanes(const Plan& plan, const MaxPooling<T>& pooling) {
     const auto map = planes_of<const T>(pooling.maps, run.image, false);
     Footprint footprint(map.height, map.width);
     std::vector<Reads> reads(count);
-    MaxRoI<T> any(pooling);
+    MaxRoI<T> any{pooling};
     for (int64_t i = 0; i < count; ++i) {
       reads[i] = any.place(order[i]);
       footprint.add(reads[i]);
     }
     const auto make_pool = [&] {
-      return [&, roi = MaxRoI<T>(pooling)](int64_t i, int64_t c, int64_t n, auto& window) mutable {
+      return [&, roi = MaxRoI<T>{pooling}](int64_t i, int64_t c, int64_t n, auto& window) mutable {
         roi.place(order[i]);
         roi.pool(order[i], c, n, window.data(), window.first(), window.columns().begin,
                  window.stride(), kRoIChannels);
