@@ -92,39 +92,37 @@ void count_samples(const DeformSampling<A>& sampling, A* count, int64_t rois) {
   });
 }
 
-// Calls use(sampling, share, group, run) for each class of offsets and each group of planes: within
-// them, all channels read the same positions.
-template <typename A, typename Use>
-void for_each_share(DeformSampling<A> sampling, const Plan& plan, int64_t channels,
+// Calls use(sampling, share, run, planes) for each class of offsets, each group of planes and each
+// run: within them, all channels read the same positions. More groups than one are interleaved
+// planes, and are there without channels_last only.
+template <typename T, typename A, typename Use>
+void for_each_share(DeformSampling<A> sampling, const Plan& plan, const Tensor& maps,
                     int64_t group_size, const Use& use) {
   const math::DeformPSRoIPooling& p = sampling.pooling;
+  const int64_t groups = group_size * group_size, channels = maps.size(1) / groups;
   const int64_t per_class = channels / sampling.classes;
+  const bool channels_last = groups == 1 && is_channels_last(maps);
   // The first bin of cell i; cell_of is its inverse.
   const auto first_bin = [&](int64_t i, int64_t pooled) {
     return (i * pooled + group_size - 1) / group_size;
   };
   for (int64_t c = 0; c < sampling.classes; ++c) {
     sampling.of_class = c;
-    for (int64_t group = 0; group < group_size * group_size; ++group) {
+    for (int64_t group = 0; group < groups; ++group) {
       const int64_t gh = group / group_size, gw = group % group_size;
       const int64_t top = first_bin(gh, p.pooled_height), left = first_bin(gw, p.pooled_width);
       const int64_t high = first_bin(gh + 1, p.pooled_height) - top;
       const int64_t wide = first_bin(gw + 1, p.pooled_width) - left;
       const Share share{c * per_class, per_class, top, left, high, wide};
-      for (const Run& run : plan.runs) use(sampling, share, group, run);
+      for (const Run& run : plan.runs) {
+        Planes<T> planes = planes_of<T>(maps, run.image, channels_last);
+        planes.data += group * planes.height * planes.width;
+        planes.channels = channels;
+        planes.planes_apart = groups;
+        use(sampling, share, run, planes);
+      }
     }
   }
-}
-
-// The planes of one group of one image. More groups than one are interleaved planes, and are there
-// without channels_last only.
-template <typename T>
-Planes<T> group_of(const Tensor& maps, int64_t image, int64_t groups, int64_t group) {
-  Planes<T> planes = planes_of<T>(maps, image, groups == 1 && is_channels_last(maps));
-  planes.data += group * planes.height * planes.width;
-  planes.channels /= groups;
-  planes.planes_apart = groups;
-  return planes;
 }
 
 Tensor in_layout_for(const Tensor& maps, int64_t group_size) {
@@ -153,13 +151,12 @@ void forward(const DeformSampling<accumulate_t<T>>& sampling, const Plan& plan, 
              int64_t group_size, Tensor& output) {
   const bool channels_last = is_channels_last(output);
   Batch<BinTable<accumulate_t<T>>> batch;
-  const auto pool = [&](const auto& of_class, const Share& share, int64_t group, const Run& run) {
+  const auto pool = [&](const auto& of_class, const Share& share, const Run& run, const auto& map) {
     if (share.bins() == 0) return;
-    pool_run<T>(batch, of_class, plan.order.data(), run, share,
-                group_of<const T>(maps, run.image, group_size * group_size, group), output.nbytes(),
+    pool_run<T>(batch, of_class, plan.order.data(), run, share, map, output.nbytes(),
                 [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
   };
-  for_each_share(sampling, plan, output.size(1), group_size, pool);
+  for_each_share<const T>(sampling, plan, maps, group_size, pool);
 }
 
 // A bin's derivative by its shift is a weighted sum of the map as its value is, with other weights.
@@ -240,14 +237,12 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
   const auto use = [&](auto element, const auto& sampling, const Plan& plan) {
     using T = decltype(element);
     Batch<BinTable<accumulate_t<T>>> batch;
-    const auto spread = [&](const auto& of_class, const Share& share, int64_t group,
-                            const Run& run) {
-      spread_run(batch, of_class, plan.order.data(), run, share,
-                 group_of<T>(grad_maps, run.image, group_size * group_size, group),
-                 grad_maps.nbytes(),
+    const auto spread = [&](const auto& of_class, const Share& share, const Run& run,
+                            const auto& map) {
+      spread_run(batch, of_class, plan.order.data(), run, share, map, grad_maps.nbytes(),
                  [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
     };
-    for_each_share(sampling, plan, pooled.size(1), group_size, spread);
+    for_each_share<T>(sampling, plan, grad_maps, group_size, spread);
     if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
   };
   with_sampling(op, pooling, maps, rois, offset, wide_count, use);

@@ -14,9 +14,9 @@ namespace {
 int64_t plane_blocks(int64_t planes) { return (planes + kPSPlanes - 1) / kPSPlanes; }
 
 // RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
-template <typename T>
-void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
-                       const Planes<const T>& map, T* out) {
+template <typename T, typename A = accumulate_t<T>>
+void forward_positions(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Planes<const T>& map,
+                       T* out) {
   constexpr int64_t kBlock = 4;
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
   const int64_t blocks = (run.count + kBlock - 1) / kBlock;
@@ -34,10 +34,9 @@ void forward_positions(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accu
 
 // From copies of the planes of a channels_last map, [bins, n, H * W], for up to kRoIChannels bins
 // and kPSPlanes channels at a time. Lanes pass through a buffer that stays in the nearest cache.
-template <typename T>
-void forward_copies(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumulate_t<T>>& taps,
-                    const Planes<const T>& map, T* out) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void forward_copies(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Planes<const T>& map,
+                    T* out) {
   constexpr int64_t kPart = 128;
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins, blocks = blocks_of(bins);
   const int64_t tasks = plane_blocks(groups) * blocks, pixels = map.height * map.width;
@@ -69,9 +68,8 @@ void forward_copies(const PSRun<accumulate_t<T>>& run, const PSPlaneTaps<accumul
   });
 }
 
-template <typename T>
-void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* out) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void forward(const PSRun<A>& run, const Planes<const T>& map, T* out) {
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
   const int64_t pixels = map.height * map.width, tasks = plane_blocks(groups) * bins;
   if (run.count == 0) return;
@@ -96,9 +94,8 @@ void forward(const PSRun<accumulate_t<T>>& run, const Planes<const T>& map, T* o
 
 // Threads own planes, or rows: no two write the same element, and each element adds its RoIs in the
 // order of the plan, so the bits do not depend on the number of threads.
-template <typename T>
-void backward_planes(const PSRun<accumulate_t<T>>& run, const T* pooled, const Planes<T>& map) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map) {
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
   const int64_t width = map.width, pixels = map.height * width;
   const PSPlaneTaps<A> taps(run, map.height, width, DETOPS_NARROW_IN_USE(kLanes<A>));
@@ -143,10 +140,9 @@ void backward_planes(const PSRun<accumulate_t<T>>& run, const T* pooled, const P
 }
 
 // One row of a channels_last map, number by number, for what few bins add to it.
-template <typename T>
-void add_to_row(const PSRun<accumulate_t<T>>& run, const PSRowTaps<accumulate_t<T>>& taps,
-                int64_t row, int64_t channels, const T* pooled, accumulate_t<T>* sums) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void add_to_row(const PSRun<A>& run, const PSRowTaps<A>& taps, int64_t row, int64_t channels,
+                const T* pooled, A* sums) {
   const int64_t pooled_width = run.pooling.pooled_width, bins = run.pooling.bins();
   const int64_t groups = channels / bins;
   const PSTaps<A> cols = taps.cols();
@@ -167,9 +163,8 @@ void add_to_row(const PSRun<accumulate_t<T>>& run, const PSRowTaps<accumulate_t<
 
 // Row by row of a channels_last map: sums grow on the row, or where many bins reach it in lanes,
 // [column, bin, kPSLanes], which are transposed to the row's channels.
-template <typename T>
-void backward_rows(const PSRun<accumulate_t<T>>& run, const T* pooled, const Planes<T>& map) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void backward_rows(const PSRun<A>& run, const T* pooled, const Planes<T>& map) {
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins, count = run.count;
   const int64_t pooled_width = run.pooling.pooled_width, width = map.width;
   const int64_t blocks = (groups + kPSLanes - 1) / kPSLanes;

@@ -217,10 +217,9 @@ void forward_lanes(const Plan& plan, const MaxPooling<T>& pooling) {
 constexpr int64_t kBorders = 4, kTogether = 16 * kBorders;  // whose results are stored together
 
 // Of one channel, where a vector would hold one number.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void forward_plane(const Tensor& maps, const Tensor& boxes, int64_t pool_size, Tensor& output,
                    Tensor& argmax) {
-  using A = accumulate_t<T>;
   const int64_t count = boxes.size(1), height = maps.size(2), width = maps.size(3);
   const T* map = static_cast<const T*>(maps.const_data_ptr());
   const A* box = boxes.const_data_ptr<A>();
@@ -239,10 +238,9 @@ void forward_plane(const Tensor& maps, const Tensor& boxes, int64_t pool_size, T
 }
 
 // Some borders at a time, of which a position's channels are neighbours.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size, Tensor& output,
                       Tensor& argmax) {
-  using A = accumulate_t<T>;
   const int64_t channels = output.size(1), planes = maps.size(1);
   const int64_t height = maps.size(2), width = maps.size(3);
   const int64_t borders = boxes.size(1) * kBorders, groups = (borders + kTogether - 1) / kTogether;

@@ -85,14 +85,16 @@ template <typename T>
 struct Forward {
   using A = accumulate_t<T>;
   const Tensor &maps, &output, &argmax;
-  const Plan& plan;
-  const BinRanges& ranges;
+  const A* rois;  // [K, 5]
+  const A scale;
+  const Plan plan = make_plan("roi_pool", rois, output.size(0), maps.size(0));
+  const BinRanges ranges{rois, scale, plan, maps, output};
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
   T* const pooled = static_cast<T*>(output.mutable_data_ptr());
   int32_t* const index = argmax.mutable_data_ptr<int32_t>();
 
   // Straight from a channels_last map.
-  void direct(const A* rois) const {
+  void direct() const {
     const int64_t count = output.size(0), grain = tasks_per_thread(count, output.numel());
     parallel_each(count, grain, [&](int64_t i) {
       const int64_t k = plan.order[i], to = k * channels * ph * pw;
@@ -201,9 +203,8 @@ class ReachedSums {
 
 // Threads own a block of channels of an image: no two write the same element, and each element adds
 // its RoIs in the order of the plan, so the bits do not depend on the number of threads.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
-  using A = accumulate_t<T>;
   constexpr bool kInPlace = std::is_same_v<T, A>;
   constexpr int64_t kFew = 32;  // a sum of its own costs as much as so many of a copy of the map
   const bool channels_last = is_channels_last(maps);
@@ -294,11 +295,9 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A *roi = wide_rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
-    const Plan plan = make_plan("roi_pool", roi, rois.size(0), maps.size(0));
-    const BinRanges ranges(roi, scale, plan, maps, output);
-    const Forward<T> forward{maps, output, argmax, plan, ranges};
+    const Forward<T> forward{maps, output, argmax, roi, scale};
     if (channels_last && maps.size(1) > 1) {
-      forward.direct(roi);
+      forward.direct();
     } else {
       forward.planes_or_lanes();
     }
