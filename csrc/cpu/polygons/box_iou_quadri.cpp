@@ -4,16 +4,6 @@
 #include "bounds.h"
 
 namespace detops::cpu {
-namespace {
-
-template <math::Base base>
-struct QuadOverlap {
-  double operator()(const math::Quad& a, const math::Quad& b) const {
-    return math::iou<base>(a, b);
-  }
-};
-
-}  // namespace
 
 void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                     Tensor& output) {
@@ -24,7 +14,9 @@ void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
     const auto row_of = [&](int64_t i) { return bounded_quad(a + 8 * i); };
     math::with_base(overlap_base(mode), [&](auto base) {
-      overlap_with_quads(b, output, row_of, QuadOverlap<decltype(base)::value>());
+      overlap_with_quads(b, output, row_of, [&](const math::Quad& p, const math::Quad& q) {
+        return math::iou<decltype(base)::value>(p, q);
+      });
     });
   });
 }
@@ -37,7 +29,9 @@ void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::strin
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {
-      const QuadOverlap<decltype(base)::value> overlap{};
+      const auto overlap = [&](const math::Quad& p, const math::Quad& q) {
+        return math::iou<decltype(base)::value>(p, q);
+      };
       parallel_each(output.numel(), kPairsPerThread, [&](int64_t i) {
         out[i] =
             bounded_overlap<scalar_t>(bounded_quad(a + 8 * i), bounded_quad(b + 8 * i), overlap);

@@ -86,9 +86,8 @@ DETOPS_INLINE A fused_number(A a, A b, A c) {
 
 // RoI i on neighbouring channels of a channels_last map, a vector or a number V of them. Operation
 // by operation the lanes of pool_planes, so that the bits do not depend on the way that is taken.
-template <typename V, typename T>
+template <typename V, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE V pool_positions(const PSTile<const T, T>& t, int64_t i, const T* map) {
-  using A = accumulate_t<T>;
   constexpr int kWidth = kLanes<A>;
   const int64_t row_stride = t.width * t.apart;
   V total[kWidth] = {};
@@ -118,9 +117,8 @@ DETOPS_INLINE V pool_positions(const PSTile<const T, T>& t, int64_t i, const T* 
   return total[0];
 }
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void ps_roi_align_forward_positions(const PSTile<const T, T>& t) {
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t i = 0; i < t.rois; ++i) {
     T* out = t.pooled + t.order[i] * t.roi_stride;
@@ -144,9 +142,8 @@ DETOPS_INLINE const T* bins_of(const PSRow<T>& t, int64_t i) {
   return t.pooled + (t.order[reach.roi] * t.bins + reach.ph * t.pooled_width) * t.channels;
 }
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void ps_roi_rows_backward(const PSRow<T>& row) {
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>, kVectors = kPSLanes / kWidth;
   const PSRow<T> t = row;  // see spread_planes
   const int64_t apart = t.bins * kPSLanes, numbers = t.pooled_width * t.channels;

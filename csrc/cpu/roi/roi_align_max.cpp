@@ -168,15 +168,14 @@ struct MaxRoI {
 
 // Straight from a channels_last map.
 template <typename T>
-void forward_direct(const Plan& plan, const MaxPooling<T>& pooling) {
-  const int64_t channels = pooling.maps.size(1), count = pooling.output.size(0);
-  const int64_t grain = tasks_per_thread(count, pooling.output.numel());
+void forward_direct(const Plan& plan, const MaxPooling<T>& p) {
+  const int64_t channels = p.maps.size(1), count = p.output.size(0);
+  const int64_t grain = tasks_per_thread(count, p.output.numel());
   parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-    MaxRoI<T> roi{pooling};
+    MaxRoI<T> roi{p};
     for (; i < end; ++i) {
       const int64_t k = plan.order[i];
-      const auto image = static_cast<int64_t>(pooling.rois[5 * k]);
-      const auto map = planes_of<const T>(pooling.maps, image, true);
+      const auto map = planes_of<const T>(p.maps, static_cast<int64_t>(p.rois[5 * k]), true);
       roi.place(k);
       for (int64_t c = 0; c < channels; c += kRoIChannels) {
         const int64_t n = std::min(kRoIChannels, channels - c);

@@ -15,10 +15,9 @@ DETOPS_INLINE void store_indices(int32_t* p, Vector<int64_t> v, int64_t n) {
 }
 
 // One bin that is not empty, for n channels from c on: kVectors full vectors, or one that is not.
-template <int kVectors, bool kWhole = true, typename T>
+template <int kVectors, bool kWhole = true, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRange rows,
-                            math::PixelRange cols, int64_t c, int64_t n = kLanes<accumulate_t<T>>) {
-  using A = accumulate_t<T>;
+                            math::PixelRange cols, int64_t c, int64_t n = kLanes<A>) {
   using I = lane_index_t<A>;
   constexpr int64_t kWidth = kLanes<A>;
   const T* map = t.map + (rows.begin - t.row_origin) * t.row_stride +
@@ -129,11 +128,10 @@ DETOPS_INLINE void pool_narrow_bin(const RoIPoolTile<T>& t, const T* map, math::
 }
 
 // One bin of kPlanes channels; the numbers of the next channel lie `bins` further on.
-template <int kPlanes, typename T>
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void pool_bin_of_planes(const RoIPoolTile<T>& t, const T* map, math::PixelRange rows,
                                       math::PixelRange cols, T* pooled, int32_t* argmax,
                                       int64_t bins) {
-  using A = accumulate_t<T>;
   if (rows.begin == rows.end || cols.begin == cols.end) {
     for (int j = 0; j < kPlanes; ++j) pooled[j * bins] = T{}, argmax[j * bins] = -1;
     return;
