@@ -58,8 +58,6 @@ void find_box(const uint8_t* mask, int64_t height, int64_t row_bytes, int64_t si
     const int64_t begin = (right + 1) * size;
     right += (last_set(row + begin, row_bytes - begin, bits) + size) / size;
   }
-  box[0] = float(left);
-  box[1] = float(top);
-  box[2] = float(right);
-  box[3] = float(bottom);
+  const int64_t sides[] = {left, top, right, bottom};
+  for (int i = 0; i < 4; ++i) box[i] = float(sides[i]);
 }

@@ -107,8 +107,7 @@ struct Encoder {
   // them at once, where they are neighbours in memory.
   void along_rows(const Mask& m, RunLengths& runs) {
     constexpr int64_t kShortRow = 128, kTogether = 1 << 14;  // pixels
-    const bool split = m.width < kShortRow && m.down == m.width;
-    const int64_t together = split ? kTogether / m.width : 1;
+    const int64_t together = m.width < kShortRow && m.down == m.width ? kTogether / m.width : 1;
     auto& columns = changes_.columns;
     changes_.row_end.assign(m.height, 0);
     int64_t count = 0;

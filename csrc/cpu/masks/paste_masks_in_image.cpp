@@ -13,8 +13,6 @@
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kPixelsPerThread = 1 << 16;
-
 // The pixels of [begin, end) that a mask reaches along one axis: it ends half a cell outside its
 // box. Twice as much is searched, since rounding may shift the last pixel: the taps have the last
 // word.
@@ -121,6 +119,7 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
   const Tensor cells = masks.to(type).contiguous(), places = boxes.to(type).contiguous();
   auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   DETOPS_WIDE_SWITCH(type, [&] {
+    constexpr int64_t kPixelsPerThread = 1 << 16;
     // By rows of all masks, so that a few large ones are shared by the threads as well.
     const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / width);
     parallel_for(0, pasted.size(0) * height, grain, [&](int64_t begin, int64_t end) {

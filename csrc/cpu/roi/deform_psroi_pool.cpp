@@ -11,9 +11,6 @@
 namespace detops::cpu {
 namespace {
 
-// What is pooled: the map, or the derivatives by a bin's shift along one axis.
-enum class Wanted { kValue, kByX, kByY };
-
 template <typename A>
 struct DeformSampling {
   math::DeformPSRoIPooling pooling;
@@ -22,7 +19,7 @@ struct DeformSampling {
   const A* count;   // [K, classes, ph, pw]
   int64_t classes, height, width;
   int64_t of_class = 0;
-  Wanted wanted = Wanted::kValue;
+  bool by_x = false, by_y = false;  // pools the derivative by a bin's shift along this axis
 
   math::DeformedBin<A> bin(int64_t k, int64_t ph, int64_t pw) const {
     const int64_t part = pooling.part_size * pooling.part_size;
@@ -59,15 +56,13 @@ struct DeformSampling {
         });
         return taps[0];
       };
-      const AxisTaps<A> down = axis(rows, height, wanted == Wanted::kByY,
-                                    [&](int64_t i, auto& t) { return b.row_taps(i, height, t); });
-      const AxisTaps<A> across = axis(cols, width, wanted == Wanted::kByX,
-                                      [&](int64_t i, auto& t) { return b.col_taps(i, width, t); });
+      const AxisTaps<A> down =
+          axis(rows, height, by_y, [&](int64_t i, auto& t) { return b.row_taps(i, height, t); });
+      const AxisTaps<A> across =
+          axis(cols, width, by_x, [&](int64_t i, auto& t) { return b.col_taps(i, width, t); });
       A factor = 1 / samples;
-      if (wanted != Wanted::kValue) {
-        const A size = wanted == Wanted::kByX ? b.cols.size : b.rows.size;
-        factor *= static_cast<A>(pooling.trans_std) * size;
-      }
+      if (by_x) factor *= static_cast<A>(pooling.trans_std) * b.cols.size;
+      if (by_y) factor *= static_cast<A>(pooling.trans_std) * b.rows.size;
       table.add_product(down, across, factor);
     };
   }
@@ -171,10 +166,11 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
   Tensor derivative = empty_like(pooled);
   expect_writes(derivative);
   Tensor result = zeros({grad.size(0), 2 * sampling.classes, part, part}, pooled.options());
-  for (const Wanted wanted : {Wanted::kByX, Wanted::kByY}) {
-    sampling.wanted = wanted;
+  for (const bool by_x : {true, false}) {
+    sampling.by_x = by_x;
+    sampling.by_y = !by_x;
     forward<A>(sampling, plan, wide_maps, group_size, derivative);
-    A* sums = result.mutable_data_ptr<A>() + (wanted == Wanted::kByX ? 0 : part * part);
+    A* sums = result.mutable_data_ptr<A>() + (by_x ? 0 : part * part);
     const A *grads = pooled.const_data_ptr<A>(), *slopes = derivative.const_data_ptr<A>();
     const int64_t grain = tasks_per_thread(tasks, tasks * numbers);
     parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {

@@ -40,8 +40,6 @@ struct MovedBinGradient {
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kGroup = 64;  // channels whose part of the offsets' gradient one thread sums
-
 // The pixels of one axis. Samples come in order and read a pixel and its neighbour, so what was
 // read before is one of the last two.
 template <typename A>
@@ -140,6 +138,7 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const math::DeformRoIPooling pooling{grad.size(2), grad.size(3), sampling_ratio, spatial_scale,
                                        gamma};
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
+  constexpr int64_t kGroup = 64;  // channels whose part of the offsets' gradient one thread sums
   constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
   const Tensor maps = as_type(input, type).contiguous(kLast);
   const Tensor outer = as_type(grad, type).contiguous(kLast);

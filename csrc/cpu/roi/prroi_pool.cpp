@@ -49,10 +49,6 @@ struct PixelSlopes {
   A weight, by_low, by_high;
 };
 
-// Of each bin of an axis.
-template <typename A>
-using AxisSlopes = std::vector<std::vector<PixelSlopes<A>>>;
-
 // A thread has whole RoIs, of which it adds bin by bin.
 template <typename T, typename A = accumulate_t<T>>
 void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Tensor& input,
@@ -61,7 +57,8 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
   const Tensor maps = input.contiguous(kLast);
   const Tensor outer = as_type(grad, compute_type(grad.scalar_type())).contiguous(kLast);
   const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
-  const auto fill = [&](const math::PrRoIAxis<A>& axis, int64_t size, AxisSlopes<A>& slopes) {
+  using AxisSlopes = std::vector<std::vector<PixelSlopes<A>>>;  // of each bin
+  const auto fill = [&](const math::PrRoIAxis<A>& axis, int64_t size, AxisSlopes& slopes) {
     const auto pooled = static_cast<int64_t>(slopes.size());
     for (int64_t p = 0; p < pooled; ++p) {
       slopes[p].clear();
@@ -75,7 +72,7 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
   const auto dot = DETOPS_IN_USE(dot_channels<T>);
   const auto grain = tasks_per_thread(grad.size(0), grad.numel());
   parallel_for(0, grad.size(0), grain, [&](int64_t k, int64_t end) {
-    AxisSlopes<A> rows(grad.size(2)), cols(grad.size(3));
+    AxisSlopes rows(grad.size(2)), cols(grad.size(3));
     for (; k < end; ++k) {
       const auto axes = sampling.axes(k);
       fill(axes.rows, height, rows);

@@ -99,7 +99,7 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
   const int64_t width = map.width, pixels = map.height * width;
   const PSPlaneTaps<A> taps(run, map.height, width, DETOPS_NARROW_IN_USE(kLanes<A>));
-  std::vector<PixelRange> reaches;  // of rows of bins
+  std::vector<math::PixelRange> reaches;  // of rows of bins
   for (int64_t bin = 0; bin < bins; bin += run.pooling.pooled_width) {
     reaches.push_back(taps.reach(bin));
   }
@@ -115,7 +115,7 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
     for (; task < end; ++task) {
       const int64_t bin = task % bins, first = task / bins * kPSPlanes;
       const int64_t last = std::min(groups, first + kPSPlanes);
-      const PixelRange reach = reaches[bin / run.pooling.pooled_width];
+      const math::PixelRange reach = reaches[bin / run.pooling.pooled_width];
       const Planes<T> planes{map.at(bin, 0, 0), groups, map.height, width, false, bins};
       // Where numbers are too short to be summed in place, as many planes at a time as stay near
       // are summed elsewhere.

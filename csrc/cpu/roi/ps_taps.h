@@ -14,8 +14,6 @@
 // their taps of an axis only.
 namespace detops::cpu {
 
-using math::PixelRange;
-
 // What one bin of each RoI of a run reads along one axis: RoI i has the taps [begin[i],
 // begin[i + 1]). A tap is a position and its weight along rows; along columns, it is as many
 // neighbours as a vector has lanes, from `index` on, with a weight each, 0 for those not read.
@@ -180,7 +178,7 @@ class PSPlaneTaps {
   PSTaps<A> cols(int64_t bin) const { return of(cols_, bin % pooled_width_); }
 
   // The rows of the map that a bin reads of any RoI.
-  PixelRange reach(int64_t bin) const {
+  math::PixelRange reach(int64_t bin) const {
     const PSTaps<A> taps = rows(bin);
     const int32_t *begin = taps.index + taps.begin[0], *end = taps.index + taps.begin[run_.count];
     if (begin == end) return {0, 0};

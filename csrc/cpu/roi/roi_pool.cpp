@@ -142,7 +142,8 @@ struct Forward {
         [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
   }
 
-  void planes_or_lanes() const {
+  void run(bool channels_last) const {
+    if (channels_last && channels > 1) return direct();
     for (const Run& run : plan.runs) {
       if (run.begin == run.end) continue;
       const auto map = planes_of<const T>(maps, run.image, false);
@@ -295,12 +296,7 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A *roi = wide_rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
-    const Forward<T> forward{maps, output, argmax, roi, scale};
-    if (channels_last && maps.size(1) > 1) {
-      forward.direct();
-    } else {
-      forward.planes_or_lanes();
-    }
+    Forward<T>{maps, output, argmax, roi, scale}.run(channels_last);
   });
 }
 
