@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. What the kernels of masks share.
+// Included once per instruction set; see variants.h. The kernels of masks share this.
 
 DETOPS_INLINE Vector<uint64_t> load_words(const void* p) {
   Vector<uint64_t> v;
@@ -7,7 +7,7 @@ DETOPS_INLINE Vector<uint64_t> load_words(const void* p) {
   return v;
 }
 
-// A bit for each of 64 bytes: a != b.
+// A bit for each of 64 bytes tells whether a != b.
 DETOPS_INLINE uint64_t unequal_bits(const uint8_t* a, const uint8_t* b) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
   return _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(a), _mm512_loadu_si512(b));

@@ -30,17 +30,12 @@ std::pair<int64_t, int64_t> reach(T first, T last, int64_t cells, int64_t begin,
   return {low, high};
 }
 
-template <typename T>
-using PasteRow = void(const T* low, const T* high, T weight_low, T weight_high, T threshold,
-                      int64_t count, uint8_t* pixels);
-
 // What one thread needs; memory is kept from one mask to the next.
 template <typename T>
 class Paster {
  public:
   Paster(const Tensor& masks, const Tensor& boxes, int64_t width, double threshold)
-      : masks_(masks), boxes_(boxes), width_(width), threshold_(static_cast<T>(threshold)) {
-    if (threshold >= 0) paste_row_ = DETOPS_IN_USE(paste_row<false, T>);
+      : masks_(masks), boxes_(boxes), width_(width), threshold_(threshold) {
     cells_[0] = cells_[mask_width_ + 1] = 0;
   }
 
@@ -61,13 +56,15 @@ class Paster {
         s.values.reserve(columns_);
         s.row = -1;
       }
+      const auto paste_row =
+          threshold_ >= 0 ? DETOPS_IN_USE(paste_row<false, T>) : DETOPS_IN_USE(paste_row<true, T>);
       uint8_t* to = pixels + (top - begin) * width_ + left;
       for (int64_t y = top; y < bottom; ++y, to += width_) {
         math::Taps<T> of_rows{};
         math::mask_taps(box[1], box[3], mask_height_, y, of_rows);
         std::memset(pixels, 0, to - pixels);
-        paste_row_(stretched(of_rows.low), stretched(of_rows.high), of_rows.weight_low,
-                   of_rows.weight_high, threshold_, columns_, to);
+        paste_row(stretched(of_rows.low), stretched(of_rows.high), of_rows.weight_low,
+                  of_rows.weight_high, static_cast<T>(threshold_), columns_, to);
         pixels = to + columns_;
       }
     }
@@ -101,8 +98,7 @@ class Paster {
 
   const Tensor &masks_, &boxes_;  // [N, mask_height, mask_width], [N, 4]
   const int64_t width_, mask_height_ = masks_.size(-2), mask_width_ = masks_.size(-1);
-  const T threshold_;
-  PasteRow<T>* paste_row_ = DETOPS_IN_USE(paste_row<true, T>);
+  const double threshold_;
   const T* mask_ = nullptr;
   int64_t columns_ = 0;
   Buffer<T> cells_{size_t(mask_width_ + 2)};  // a row of the mask between two zeros

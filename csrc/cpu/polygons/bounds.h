@@ -34,12 +34,11 @@ Bounded<math::Quad> bounded_quad(const T* corners) {
   return {quad, bounds_of(quad.at, 4)};
 }
 
-// overlap(a, b), 0 where there is no value. What lies in boxes that do not meet, or only touch, has
-// no area in common.
+// Gives overlap(a, b), or 0 where there is no value. What lies in boxes that do not meet, or only
+// touch, has no area in common.
 template <typename T, typename A, typename B, typename Overlap>
 T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overlap) {
-  const math::Box<double>& p = a.bounds;
-  const math::Box<double>& q = b.bounds;
+  const auto &p = a.bounds, &q = b.bounds;
   const bool meet = p.x1 < q.x2 && q.x1 < p.x2 && p.y1 < q.y2 && q.y1 < p.y2;
   const double value = meet ? overlap(a.shape, b.shape) : 0;
   return value == value ? static_cast<T>(value) : T(0);
@@ -47,7 +46,7 @@ T bounded_overlap(const Bounded<A>& a, const Bounded<B>& b, const Overlap& overl
 
 constexpr int64_t kPairsPerThread = 1 << 10;
 
-// out[i, j] of row_of(i), a bounded shape, and quadrilateral j.
+// Writes the overlaps of row_of(i), a bounded shape, and quadrilateral j.
 template <typename T, typename RowOf, typename Overlap>
 void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
                         const Overlap& overlap) {

@@ -6,7 +6,7 @@
 #include "../common/memory.h"
 #include "bounds.h"
 
-// Of sets of nine points.
+// These ops work on sets of nine points.
 namespace detops::cpu {
 
 constexpr int64_t kGradientsPerThread = 1 << 7;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. Channels are neighbours in memory.
 
-// The weighted pixels of a bin, n channels from c on, kVectors vectors at a time. Blocks of
+// Sums the weighted pixels of a bin, n channels from c on, kVectors vectors at a time. Blocks of
 // kRoIChannels sums are `apart` numbers from each other.
 template <int kVectors, typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void sum_pixels(const BinPixels<A>& b, const T* map, int64_t c, int64_t n, A* sums,

@@ -32,8 +32,8 @@ void forward_positions(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Pl
   });
 }
 
-// From copies of the planes of a channels_last map, [bins, n, H * W], for up to kRoIChannels bins
-// and kPSPlanes channels at a time. Lanes pass through a buffer that stays in the nearest cache.
+// Copies planes of a channels_last map, [bins, n, H * W], for up to kRoIChannels bins and kPSPlanes
+// channels at a time. Lanes pass through a buffer that stays in the nearest cache.
 template <typename T, typename A = accumulate_t<T>>
 void forward_copies(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Planes<const T>& map,
                     T* out) {
@@ -75,8 +75,8 @@ void forward(const PSRun<A>& run, const Planes<const T>& map, T* out) {
   if (run.count == 0) return;
   const PSPlaneTaps<A> taps(run, map.height, map.width, DETOPS_NARROW_IN_USE(kLanes<A>));
   if (map.channels_last) {
-    // So few positions can be read that they cost less than copies of the planes. In cycles,
-    // rounded from measurements.
+    // RoIs may read so few positions that these cost less than copies of the planes. The costs are
+    // in cycles, rounded from measurements.
     const double positions = taps.positions(), n = double(groups);
     const double direct = positions * (bins == 1 ? 4 + n / 2 : 8 * n);
     const double copy = 16 * double(pixels) * n * double(blocks_of(bins)) + positions * n / 4;

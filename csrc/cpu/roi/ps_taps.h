@@ -156,14 +156,15 @@ class PSTable {
   std::vector<A> weight_;
 };
 
-// The taps of all RoIs of a run, bin by bin of each axis: as many bins in one table as make some
-// thousand, since each allocates.
+// The taps of all RoIs of a run, bin by bin of each axis. A table has as many bins as make some
+// thousand, since each table allocates.
 template <typename A>
 class PSPlaneTaps {
  public:
   PSPlaneTaps(const PSRun<A>& run, int64_t height, int64_t width, int64_t lanes)
       : run_(run), lanes_(lanes) {
-    const int64_t high = parts(pooled_height_), wide = parts(pooled_width_);
+    const int64_t high = (pooled_height_ + together_ - 1) / together_;
+    const int64_t wide = (pooled_width_ + together_ - 1) / together_;
     rows_.resize(high);
     cols_.resize(wide, PSTable<A>(lanes));
     with_axes(run, [&](const auto& rows, const auto& cols) {
@@ -206,8 +207,6 @@ class PSPlaneTaps {
   }
 
  private:
-  int64_t parts(int64_t pooled) const { return (pooled + together_ - 1) / together_; }
-
   using Axis = std::vector<PSTable<A>>;
 
   template <typename Axes>

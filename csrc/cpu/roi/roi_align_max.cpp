@@ -7,8 +7,7 @@
 #include "../common/memory.h"
 #include "roi_plan.h"
 
-// RoIAlign's maximum and the borders of BorderAlign both are the largest of some bilinear samples;
-// both ops are here.
+// Two ops take the largest of some bilinear samples: RoIAlign's maximum and BorderAlign.
 namespace detops::cpu {
 
 // The two pixels of a sample along one axis, and what its place is told by.
@@ -86,9 +85,9 @@ class LineTable {
   std::vector<Line> lines_;
 };
 
-// The backward pass: add(task, gradients, sums) with all gradients and all of the map, contiguous
-// and of the type that is computed in. A task owns some planes, clears them and adds RoI after RoI:
-// the sums do not depend on the threads.
+// The backward pass calls add(task, gradients, sums) with all gradients and all of the map, both
+// contiguous and of the type that is computed in. A task owns some planes, clears them and adds RoI
+// after RoI: the sums do not depend on the threads.
 template <typename Add>
 void sum_in_planes(const Tensor& grad, int64_t tasks, Tensor& map, const Add& add) {
   const Tensor outer = wide(grad);
@@ -148,7 +147,8 @@ struct MaxRoI {
     return {rows.read.begin, rows.read.end, cols.read};
   }
 
-  // Channels [c, c + n) of RoI k, which has its place, from a map that begins at (row, col) and c.
+  // Pools channels [c, c + n) of RoI k, which was placed, from a map that begins at (row, col) and
+  // c.
   template <typename M>
   void pool(int64_t k, int64_t c, int64_t n, const M* map, int64_t row, int64_t col,
             int64_t row_stride, int64_t col_stride) {
@@ -344,7 +344,7 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
   });
 }
 
-// A task has the four planes of a channel.
+// Here a task has the four planes of a channel.
 void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax,
                            int64_t pool_size, int64_t height, int64_t width, Tensor& map) {
   const Tensor places = wide(boxes, grad.scalar_type()), index = argmax.contiguous();

@@ -7,8 +7,8 @@
 
 namespace detops::cpu {
 
-// One RoI on a map of which either one position's channels are neighbours, as those of a bin are
-// then, or one channel's positions and bins.
+// One RoI on a map of which either one position's channels are neighbours, and so are those of a
+// bin, or one channel's positions, and so are its bins.
 template <typename T>
 struct RoIPoolTile {
   const math::PixelRange *rows, *cols;  // of each bin
