@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/focal_loss.h"
+#include <algorithm>
+#include <limits>
+
+#include "../../math/softmax_focal_loss.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 
 #define DETOPS_KERNELS "../boxes/focal_loss.inl"
@@ -11,8 +15,8 @@
 namespace detops::cpu {
 namespace {
 
-// Also the numbers whose losses are summed before they meet those of others: sums do not depend on
-// the number of threads.
+// Numbers that are worth a thread; also those whose losses are summed before they meet those of
+// others: sums do not depend on the number of threads.
 constexpr int64_t kChunk = 8192;
 
 // Calls run(T(), focus) for the type of the elements, with the focus as a constant.
@@ -23,9 +27,15 @@ void with_types(ScalarType type, double gamma, const Run& run) {
   });
 }
 
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
+// Calls run(T(), focus, f) for a softmax loss, the type of its logits and its focus.
+template <typename Run>
+void with_softmax(const Tensor& inputs, const Tensor& weights, double alpha, double gamma,
+                  const Run& run) {
+  with_types(inputs.scalar_type(), gamma, [&](auto element, auto focus) {
+    using A = accumulate_t<decltype(element)>;
+    const A* weight = weights.defined() ? weights.const_data_ptr<A>() : nullptr;
+    run(element, focus, math::SoftmaxFocal<A>{A(alpha), A(gamma), weight, inputs.size(1)});
+  });
 }
 
 }  // namespace
@@ -39,9 +49,9 @@ void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, dou
     using T = decltype(element);
     const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_forward<decltype(focus)::value, T>);
-    T* out = static_cast<T*>(loss.mutable_data_ptr());
+    T* out = mutable_elements<T>(loss);
     parallel_for(0, loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
-      kernel(f, data<T>(x) + begin, data<T>(t) + begin, end - begin, out + begin);
+      kernel(f, elements<T>(x) + begin, elements<T>(t) + begin, end - begin, out + begin);
     });
   });
 }
@@ -50,19 +60,16 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
                             Tensor& sum) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  const int64_t count = x.numel(), chunks = (count + kChunk - 1) / kChunk;
+  const int64_t count = x.numel(), chunks = divide_up(count, kChunk);
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto f = math::focal_of<A>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_sum<decltype(focus)::value, T>);
     Buffer<A> sums(chunks);
-    parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t end) {
-      for (; chunk < end; ++chunk) {
-        const int64_t first = chunk * kChunk;
-        sums[chunk] =
-            kernel(f, data<T>(x) + first, data<T>(t) + first, std::min(kChunk, count - first));
-      }
+    parallel_each(chunks, 1, [&](int64_t chunk) {
+      const int64_t first = chunk * kChunk, n = std::min(kChunk, count - first);
+      sums[chunk] = kernel(f, elements<T>(x) + first, elements<T>(t) + first, n);
     });
     double total = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
@@ -85,13 +92,52 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
     const auto kernel = DETOPS_IN_USE(focal_backward<decltype(focus)::value, T>);
     const A same =
         constant ? as_type(grad.as_strided({1}, {1}), compute_type(type)).template item<A>() : A(0);
-    T* out = static_cast<T*>(result.mutable_data_ptr());
+    T* out = mutable_elements<T>(result);
     parallel_for(0, result.numel(), kChunk, [&](int64_t begin, int64_t end) {
-      kernel(f, constant ? nullptr : data<T>(outer) + begin, same, data<T>(x) + begin,
-             data<T>(t) + begin, end - begin, out + begin);
+      kernel(f, constant ? nullptr : elements<T>(outer) + begin, same, elements<T>(x) + begin,
+             elements<T>(t) + begin, end - begin, out + begin);
     });
   });
   to_inputs = as_type(result, to_inputs.scalar_type());
+}
+
+void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
+                                const std::optional<Tensor>& weight, double alpha, double gamma,
+                                Tensor& loss) {
+  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor weights = wide(weight, x.scalar_type());
+  with_softmax(x, weights, alpha, gamma, [&](auto element, auto focus, const auto& f) {
+    using T = decltype(element);
+    using A = accumulate_t<T>;
+    const auto kernel = DETOPS_IN_USE(softmax_focal_forward<decltype(focus)::value, T>);
+    const T* from = elements<T>(x);
+    const int64_t* target = t.const_data_ptr<int64_t>();
+    A* to = loss.mutable_data_ptr<A>();
+    parallel_for(0, x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
+      kernel(f, from + begin * f.classes, target + begin, end - begin, to + begin);
+    });
+  });
+}
+
+void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                 const std::optional<Tensor>& weight, double alpha, double gamma,
+                                 Tensor& to_inputs) {
+  expect_writes(to_inputs);
+  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor weights = wide(weight, x.scalar_type()), outer = wide(grad, x.scalar_type());
+  with_softmax(x, weights, alpha, gamma, [&](auto element, auto focus, const auto& f) {
+    using T = decltype(element);
+    using A = accumulate_t<T>;
+    const auto kernel = DETOPS_IN_USE(softmax_focal_backward<decltype(focus)::value, T>);
+    const T* from = elements<T>(x);
+    const int64_t* target = t.const_data_ptr<int64_t>();
+    const A* g = outer.const_data_ptr<A>();
+    T* to = mutable_elements<T>(to_inputs);
+    parallel_for(0, x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
+      kernel(f, g + begin, from + begin * f.classes, target + begin, end - begin,
+             to + begin * f.classes);
+    });
+  });
 }
 
 }  // namespace detops::cpu

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../dtype.h"
-
 #include "../../math/half.h"
+#include "../../tensor.h"
 
 namespace detops::cpu {
 
@@ -22,6 +21,17 @@ void with_element_type(ScalarType type, Run&& run) {
     default:
       no_kernel(type);
   }
+}
+
+// The elements of a tensor, in the kernels' type for its own.
+template <typename T>
+const T* elements(const Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+
+template <typename T>
+T* mutable_elements(const Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
 }
 
 }  // namespace detops::cpu

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "../simd/squares.inl"
-
 // to[w * height + h] = from[h * width + w], square by square.
 template <typename T>
 void transpose_matrix(const T* from, int64_t height, int64_t width, T* to) {

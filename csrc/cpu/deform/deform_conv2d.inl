@@ -63,7 +63,7 @@ DETOPS_INLINE Vector<lane_index_t<T>> lanes_before(int64_t n, Lanes<I...>) {
 template <bool kWhole, typename T>
 DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
   if (kWhole) return v;
-  return lanes_before<T>(n, typename FirstLanes<kLanes<T>>::type{}) ? v : others;
+  return lanes_before<T>(n, AllLanes<T>{}) ? v : others;
 }
 
 template <bool kWhole, typename A>
@@ -96,7 +96,7 @@ void deform_gather(const DeformBlock<A>& t) {
 template <typename T>
 DETOPS_INLINE void add_sums(Vector<T> (&v)[4], T* out, int64_t stride) {
   if constexpr (kLanes<T> >= 4) {
-    constexpr auto kAll = typename FirstLanes<kLanes<T>>::type{};
+    constexpr auto kAll = AllLanes<T>{};
     exchange<1, T>(v[0], v[1], kAll);
     exchange<1, T>(v[2], v[3], kAll);
     Vector<T> low = v[0] + v[1], high = v[2] + v[3];

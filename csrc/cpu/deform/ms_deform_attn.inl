@@ -31,7 +31,7 @@ DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locatio
   const A* at = locations + 2 * first;
   Vector<A> x = load_first(at, 2 * left);
   Vector<A> y = 2 * left > kWidth ? load_first(at + kWidth, 2 * left - kWidth) : Vector<A>{};
-  unzip<A>(x, y, typename FirstLanes<kLanes<A>>::type{});
+  unzip<A>(x, y, AllLanes<A>{});
   const I width = load_index<A>(levels.width + first),
           height = load_index<A>(levels.height + first);
   s.width = __builtin_convertvector(width, Vector<A>);
@@ -139,7 +139,7 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
     attention::Gradient<Vector<A>> to =
         attention::gradient<A>(s.place, s.weight, s.width, s.height, sums);
     store_first(to_weights + first, to.weight, s.count);
-    zip<A>(to.x, to.y, typename FirstLanes<kLanes<A>>::type{});
+    zip<A>(to.x, to.y, AllLanes<A>{});
     A* at = to_locations + 2 * first;
     store_first(at, to.x, 2 * s.count);
     if (2 * s.count > kWidth) store_first(at + kWidth, to.y, 2 * s.count - kWidth);

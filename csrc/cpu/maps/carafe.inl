@@ -24,7 +24,7 @@ DETOPS_INLINE void split_row(const T* row, const Reassembly& g, int64_t whole, A
       const int64_t n = 2 * (g.width - x);
       Vector<A> even = load_first(row + 2 * x, n);
       Vector<A> odd = n > kWidth ? load_first(row + 2 * x + kWidth, n - kWidth) : Vector<A>{};
-      unzip<A>(even, odd, typename FirstLanes<kLanes<A>>::type{});
+      unzip<A>(even, odd, AllLanes<A>{});
       store(to + x, even);
       store(to + stride + x, odd);
     }
@@ -47,7 +47,7 @@ DETOPS_INLINE void merge_row(const A* from, int64_t stride, const Reassembly& g,
     for (int64_t x = 0; x < g.width; x += kWidth) {
       const int64_t n = 2 * (g.width - x);
       Vector<A> low = load(from + x), high = load(from + stride + x);
-      zip<A>(low, high, typename FirstLanes<kLanes<A>>::type{});
+      zip<A>(low, high, AllLanes<A>{});
       store_first(row + 2 * x, low, n);
       if (n > kWidth) store_first(row + 2 * x + kWidth, high, n - kWidth);
     }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-#include "../simd/squares.inl"
-
 // What comes after `best`; see csrc/maps/corner_pool.h.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {

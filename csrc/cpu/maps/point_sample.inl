@@ -27,7 +27,7 @@ DETOPS_INLINE Vector<uint64_t> wide_pairs(const float* plane, const int32_t* at,
 template <int... I>
 DETOPS_INLINE void load_pairs(const float* plane, const int32_t* at, Vector<float>& left,
                               Vector<float>& right, Lanes<I...> lanes) {
-  const typename FirstLanes<kLanes<uint64_t>>::type half{};
+  const AllLanes<uint64_t> half{};
   left = (Vector<float>)wide_pairs(plane, at, half);
   right = (Vector<float>)wide_pairs(plane, at + kLanes<uint64_t>, half);
   unzip<float>(left, right, lanes);
@@ -56,7 +56,7 @@ DETOPS_INLINE void load_pairs(const T* plane, const int32_t* at, Vector<float>& 
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE attention::Corners<Vector<A>> load_corners(const T* plane, int64_t width,
                                                          const lane_index_t<A>* at) {
-  const typename FirstLanes<kLanes<A>>::type all{};
+  const AllLanes<A> all{};
   attention::Corners<Vector<A>> c;
   load_pairs(plane, at, c.at[0], c.at[1], all);
   load_pairs(plane + width, at, c.at[2], c.at[3], all);
@@ -75,7 +75,7 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
     Vector<A> x = load_first(points + 2 * i, 2 * n);
     Vector<A> y =
         2 * n > kWidth ? load_first(points + 2 * i + kWidth, 2 * n - kWidth) : Vector<A>{};
-    unzip<A>(x, y, typename FirstLanes<kLanes<A>>::type{});
+    unzip<A>(x, y, AllLanes<A>{});
     const auto place = attention::place<A>(x, y, splat(A(width)), splat(A(height)));
     const I column = __builtin_convertvector(place.x, I), row = __builtin_convertvector(place.y, I);
     const I within = (column >= 0) & (column < columns - 1) & (row >= 0) & (row < rows - 1);
@@ -145,7 +145,7 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<accumulate_t<
                   accumulate_t<T>* to_plane) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
-  const typename FirstLanes<kLanes<A>>::type all{};
+  const AllLanes<A> all{};
   const EdgePoint<A>*edge = p.edge, *const end = p.edge + p.edges;
   for (int64_t i = 0; i < p.count; i += kWidth) {
     const int64_t n = p.count - i < kWidth ? p.count - i : kWidth;

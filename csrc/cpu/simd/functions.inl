@@ -19,14 +19,18 @@ DETOPS_INLINE Reduced reduce(Vector<float> x) {
   return {r, (Vector<float>)(exponent << 23)};
 }
 
+// highest x^n + ... + the last of the others.
+template <typename... C>
+DETOPS_INLINE Vector<float> polynomial(Vector<float> x, float highest, C... lower) {
+  Vector<float> sum = splat(highest);
+  ((sum = fused(sum, x, splat(lower))), ...);
+  return sum;
+}
+
 // e^r - 1 = r + r^2 P(r)
 DETOPS_INLINE Vector<float> small_expm1(Vector<float> r) {
-  Vector<float> p = splat(1.9875691500e-4f);
-  p = fused(p, r, splat(1.3981999507e-3f));
-  p = fused(p, r, splat(8.3334519073e-3f));
-  p = fused(p, r, splat(4.1665795894e-2f));
-  p = fused(p, r, splat(1.6666665459e-1f));
-  p = fused(p, r, splat(5.0000001201e-1f));
+  const Vector<float> p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                     4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f);
   return fused(p, r * r, r);
 }
 
@@ -45,40 +49,18 @@ DETOPS_INLINE Vector<float> tanh(Vector<float> x) {
   const Vector<uint32_t> sign = (Vector<uint32_t>)x & 0x80000000u;
   const Vector<float> size = (Vector<float>)((Vector<uint32_t>)x ^ sign), z = x * x;
   const Vector<float> tail = 1.0f - 2.0f / (exp(size + size) + 1.0f);
-  Vector<float> p = splat(-5.70498872745e-3f);
-  p = fused(p, z, splat(2.06390887954e-2f));
-  p = fused(p, z, splat(-5.37397155531e-2f));
-  p = fused(p, z, splat(1.33314422036e-1f));
-  p = fused(p, z, splat(-3.33332819422e-1f));
+  const Vector<float> p = polynomial(z, -5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+                                     1.33314422036e-1f, -3.33332819422e-1f);
   const Vector<float> outer = (Vector<float>)((Vector<uint32_t>)tail | sign);
   return size > 0.625f ? outer : fused(p * z, x, x);
-}
-
-DETOPS_INLINE Vector<double> exp(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_exp(x[i]);
-  return x;
-}
-DETOPS_INLINE Vector<double> expm1(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_expm1(x[i]);
-  return x;
-}
-DETOPS_INLINE Vector<double> tanh(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_tanh(x[i]);
-  return x;
 }
 
 // log(1 + r) for r between sqrt(1/2) - 1 and sqrt(2) - 1: r - r^2 / 2 + r^3 P(r).
 DETOPS_INLINE Vector<float> small_log1p(Vector<float> r) {
   const Vector<float> square = r * r;
-  Vector<float> p = splat(7.0376836292e-2f);
-  p = fused(p, r, splat(-1.1514610310e-1f));
-  p = fused(p, r, splat(1.1676998740e-1f));
-  p = fused(p, r, splat(-1.2420140846e-1f));
-  p = fused(p, r, splat(1.4249322787e-1f));
-  p = fused(p, r, splat(-1.6668057665e-1f));
-  p = fused(p, r, splat(2.0000714765e-1f));
-  p = fused(p, r, splat(-2.4999993993e-1f));
-  p = fused(p, r, splat(3.3333331174e-1f));
+  const Vector<float> p = polynomial(r, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f,
+                                     -1.2420140846e-1f, 1.4249322787e-1f, -1.6668057665e-1f,
+                                     2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f);
   return r + fused(r * square, p, -0.5f * square);
 }
 
@@ -97,35 +79,26 @@ DETOPS_INLINE Vector<float> log1p(Vector<float> x) {
   return small_log1p(x > 0.41421356f ? 0.5f * (x - 1.0f) : x) + (x > 0.41421356f ? half : none);
 }
 
-DETOPS_INLINE Vector<double> log(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_log(x[i]);
-  return x;
-}
-DETOPS_INLINE Vector<double> log1p(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_log1p(x[i]);
-  return x;
-}
-
 // An odd polynomial of least relative error up to 1, and beyond it pi / 2 - atan(1 / x).
 DETOPS_INLINE Vector<float> arctangent(Vector<float> x) {
   const Vector<uint32_t> sign = (Vector<uint32_t>)x & 0x80000000u;
   const Vector<float> size = (Vector<float>)((Vector<uint32_t>)x ^ sign);
   const Vector<float> t = size > 1.0f ? 1.0f / size : size, z = t * t;
-  Vector<float> p = splat(-0.0017539299f);
-  p = fused(p, z, splat(0.010726945f));
-  p = fused(p, z, splat(-0.0308046f));
-  p = fused(p, z, splat(0.05755211f));
-  p = fused(p, z, splat(-0.083773158f));
-  p = fused(p, z, splat(0.10942031f));
-  p = fused(p, z, splat(-0.14261933f));
-  p = fused(p, z, splat(0.19998266f));
-  p = fused(p, z, splat(-0.33333284f));
+  const Vector<float> p =
+      polynomial(z, -0.0017539299f, 0.010726945f, -0.0308046f, 0.05755211f, -0.083773158f,
+                 0.10942031f, -0.14261933f, 0.19998266f, -0.33333284f);
   const Vector<float> inner = fused(p * z, t, t);
   const Vector<float> angle = size > 1.0f ? 1.57079633f - inner : inner;
   return (Vector<float>)((Vector<uint32_t>)angle | sign);
 }
 
-DETOPS_INLINE Vector<double> arctangent(Vector<double> x) {
-  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = __builtin_atan(x[i]);
+DETOPS_INLINE Vector<double> by_lane(Vector<double> x, double (*function)(double)) {
+  for (int64_t i = 0; i < kLanes<double>; ++i) x[i] = function(x[i]);
   return x;
 }
+DETOPS_INLINE Vector<double> exp(Vector<double> x) { return by_lane(x, ::exp); }
+DETOPS_INLINE Vector<double> expm1(Vector<double> x) { return by_lane(x, ::expm1); }
+DETOPS_INLINE Vector<double> tanh(Vector<double> x) { return by_lane(x, ::tanh); }
+DETOPS_INLINE Vector<double> log(Vector<double> x) { return by_lane(x, ::log); }
+DETOPS_INLINE Vector<double> log1p(Vector<double> x) { return by_lane(x, ::log1p); }
+DETOPS_INLINE Vector<double> arctangent(Vector<double> x) { return by_lane(x, ::atan); }

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 // Target regions: code between DETOPS_TARGET_BEGIN(...) and DETOPS_TARGET_END is compiled for that
 // instruction set, whatever the build flags say. All headers must be included before the first
@@ -37,6 +39,10 @@
 #define DETOPS_VPOPCNT "avx512vpopcntdq,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2"
 
 namespace detops::cpu {
+
+// The integer as wide as a T, by which vectors of T are shuffled and indexed.
+template <typename T>
+using lane_index_t = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
 
 // The instruction sets, best last. The one in use is the best that the processor has, but not above
 // ATEN_CPU_CAPABILITY (default, avx2, avx512), which PyTorch honours, too; tests choose any that

@@ -15,34 +15,26 @@ using Vector = typename VectorOf<T>::type;
 template <typename T>
 constexpr int64_t kLanes = DETOPS_VECTOR_BYTES / sizeof(T);
 
-// The integer a shuffle of T is written with.
+template <int... I>
+using Lanes = std::integer_sequence<int, I...>;
 template <typename T>
-struct LaneIndex {
-  using type = int32_t;
-};
-template <>
-struct LaneIndex<double> {
-  using type = int64_t;
-};
+using AllLanes = std::make_integer_sequence<int, kLanes<T>>;
+
+// 0, 1, 2, ...
+template <typename T, int... I>
+DETOPS_INLINE Vector<lane_index_t<T>> lane_numbers(Lanes<I...>) {
+  return Vector<lane_index_t<T>>{I...};
+}
 template <typename T>
-using lane_index_t = typename LaneIndex<T>::type;
+DETOPS_INLINE Vector<lane_index_t<T>> lane_numbers() {
+  return lane_numbers<T>(AllLanes<T>());
+}
 
 typedef uint16_t Bits16 __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2)));
 
-DETOPS_INLINE Vector<float> load(const float* p) {
-  Vector<float> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
-DETOPS_INLINE Vector<double> load(const double* p) {
-  Vector<double> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
-DETOPS_INLINE Vector<int32_t> load(const int32_t* p) {
-  Vector<int32_t> v;
+template <typename T>
+DETOPS_INLINE auto load(const T* p) {
+  Vector<T> v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
@@ -69,6 +61,7 @@ DETOPS_INLINE Vector<float> load(const Half* p) {
 DETOPS_INLINE void store(float* p, Vector<float> v) { __builtin_memcpy(p, &v, sizeof v); }
 DETOPS_INLINE void store(double* p, Vector<double> v) { __builtin_memcpy(p, &v, sizeof v); }
 DETOPS_INLINE void store(int32_t* p, Vector<int32_t> v) { __builtin_memcpy(p, &v, sizeof v); }
+DETOPS_INLINE void store(int64_t* p, Vector<int64_t> v) { __builtin_memcpy(p, &v, sizeof v); }
 
 // Rounded to nearest, ties to even, in the lower half of each lane.
 DETOPS_INLINE Vector<uint32_t> bfloat16_bits(Vector<float> v) {
@@ -92,9 +85,25 @@ DETOPS_INLINE void store(Half* p, Vector<float> v) {
 #endif
 }
 
-// The first n < lanes elements; the rest reads as zero and is not written.
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+template <typename T>
+DETOPS_INLINE __m256i first_lanes(int64_t n) {
+  return (__m256i)(lane_numbers<T>() < static_cast<lane_index_t<T>>(n));
+}
+#endif
+
+// The first n < lanes elements; the rest reads as zero and is not written. A masked access neither
+// touches the rest nor passes through memory.
 template <typename T>
 DETOPS_INLINE Vector<accumulate_t<T>> load_part(const T* p, int64_t n) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  [[maybe_unused]] const uint32_t first = (1u << n) - 1;
+  if constexpr (std::is_same_v<T, float>) return _mm512_maskz_loadu_ps(__mmask16(first), p);
+  if constexpr (std::is_same_v<T, double>) return _mm512_maskz_loadu_pd(__mmask8(first), p);
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<T, float>) return _mm256_maskload_ps(p, first_lanes<T>(n));
+  if constexpr (std::is_same_v<T, double>) return _mm256_maskload_pd(p, first_lanes<T>(n));
+#endif
   T buffer[kLanes<accumulate_t<T>>] = {};
   for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
   return load(buffer);
@@ -102,45 +111,18 @@ DETOPS_INLINE Vector<accumulate_t<T>> load_part(const T* p, int64_t n) {
 
 template <typename T>
 DETOPS_INLINE void store_part(T* p, Vector<accumulate_t<T>> v, int64_t n) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  [[maybe_unused]] const uint32_t first = (1u << n) - 1;
+  if constexpr (std::is_same_v<T, float>) return _mm512_mask_storeu_ps(p, __mmask16(first), v);
+  if constexpr (std::is_same_v<T, double>) return _mm512_mask_storeu_pd(p, __mmask8(first), v);
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<T, float>) return _mm256_maskstore_ps(p, first_lanes<T>(n), v);
+  if constexpr (std::is_same_v<T, double>) return _mm256_maskstore_pd(p, first_lanes<T>(n), v);
+#endif
   T buffer[kLanes<accumulate_t<T>>];
   store(buffer, v);
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
-
-// A masked access, which neither touches the rest nor passes through memory.
-#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-DETOPS_INLINE Vector<float> load_part(const float* p, int64_t n) {
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
-}
-DETOPS_INLINE Vector<double> load_part(const double* p, int64_t n) {
-  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
-}
-DETOPS_INLINE void store_part(float* p, Vector<float> v, int64_t n) {
-  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
-}
-DETOPS_INLINE void store_part(double* p, Vector<double> v, int64_t n) {
-  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
-}
-#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
-DETOPS_INLINE __m256i first_floats(int64_t n) {
-  return (__m256i)(Vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7} < static_cast<int32_t>(n));
-}
-DETOPS_INLINE __m256i first_doubles(int64_t n) {
-  return (__m256i)(Vector<int64_t>{0, 1, 2, 3} < n);
-}
-DETOPS_INLINE Vector<float> load_part(const float* p, int64_t n) {
-  return _mm256_maskload_ps(p, first_floats(n));
-}
-DETOPS_INLINE Vector<double> load_part(const double* p, int64_t n) {
-  return _mm256_maskload_pd(p, first_doubles(n));
-}
-DETOPS_INLINE void store_part(float* p, Vector<float> v, int64_t n) {
-  _mm256_maskstore_ps(p, first_floats(n), v);
-}
-DETOPS_INLINE void store_part(double* p, Vector<double> v, int64_t n) {
-  _mm256_maskstore_pd(p, first_doubles(n), v);
-}
-#endif
 
 // The first n elements, or all lanes where there are as many.
 template <typename T>
@@ -201,15 +183,6 @@ DETOPS_INLINE V fused(V a, V b, V c) {
   return a * b + c;
 }
 
-template <int... I>
-struct Lanes {};
-template <int N, int... I>
-struct FirstLanes : FirstLanes<N - 1, N - 1, I...> {};
-template <int... I>
-struct FirstLanes<0, I...> {
-  using type = Lanes<I...>;
-};
-
 // The lanes I of `a` followed by `b`.
 template <typename T, int... I>
 DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
@@ -248,8 +221,7 @@ DETOPS_INLINE void zip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
 template <int kStep, typename T>
 DETOPS_INLINE void transpose_step(Vector<T>* v) {
   DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
-    if (!(i & kStep))
-      exchange<kStep, T>(v[i], v[i + kStep], typename FirstLanes<kLanes<T>>::type());
+    if (!(i & kStep)) exchange<kStep, T>(v[i], v[i + kStep], AllLanes<T>());
   }
 }
 
@@ -262,19 +234,53 @@ DETOPS_INLINE void transpose(Vector<T>* v) {
   if constexpr (kLanes<T> > 8) transpose_step<8, T>(v);
 }
 
-template <int kStep, typename T>
-DETOPS_INLINE T sum_steps(Vector<T> v) {
-  if constexpr (kStep > 0) {
-    Vector<T> other = v;
-    exchange<kStep, T>(v, other, typename FirstLanes<kLanes<T>>::type{});
-    return sum_steps<kStep / 2, T>(v + other);
+// A square of a matrix, or what is left of one at its edges: `rows` lines of `n` elements, turned
+// so that a vector has one of each line.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void load_turned(const T* from, int64_t length, int64_t rows, int64_t n,
+                               Vector<A>* v) {
+  for (int64_t r = 0; r < kLanes<A>; ++r) {
+    v[r] = r < rows ? load_first(from + r * length, n) : Vector<A>{};
   }
-  return v[0];
+  transpose<A>(v);
 }
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, Vector<A>* v) {
+  transpose<A>(v);
+  for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
+}
+
+// n pairs of neighbours, or as many as a vector has lanes: the first of each, and the second.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void load_unzipped(const T* p, int64_t n, Vector<A>& a, Vector<A>& b) {
+  a = load_first(p, 2 * n);
+  b = 2 * n > kLanes<A> ? load_first(p + kLanes<A>, 2 * n - kLanes<A>) : Vector<A>{};
+  unzip<A>(a, b, AllLanes<A>());
+}
+
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void store_zipped(T* p, int64_t n, Vector<A> a, Vector<A> b) {
+  zip<A>(a, b, AllLanes<A>());
+  store_first(p, a, 2 * n);
+  if (2 * n > kLanes<A>) store_first(p + kLanes<A>, b, 2 * n - kLanes<A>);
+}
+
+// Adds to each lane the one that is kStep from it, if there is one.
+template <int kStep, typename T>
+DETOPS_INLINE Vector<T> fold(Vector<T> v) {
+  if constexpr (kStep < kLanes<T>) {
+    Vector<T> other = v;
+    exchange<kStep, T>(v, other, AllLanes<T>());
+    v += other;
+  }
+  return v;
+}
+
+template <typename T, int kStep = kLanes<T> / 2>
 DETOPS_INLINE T sum_lanes(Vector<T> v) {
-  return sum_steps<kLanes<T> / 2, T>(v);
+  if constexpr (kStep > 0) return sum_lanes<T, kStep / 2>(fold<kStep, T>(v));
+  return v[0];
 }
 
 // Lane i of the result is the sum over v[i]; there are as many vectors as lanes, and they are lost.
@@ -283,7 +289,7 @@ DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   if constexpr (kStep < kLanes<T>) {
     DETOPS_UNROLL for (int i = 0; i < kLanes<T> / (2 * kStep); ++i) {
       Vector<T> a = v[2 * i], b = v[2 * i + 1];
-      exchange<kStep, T>(a, b, typename FirstLanes<kLanes<T>>::type{});
+      exchange<kStep, T>(a, b, AllLanes<T>());
       v[i] = a + b;
     }
     return sum_each<T, 2 * kStep>(v);
@@ -291,30 +297,25 @@ DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   return v[0];
 }
 
-// sums[j * stride] of the lanes of v[j], for four vectors that are used up: half the steps serve
-// all four.
+// Sums of four vectors, which are used up, in neighbouring lanes: each four lanes of the result
+// have those of the same four. Half the steps of a sum serve all.
 template <typename T>
-DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums, int64_t stride = 1) {
+DETOPS_INLINE Vector<T> sum_in_fours(Vector<T>* v) {
+  exchange<1, T>(v[0], v[1], AllLanes<T>());
+  exchange<1, T>(v[2], v[3], AllLanes<T>());
+  Vector<T> even = v[0] + v[1], odd = v[2] + v[3];
+  exchange<2, T>(even, odd, AllLanes<T>());
+  return even + odd;
+}
+
+// The sums of the lanes of four vectors, which are used up.
+template <typename T>
+DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums) {
   if constexpr (kLanes<T> < 4) {
-    for (int j = 0; j < 4; ++j) sums[j * stride] = sum_lanes<T>(v[j]);
+    for (int j = 0; j < 4; ++j) sums[j] = sum_lanes<T>(v[j]);
   } else {
-    const typename FirstLanes<kLanes<T>>::type all{};
-    exchange<1, T>(v[0], v[1], all);
-    exchange<1, T>(v[2], v[3], all);
-    Vector<T> even = v[0] + v[1], odd = v[2] + v[3];
-    exchange<2, T>(even, odd, all);
-    Vector<T> sum = even + odd;
-    if constexpr (kLanes<T> > 4) {
-      Vector<T> other = sum;
-      exchange<4, T>(sum, other, all);
-      sum += other;
-    }
-    if constexpr (kLanes<T> > 8) {
-      Vector<T> other = sum;
-      exchange<8, T>(sum, other, all);
-      sum += other;
-    }
-    for (int j = 0; j < 4; ++j) sums[j * stride] = sum[j];
+    const Vector<T> sum = fold<8, T>(fold<4, T>(sum_in_fours<T>(v)));
+    for (int j = 0; j < 4; ++j) sums[j] = sum[j];
   }
 }
 
@@ -343,41 +344,30 @@ DETOPS_INLINE bool any_bit(Vector<uint64_t> v) {
 }
 
 // One bit per lane: a > b.
-DETOPS_INLINE uint32_t greater_bits(Vector<float> a, Vector<float> b) {
-#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
-#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
-  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
-#elif defined(DETOPS_X86_TARGETS)
-  return _mm_movemask_ps(_mm_cmpgt_ps(a, b));
-#else
+template <typename V>
+DETOPS_INLINE uint32_t greater_bits(V a, V b) {
   uint32_t bits = 0;
-  for (int64_t i = 0; i < kLanes<float>; ++i) bits |= uint32_t(a[i] > b[i]) << i;
-  return bits;
-#endif
-}
-
-DETOPS_INLINE uint32_t greater_bits(Vector<double> a, Vector<double> b) {
 #if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
-  return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ);
+  if constexpr (sizeof(a[0]) == 4) bits = _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+  if constexpr (sizeof(a[0]) == 8) bits = _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ);
 #elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
-  return _mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ));
+  if constexpr (sizeof(a[0]) == 4) bits = _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ));
+  if constexpr (sizeof(a[0]) == 8) bits = _mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ));
 #elif defined(DETOPS_X86_TARGETS)
-  return _mm_movemask_pd(_mm_cmpgt_pd(a, b));
+  if constexpr (sizeof(a[0]) == 4) bits = _mm_movemask_ps(_mm_cmpgt_ps(a, b));
+  if constexpr (sizeof(a[0]) == 8) bits = _mm_movemask_pd(_mm_cmpgt_pd(a, b));
 #else
-  uint32_t bits = 0;
-  for (int64_t i = 0; i < kLanes<double>; ++i) bits |= uint32_t(a[i] > b[i]) << i;
-  return bits;
+  constexpr int64_t kCount = sizeof(a) / sizeof(a[0]);
+  for (int64_t i = 0; i < kCount; ++i) bits |= uint32_t(a[i] > b[i]) << i;
 #endif
+  return bits;
 }
 
 // For numbers that an integer of their width holds.
-template <typename T>
-DETOPS_INLINE Vector<T> floor_lanes(Vector<T> x) {
-  using Whole = Vector<lane_index_t<T>>;
-  const Vector<T> toward_zero =
-      __builtin_convertvector(__builtin_convertvector(x, Whole), Vector<T>);
+template <typename V>
+DETOPS_INLINE V floor(V x) {
+  using T = std::remove_reference_t<decltype(x[0])>;
+  const V toward_zero =
+      __builtin_convertvector(__builtin_convertvector(x, Vector<lane_index_t<T>>), V);
   return toward_zero > x ? toward_zero - T(1) : toward_zero;
 }
-DETOPS_INLINE Vector<float> floor(Vector<float> x) { return floor_lanes<float>(x); }
-DETOPS_INLINE Vector<double> floor(Vector<double> x) { return floor_lanes<double>(x); }

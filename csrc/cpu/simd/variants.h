@@ -2,6 +2,8 @@
 // Compiles the file that DETOPS_KERNELS names once per instruction set. To be included once, after
 // all other headers and after the structs that the kernels take, by the file of the host functions
 // that call them.
+#include <cmath>
+
 #include "../../math/half.h"
 #include "isa.h"
 
@@ -13,7 +15,6 @@ namespace baseline {
 //
 #include DETOPS_KERNELS
 #undef DETOPS_VECTOR_BYTES
-#undef DETOPS_INLINE
 }  // namespace baseline
 
 #ifdef DETOPS_X86_TARGETS
@@ -24,7 +25,6 @@ namespace avx2 {
 //
 #include DETOPS_KERNELS
 #undef DETOPS_VECTOR_BYTES
-#undef DETOPS_INLINE
 }  // namespace avx2
 DETOPS_TARGET_END
 
@@ -35,7 +35,6 @@ namespace avx512 {
 //
 #include DETOPS_KERNELS
 #undef DETOPS_VECTOR_BYTES
-#undef DETOPS_INLINE
 }  // namespace avx512
 DETOPS_TARGET_END
 #endif
