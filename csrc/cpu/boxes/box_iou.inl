@@ -2,54 +2,123 @@
 // Included once per instruction set; see variants.h.
 
 #include "../../math/overlap.inl"
+#include "../simd/functions.inl"
+#include "columns.inl"
 
 template <typename T>
-DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const OverlapBoxes<T>& b, int64_t j) {
-  return {{load(b.x1 + j), load(b.y1 + j), load(b.x2 + j), load(b.y2 + j)},
-          load(b.area + j),
-          load(b.angle + j)};
+DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxColumns<T>& b, int64_t j) {
+  return {load_box(b, j), load(b.area + j), load(b.more + j)};
 }
 
 template <typename T>
 DETOPS_INLINE math::OverlapBox<Vector<T>> splat_box(const math::OverlapBox<T>& a) {
-  return {{splat(a.box.x1), splat(a.box.y1), splat(a.box.x2), splat(a.box.y2)},
-          splat(a.area),
-          splat(a.angle)};
+  return {splat_box(a.box), splat(a.area), splat(a.angle)};
 }
 
-// One box against all others: a row of the matrix.
+// One box against `count` others: a row of the matrix.
 template <math::Overlap kind, typename T>
-void overlap_row(const math::OverlapBox<T>& box, const OverlapBoxes<T>& others, T eps, T* row) {
+void overlap_row(const math::OverlapBox<T>& box, const BoxColumns<T>& others, int64_t count, T eps,
+                 T* row) {
   const math::OverlapBox<Vector<T>> a = splat_box(box);
-  int64_t j = 0;
-  for (; j + kLanes<T> <= others.count; j += kLanes<T>) {
-    store(row + j, pairwise::overlap<kind, T>(a, load_boxes(others, j), eps));
-  }
-  if (j < others.count) {
-    store_part(row + j, pairwise::overlap<kind, T>(a, load_boxes(others, j), eps),
-               others.count - j);
+  for (int64_t j = 0; j < count; j += kLanes<T>) {
+    const Vector<T> overlaps = pairwise::overlap<kind, T>(a, load_boxes(others, j), eps);
+    store_first(row + j, overlaps, count - j);
   }
 }
 
-// The best IoU of one box with all others, and the first index that has it. There is at least one.
+// The first index of the best IoU of one box with `count` others, at least one, and that IoU.
 template <typename T>
-void overlap_best(const math::OverlapBox<T>& box, const OverlapBoxes<T>& others, T& best,
-                  int64_t& index) {
-  using Index = lane_index_t<T>;
+int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others, int64_t count,
+                     T& best) {
   const math::OverlapBox<Vector<T>> a = splat_box(box);
-  Vector<T> most = splat(T(-1));
-  Vector<Index> where{}, at{};
-  for (int64_t i = 0; i < kLanes<T>; ++i) at[i] = static_cast<Index>(i);
+  Largest<T> largest = larger_than(T(-1));
   // Behind the last there are empty boxes, whose IoU of 0 comes too late to be the first.
-  for (int64_t j = 0; j < others.count; j += kLanes<T>) {
-    const Vector<T> iou = pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0));
-    where = iou > most ? at : where;
-    most = iou > most ? iou : most;
-    at += static_cast<Index>(kLanes<T>);
+  for (int64_t j = 0; j < count; j += kLanes<T>) {
+    take<T>(largest, pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0)));
+    largest.at += static_cast<lane_index_t<T>>(kLanes<T>);
   }
-  best = most[0];
-  index = where[0];
-  for (int64_t i = 1; i < kLanes<T>; ++i) {
-    if (most[i] > best || (most[i] == best && where[i] < index)) best = most[i], index = where[i];
+  return first_of(largest, best);
+}
+
+// So many pairs at a time, a column per coordinate. Behind the last pair there is what was there
+// before: numbers that nobody reads.
+constexpr int64_t kPairs = 64;
+template <typename T>
+struct BoxBlock {
+  T side[4][kPairs];
+};
+
+template <typename T>
+DETOPS_INLINE void to_columns(const T* boxes, int64_t count, BoxBlock<T>& block) {
+  for (int64_t i = 0; i < count; ++i) {
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) block.side[c][i] = boxes[4 * i + c];
+  }
+}
+
+template <typename T>
+DETOPS_INLINE void from_columns(const BoxBlock<T>& block, int64_t count, T* boxes) {
+  for (int64_t i = 0; i < count; ++i) {
+    DETOPS_UNROLL for (int64_t c = 0; c < 4; ++c) boxes[4 * i + c] = block.side[c][i];
+  }
+}
+
+template <math::Overlap kind, typename T>
+DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxBlock<T>& block, int64_t i) {
+  const Vector<T> x1 = load(block.side[0] + i), y1 = load(block.side[1] + i);
+  const Vector<T> x2 = load(block.side[2] + i), y2 = load(block.side[3] + i);
+  const Vector<T> w = x2 - x1, h = y2 - y1;
+  Vector<T> angle{};
+  if (kind == math::Overlap::kCIoU) angle = pairwise::finite_or_zero(arctangent(w / h));
+  return {{x1, y1, x2, y2}, w * h, angle};
+}
+
+template <typename T>
+DETOPS_INLINE void store_box(BoxBlock<T>& block, int64_t i, const math::Box<Vector<T>>& box) {
+  store(block.side[0] + i, box.x1);
+  store(block.side[1] + i, box.y1);
+  store(block.side[2] + i, box.x2);
+  store(block.side[3] + i, box.y2);
+}
+
+// Overlaps of the pairs (a[i], b[i]), both [count, 4], or their losses.
+template <math::Overlap kind, bool loss, typename T>
+void box_pairs_forward(const T* a, const T* b, int64_t count, T eps, T* values) {
+  BoxBlock<T> first{}, second{};
+  for (int64_t i = 0; i < count; i += kPairs) {
+    const int64_t n = count - i < kPairs ? count - i : kPairs;
+    to_columns(a + 4 * i, n, first);
+    to_columns(b + 4 * i, n, second);
+    for (int64_t j = 0; j < n; j += kLanes<T>) {
+      const auto one = load_boxes<kind>(first, j), other = load_boxes<kind>(second, j);
+      const Vector<T> value = loss ? pairwise::overlap_loss<kind, T>(one, other, eps)
+                                   : pairwise::overlap<kind, T>(one, other, eps);
+      store_first(values + i + j, value, n - j);
+    }
+  }
+}
+
+// Their derivatives.
+template <math::Overlap kind, bool loss, typename T>
+void box_pairs_backward(const T* grad, const T* a, const T* b, int64_t count, T eps, T* grad_a,
+                        T* grad_b) {
+  BoxBlock<T> first{}, second{}, to_first, to_second;
+  for (int64_t i = 0; i < count; i += kPairs) {
+    const int64_t n = count - i < kPairs ? count - i : kPairs;
+    to_columns(a + 4 * i, n, first);
+    to_columns(b + 4 * i, n, second);
+    for (int64_t j = 0; j < n; j += kLanes<T>) {
+      const auto one = load_boxes<kind>(first, j), other = load_boxes<kind>(second, j);
+      const Vector<T> outer = load_first(grad + i + j, n - j);
+      math::Box<Vector<T>> da{}, db{};
+      if constexpr (loss) {
+        pairwise::overlap_loss_gradient<kind, T>(one, other, eps, outer, da, db);
+      } else {
+        pairwise::overlap_gradient<kind, T>(one, other, eps, outer, da, db);
+      }
+      store_box(to_first, j, da);
+      store_box(to_second, j, db);
+    }
+    from_columns(to_first, n, grad_a + 4 * i);
+    from_columns(to_second, n, grad_b + 4 * i);
   }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
+#include "../../math/rotated_iou.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 #include "rotated_boxes.h"
 
@@ -19,7 +21,9 @@ struct RotatedList {
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kPairsPerThread = 1 << 14;
+// Of a matrix, of lists, and of their gradients.
+constexpr int64_t kPairsPerThread = 1 << 14, kListedPerThread = 1 << 10,
+                  kGradientsPerThread = 1 << 8;
 
 template <typename T>
 Buffer<RotatedBox> rotated_boxes(const T* boxes, int64_t count) {
@@ -39,20 +43,52 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
     const auto rows = rotated_boxes(lists.first.const_data_ptr<scalar_t>(), n);
     const auto columns = rotated_boxes(lists.second.const_data_ptr<scalar_t>(), m);
     BoundsList storage;
-    const NmsBoxes<float> bounds = storage.reserve(m);
-    for (int64_t j = 0; j < m; ++j) put(bounds, j, rotated_bounds(columns[j], 0));
-    const RotatedList others{columns.data(), bounds, m};
+    const RotatedList others{columns.data(), storage.reserve(m), m};
+    for (int64_t j = 0; j < m; ++j) put(others.bounds, j, rotated_bounds(columns[j], 0));
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    const int64_t grain = std::max<int64_t>(1, kPairsPerThread / m);
     math::with_base(overlap_base(mode), [&](auto base) {
       const auto row = DETOPS_IN_USE(rotated_iou_row<decltype(base)::value, scalar_t>);
-      parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          row(rows[i], rotated_bounds(rows[i], 0), others, out + i * m);
-        }
+      parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
+        row(rows[i], rotated_bounds(rows[i], 0), others, out + i * m);
       });
     });
   });
+}
+
+void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                         Tensor& ratios) {
+  const BoxLists lists(boxes1, boxes2, ratios.scalar_type());
+  DETOPS_WIDE_SWITCH(ratios.scalar_type(), [&] {
+    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
+    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    scalar_t* out = ratios.mutable_data_ptr<scalar_t>();
+    math::with_base(overlap_base(mode), [&](auto base) {
+      const auto kernel = DETOPS_IN_USE(rotated_iou_pairs<decltype(base)::value, scalar_t>);
+      parallel_for(0, ratios.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+        kernel(a + 5 * begin, b + 5 * begin, end - begin, out + begin);
+      });
+    });
+  });
+}
+
+void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                          std::string_view mode, Tensor& grad1, Tensor& grad2) {
+  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  DETOPS_WIDE_SWITCH(lists.type(), [&] {
+    const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
+    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
+    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    scalar_t* to_a = lists.to_first.mutable_data_ptr<scalar_t>();
+    scalar_t* to_b = lists.to_second.mutable_data_ptr<scalar_t>();
+    math::with_base(overlap_base(mode), [&](auto base) {
+      parallel_each(lists.grad.numel(), kGradientsPerThread, [&](int64_t i) {
+        math::rotated::iou_gradient<decltype(base)::value>(
+            math::rotated_box(a + 5 * i), math::rotated_box(b + 5 * i), double(g[i]), to_a + 5 * i,
+            to_b + 5 * i);
+      });
+    });
+  });
+  lists.store(grad1, grad2);
 }
 
 }  // namespace detops::cpu

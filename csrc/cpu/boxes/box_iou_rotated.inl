@@ -18,3 +18,22 @@ void rotated_iou_row(const RotatedBox& box, const RotatedBounds& bounds, const R
   });
   flush<base>(pairs, box, others.boxes, use);
 }
+
+// Box a[i] with box b[i], both [count, 5], as many pairs at a time as a vector holds.
+template <math::Base base, typename T>
+void rotated_iou_pairs(const T* a, const T* b, int64_t count, T* ratios) {
+  RotatedBox first[kPairs], second[kPairs];
+  uint32_t index[kPairs];
+  for (int64_t k = 0; k < kPairs; ++k) index[k] = static_cast<uint32_t>(k);
+  for (int64_t i = 0; i < count; i += kPairs) {
+    const int64_t n = count - i < kPairs ? count - i : kPairs;
+    for (int64_t k = 0; k < kPairs; ++k) {
+      const int64_t pair = k < n ? i + k : i;
+      first[k] = math::rotated_box(a + 5 * pair);
+      second[k] = math::rotated_box(b + 5 * pair);
+    }
+    double ratio[kPairs];
+    store(ratio, rotated::iou<base>(load_boxes(first, index), load_boxes(second, index)));
+    for (int64_t k = 0; k < n; ++k) ratios[i + k] = ratio[k] == ratio[k] ? T(ratio[k]) : T(0);
+  }
+}

@@ -3,6 +3,7 @@
 
 #include "../../boxes/point_sets.h"
 #include "../common/buffer.h"
+#include "../common/loops.h"
 
 #define DETOPS_KERNELS "../boxes/chamfer_distance.inl"
 #include "../simd/variants.h"
@@ -29,42 +30,31 @@ Buffer<T> in_columns(const T* points, int64_t sets, int64_t count) {
 template <typename T>
 void nearest(const Buffer<T>& first, int64_t n, const Buffer<T>& second, int64_t m, int64_t sets,
              T* distance, int64_t* index) {
-  const int64_t parts = (n + kPointsPerTask - 1) / kPointsPerTask;
+  const int64_t parts = divide_up(n, kPointsPerTask);
   const int64_t pairs = std::min(n, kPointsPerTask) * std::max<int64_t>(1, m);
   const auto kernel = DETOPS_IN_USE(nearest_points<T>);
-  parallel_for(0, sets * parts, std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, pairs)),
-               [&](int64_t task, int64_t end) {
-                 for (; task < end; ++task) {
-                   const int64_t b = task / parts, begin = task % parts * kPointsPerTask;
-                   const int64_t count = std::min(kPointsPerTask, n - begin);
-                   const T* own = first.data() + 2 * b * n + begin;
-                   const T* other = second.data() + 2 * b * m;
-                   kernel(own, own + n, count, other, other + m, m, distance + b * n + begin,
-                          index + b * n + begin);
-                 }
-               });
+  parallel_each(sets * parts, grain_for(kPairsPerThread, pairs), [&](int64_t task) {
+    const int64_t b = task / parts, begin = task % parts * kPointsPerTask, at = b * n + begin;
+    const T *own = first.data() + b * n + at, *other = second.data() + 2 * b * m;
+    kernel(own, own + n, std::min(kPointsPerTask, n - begin), other, other + m, m, distance + at,
+           index + at);
+  });
 }
 
-// What each point's own distance gives to it, and then to the point that it is nearest to: in this
-// order, so that CUDA, where a point has a thread, adds the same numbers.
-template <typename T>
-void gradient_of_own(const T* grad, const math::Point<T>* own, int64_t n,
-                     const math::Point<T>* other, int64_t m, const int64_t* index,
-                     math::Point<T>* to_own) {
+// What each point's own distance gives to it or, with `to_other`, to the point that it is nearest
+// to: in this order, so that CUDA, where a point has a thread, adds the same numbers.
+template <bool to_other, typename T>
+void gradient_of(const T* grad, const math::Point<T>* own, int64_t n, const math::Point<T>* other,
+                 int64_t m, const int64_t* index, math::Point<T>* to) {
   for (int64_t i = 0; i < n; ++i) {
-    to_own[i] = {0, 0};
-    if (index[i] < 0 || index[i] >= m) continue;
-    math::square_distance_gradient(own[i], other[index[i]], grad[i], to_own[i]);
-  }
-}
-
-template <typename T>
-void gradient_of_other(const T* grad, const math::Point<T>* own, int64_t n,
-                       const math::Point<T>* other, int64_t m, const int64_t* index,
-                       math::Point<T>* to_other) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (index[i] < 0 || index[i] >= m) continue;
-    math::square_distance_gradient(other[index[i]], own[i], grad[i], to_other[index[i]]);
+    const int64_t k = index[i];
+    if (!to_other) to[i] = {0, 0};
+    if (k < 0 || k >= m) continue;
+    if constexpr (to_other) {
+      math::square_distance_gradient(other[k], own[i], grad[i], to[k]);
+    } else {
+      math::square_distance_gradient(own[i], other[k], grad[i], to[i]);
+    }
   }
 }
 
@@ -86,9 +76,8 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
   const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
-  const int64_t sets = g.sets, n = g.n, m = g.m;
+  const int64_t n = g.n, m = g.m;
   DETOPS_WIDE_SWITCH(g.type(), [&] {
-    const int64_t grain = std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, n + m));
     const scalar_t* g1 = g.grad_first.const_data_ptr<scalar_t>();
     const scalar_t* g2 = g.grad_second.const_data_ptr<scalar_t>();
     const auto* p1 = rows<math::Point, scalar_t>(g.first);
@@ -97,14 +86,12 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
     const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
     auto* t1 = mutable_rows<math::Point, scalar_t>(g.to_first);
     auto* t2 = mutable_rows<math::Point, scalar_t>(g.to_second);
-    parallel_for(0, sets, grain, [&](int64_t b, int64_t end) {
-      for (; b < end; ++b) {
-        const int64_t p = b * n, q = b * m;
-        gradient_of_own(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);
-        gradient_of_own(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t2 + q);
-        gradient_of_other(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t2 + q);
-        gradient_of_other(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
-      }
+    parallel_each(g.sets, grain_for(kPairsPerThread, n + m), [&](int64_t b) {
+      const int64_t p = b * n, q = b * m;
+      gradient_of<false>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);
+      gradient_of<false>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t2 + q);
+      gradient_of<true>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t2 + q);
+      gradient_of<true>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
     });
   });
   g.store(to_points1, to_points2);

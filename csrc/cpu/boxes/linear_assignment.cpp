@@ -4,6 +4,7 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 
 namespace detops::cpu {
 
@@ -41,26 +42,22 @@ constexpr int64_t kAssignmentPadding = 8;  // columns of a vector at most
 constexpr int64_t kCostsPerThread = 1 << 13;
 
 // Owns what an AssignmentScratch points at, for images of one size at most.
-class AssignmentMemory {
- public:
+struct AssignmentMemory {
+  Buffer<double> doubles;
+  Buffer<int64_t> from;
+  Buffer<int> ints;
+  Buffer<ClosedColumn> closed;
+  AssignmentScratch scratch;
+
   AssignmentMemory(int64_t queries, int64_t objects) {
-    const int64_t rows = std::min(queries, objects) + kAssignmentPadding;
-    const int64_t columns = std::max(queries, objects) + kAssignmentPadding;
-    double* doubles = doubles_.reserve((rows + 2) * columns);
-    int* ints = ints_.reserve(columns + rows);
-    scratch_ = {
-        doubles, doubles + rows * columns, doubles + (rows + 1) * columns, from_.reserve(columns),
-        ints,    ints + columns,           closed_.reserve(rows)};
+    const int64_t few = std::min(queries, objects) + kAssignmentPadding;
+    const int64_t many = std::max(queries, objects) + kAssignmentPadding;
+    double* costs = doubles.reserve((few + 2) * many);
+    double* prices = costs + few * many;
+    int* owners = ints.reserve(many + few);
+    scratch = {costs,  prices,        prices + many,      from.reserve(many),
+               owners, owners + many, closed.reserve(few)};
   }
-
-  const AssignmentScratch& scratch() const { return scratch_; }
-
- private:
-  Buffer<double> doubles_;
-  Buffer<int64_t> from_;
-  Buffer<int> ints_;
-  Buffer<ClosedColumn> closed_;
-  AssignmentScratch scratch_;
 };
 
 // [B]: how many objects each image has.
@@ -88,15 +85,15 @@ void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_obje
   check(queries <= INT32_MAX && most <= INT32_MAX, "detops.linear_assignment: at most ", INT32_MAX,
         " queries and objects, got ", queries, " and ", most);
   int64_t* out = objects.mutable_data_ptr<int64_t>();
-  const int64_t grain = std::max<int64_t>(1, kCostsPerThread / (queries * most + 1));
+  const int64_t grain = grain_for(kCostsPerThread, queries * most + 1);
   with_element_type(rows.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    const T* data = static_cast<const T*>(rows.const_data_ptr());
+    const T* costs = elements<T>(rows);
     const auto assign = DETOPS_IN_USE(assign_image<T>);
     parallel_for(0, images, grain, [&](int64_t i, int64_t end) {
       const AssignmentMemory memory(queries, most);
       for (; i < end; ++i) {
-        assign({data + i * rows.stride(0), rows.stride(1), queries, counts[i]}, memory.scratch(),
+        assign({costs + i * rows.stride(0), rows.stride(1), queries, counts[i]}, memory.scratch,
                out + i * queries);
       }
     });

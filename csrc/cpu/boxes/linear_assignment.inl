@@ -6,18 +6,13 @@ typedef float FloatsOfDoubles __attribute__((vector_size(DETOPS_VECTOR_BYTES / 2
 // As many neighbours as a vector of doubles has, of which n count.
 template <typename T>
 DETOPS_INLINE Vector<double> load_costs(const T* p, int64_t n) {
-  Vector<double> v{};
-  for (int64_t i = 0; i < kLanes<double>; ++i) {
-    if (i < n) v[i] = math::to_float(p[i]);
-  }
-  return v;
-}
-DETOPS_INLINE Vector<double> load_costs(const float* p, int64_t n) {
   FloatsOfDoubles v{};
-  if (n >= kLanes<double>) {
+  if (std::is_same_v<T, float> && n >= kLanes<double>) {
     __builtin_memcpy(&v, p, sizeof v);
   } else {
-    for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+    for (int64_t i = 0; i < kLanes<double>; ++i) {
+      if (i < n) v[i] = math::to_float(p[i]);
+    }
   }
   return __builtin_convertvector(v, Vector<double>);
 }
@@ -131,13 +126,14 @@ struct AssignmentColumns {
 
   math::assignment::Nearest open(int row) {
     const double* costs = at.costs + row * stride;
+    const Vector<int64_t> by = Vector<int64_t>{} + row;
     Vector<double> least = splat(double(__builtin_inf()));
     for (int64_t j = 0; j < stride; j += kWidth) {
       const Vector<double> x = load(costs + j) + load(at.price + j);
+      store(at.from + j, by);
       store(at.distance + j, x);
       least = vector_min(least, x);
     }
-    for (int64_t j = 0; j < stride; ++j) at.from[j] = row;
     n_closed = 0;
     return nearest_of(least, at, stride);
   }
@@ -156,10 +152,7 @@ struct AssignmentColumns {
       const Vector<double> before = load(at.distance + j);
       const Vector<double> x = load(costs + j) + load(at.price + j) - passed;
       const Vector<double> now = vector_min(before, x);
-      Vector<int64_t> from;
-      __builtin_memcpy(&from, at.from + j, sizeof from);
-      from = x < before ? by : from;
-      __builtin_memcpy(at.from + j, &from, sizeof from);
+      store(at.from + j, x < before ? by : load(at.from + j));
       store(at.distance + j, now);
       least = vector_min(least, now);
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "../../math/rotated_box.h"
-#include "../common/buffer.h"
 #include "../nms/nms_boxes.h"
 
 // What the kernels of rotated boxes read and write; see rotated_boxes.inl.
@@ -45,25 +44,6 @@ DETOPS_SHARED_INLINE RotatedBounds rotated_bounds(const RotatedBox& b, double fa
   return outer_bounds({b.x - ex, b.y - ey, b.x + ex, b.y + ey}, b.area, factor);
 }
 
-DETOPS_SHARED_INLINE void put(const NmsBoxes<float>& list, int64_t k, const RotatedBounds& b) {
-  list.x1[k] = b.box.x1;
-  list.y1[k] = b.box.y1;
-  list.x2[k] = b.box.x2;
-  list.y2[k] = b.box.y2;
-  list.scaled[k] = b.scaled;
-}
-
-// Owns an NmsBoxes<float>.
-class BoundsList {
- public:
-  NmsBoxes<float> reserve(int64_t count) {
-    const int64_t stride = (count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
-    float* x1 = data_.reserve(5 * stride);
-    return {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
-  }
-
- private:
-  Buffer<float> data_;
-};
+using BoundsList = NmsBoxList<float>;
 
 }  // namespace detops::cpu

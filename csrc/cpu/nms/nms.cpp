@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
+#include "../common/loops.h"
 #include "nms_tree.h"
 #include "score_order.h"
 
@@ -11,21 +12,12 @@
 namespace detops::cpu {
 namespace {
 
-// A list with room for so many boxes.
-template <typename T>
-NmsBoxes<T> list_of(Buffer<T>& memory, int64_t count) {
-  const int64_t stride = (count + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
-  T* x1 = memory.reserve(5 * stride);
-  return {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride};
-}
-
 // What one thread needs; memory is kept from one segment to the next.
 template <typename T>
 class Nms {
  public:
   void operator()(const NmsSegment<T>& s) {
-    const NmsBoxes<T> kept = list_of(kept_, s.count);
-    const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept);
+    const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept_.reserve(s.count));
     if (settled == s.count) return;
     if (s.threshold < kNmsGridThreshold) {
       DETOPS_IN_USE(nms_tree<T>)(s, tree_.build(s, settled), settled);
@@ -35,7 +27,7 @@ class Nms {
   }
 
  private:
-  Buffer<T> kept_;
+  NmsBoxList<T> kept_;
   NmsGridStorage<T> grid_;
   NmsTreeStorage<T> tree_;
 };
@@ -53,11 +45,9 @@ NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double 
                        Buffer<T>& memory) {
   T* x1 = memory.reserve(4 * n);
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
-  parallel_for(0, n, kShared, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* box = boxes + 4 * int64_t(order[i]);
-      x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
-    }
+  parallel_each(n, kShared, [&](int64_t i) {
+    const T* box = boxes + 4 * int64_t(order[i]);
+    x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
   });
   return {x1, y1, x2, y2, n, threshold, n, nullptr};
 }
@@ -90,8 +80,8 @@ struct OverlapRule {
     Buffer<T> memory;
     const NmsSegment<T> all = in_order(boxes, order, n, threshold, memory);
     // Long segments one after another, each by all threads; then the others side by side.
-    std::vector<int64_t> rest;
-    rest.reserve(2 * selection.ends().size());
+    std::vector<size_t> rest;
+    rest.reserve(selection.ends().size());
     for (size_t k = 0; k < selection.ends().size(); ++k) {
       const int64_t begin = selection.begin(k), count = selection.count(k);
       NmsStrips<T, uint32_t> strips;
@@ -101,19 +91,17 @@ struct OverlapRule {
               [](int64_t i) { return static_cast<uint32_t>(i); })) {
         strips.mark(keep + begin);
       } else {
-        rest.push_back(begin);
-        rest.push_back(count);
+        rest.push_back(k);
       }
     }
     // A thread is worth its start from a few thousand boxes on.
-    const int64_t segments = static_cast<int64_t>(rest.size()) / 2;
-    const int64_t grain = std::max<int64_t>(1, segments * 4096 / n);
-    parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+    const auto segments = static_cast<int64_t>(rest.size());
+    parallel_for(0, segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
       Nms<T> nms;
       for (; k < last; ++k) {
-        const int64_t begin = rest[2 * k];
-        nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, rest[2 * k + 1],
-             threshold, limit, keep + begin});
+        const int64_t begin = selection.begin(rest[k]), count = selection.count(rest[k]);
+        nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, count, threshold,
+             limit, keep + begin});
       }
     });
   }
@@ -143,11 +131,11 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
   int64_t* out = match.mutable_data_ptr<int64_t>();
   Buffer<uint32_t> place(n), found(n);
   DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
-    Buffer<scalar_t> memory, kept;
-    const auto all =
-        in_order(wide_boxes.const_data_ptr<scalar_t>(), order, n, iou_threshold, memory);
-    const auto kernel = DETOPS_IN_USE(nms_match<scalar_t>);
-    kernel(all, list_of(kept, n), place.data(), found.data());
+    Buffer<scalar_t> memory;
+    NmsBoxList<scalar_t> kept;
+    const auto* box = wide_boxes.const_data_ptr<scalar_t>();
+    DETOPS_IN_USE(nms_match<scalar_t>)
+    (in_order(box, order, n, iou_threshold, memory), kept.reserve(n), place.data(), found.data());
   });
   for (int64_t i = 0; i < n; ++i) out[order[i]] = order[found[i]];
 }

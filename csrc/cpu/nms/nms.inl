@@ -49,18 +49,9 @@ struct Candidate {
 template <typename T>
 DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
                                      const SuppressionTest<T>& test) {
-  const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
+  const math::Box<T> box = box_at(s, i);
   const T area = math::area(box), scaled = area * test.scale;
   return {box, area, scaled < T(kTiny) ? T(0) : scaled, can_meet(box)};
-}
-
-template <typename T>
-DETOPS_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Candidate<T>& c) {
-  list.x1[k] = c.box.x1;
-  list.y1[k] = c.box.y1;
-  list.x2[k] = c.box.x2;
-  list.y2[k] = c.box.y2;
-  list.scaled[k] = c.scaled;
 }
 
 // Calls hit(k) for the boxes k in [begin, end) of a list that suppress the candidate, until it
@@ -69,32 +60,40 @@ template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
                         const SuppressionTest<T>& test, Hit&& hit) {
   return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
-    const math::Box<T> other{list.x1[k], list.y1[k], list.x2[k], list.y2[k]};
+    const math::Box<T> other = box_at(list, k);
     const T overlap = math::intersection(other, c.box);
     return exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k);
   });
 }
 
 // Keeps none of the candidates from i on; all are settled.
-template <typename Segment>
-DETOPS_INLINE int64_t drop_rest(const Segment& s, int64_t i) {
+template <typename T>
+DETOPS_INLINE int64_t drop_rest(const NmsSegment<T>& s, int64_t i) {
   __builtin_memset(s.keep + i, 0, static_cast<size_t>(s.count - i));
   return s.count;
 }
 
-// Below zero even boxes that do not meet suppress each other: rare, and not worth a fast path.
+// The first of the boxes before the i-th that is kept and suppresses it, else i. For thresholds
+// below zero, where even boxes that do not meet do: rare, and not worth a fast path.
+template <typename T, typename Kept>
+DETOPS_INLINE int64_t first_suppressing(const NmsSegment<T>& s, int64_t i, const Kept& kept) {
+  const math::Box<T> box = box_at(s, i);
+  int64_t j = 0;
+  for (; j < i; ++j) {
+    const math::Box<T> other = box_at(s, j);
+    if (kept(j) && math::suppresses(other, math::area(other), box, math::area(box), s.threshold)) {
+      break;
+    }
+  }
+  return j;
+}
+
 template <typename T>
 int64_t nms_plain(const NmsSegment<T>& s) {
   int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     if (left == 0) return drop_rest(s, i);
-    const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
-    s.keep[i] = 1;
-    for (int64_t j = 0; j < i && s.keep[i]; ++j) {
-      const math::Box<T> kept{s.x1[j], s.y1[j], s.x2[j], s.y2[j]};
-      s.keep[i] = !(s.keep[j] &&
-                    math::suppresses(kept, math::area(kept), box, math::area(box), s.threshold));
-    }
+    s.keep[i] = first_suppressing(s, i, [&](int64_t j) { return s.keep[j] != 0; }) == i;
     left -= s.keep[i];
   }
   return s.count;
@@ -142,25 +141,16 @@ int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
   return s.count;
 }
 
-template <typename T>
-void nms_match_plain(const NmsSegment<T>& s, uint32_t* match) {
-  const auto box = [&](int64_t i) { return math::Box<T>{s.x1[i], s.y1[i], s.x2[i], s.y2[i]}; };
-  for (int64_t i = 0; i < s.count; ++i) {
-    for (int64_t j = 0; j < i && match[i] == i; ++j) {
-      const bool falls = match[j] == j && math::suppresses(box(j), math::area(box(j)), box(i),
-                                                           math::area(box(i)), s.threshold);
-      if (falls) match[i] = static_cast<uint32_t>(j);
-    }
-  }
-}
-
 // match[i] is the first kept candidate that suppresses the i-th, or i. `kept` and `place` have room
 // for all boxes. The first one is asked for, which a list in order tells, and an index does not.
 template <typename T>
 void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place, uint32_t* match) {
   for (int64_t i = 0; i < s.count; ++i) match[i] = static_cast<uint32_t>(i);
-  if (s.threshold >= 1) return;
-  if (s.threshold < 0) return nms_match_plain(s, match);
+  const auto is_kept = [&](int64_t j) { return match[j] == j; };
+  for (int64_t i = 0; s.threshold < 0 && i < s.count; ++i) {
+    match[i] = static_cast<uint32_t>(first_suppressing(s, i, is_kept));
+  }
+  if (s.threshold < 0 || s.threshold >= 1) return;
   const auto test = suppression_test<T>(s.threshold);
   int64_t count = 0;
   for (int64_t i = 0; i < s.count; ++i) {
@@ -185,15 +175,13 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
   const int last = grid_class(double(c.area) / ratio);
   for (int size = grid_class(double(c.area) * ratio); size <= last; ++size) {
     const GridLevel<T>& level = grid.levels[size];
-    if (level.columns == 0) continue;
-    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.widest);
-    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.tallest);
-    const int64_t left = grid_cell(x - rx, level.low_x, level.per_x, level.columns);
-    const int64_t right = grid_cell(x + rx, level.low_x, level.per_x, level.columns);
-    const int64_t top = grid_cell(y - ry, level.low_y, level.per_y, level.rows);
-    const int64_t bottom = grid_cell(y + ry, level.low_y, level.per_y, level.rows);
+    if (level.x.cells == 0) continue;
+    const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.x.widest);
+    const T ry = grid_reach(grid.reach, c.box.y1, c.box.y2, level.y.widest);
+    const int64_t left = grid_cell(x - rx, level.x), right = grid_cell(x + rx, level.x);
+    const int64_t top = grid_cell(y - ry, level.y), bottom = grid_cell(y + ry, level.y);
     for (int64_t row = top; row <= bottom; ++row) {
-      const GridCell* cells = grid.cells + level.first + row * level.columns;
+      const GridCell* cells = grid.cells + level.first + row * level.x.cells;
       for (int64_t column = left; column <= right; ++column) {
         if (look(cells[column])) return true;
       }

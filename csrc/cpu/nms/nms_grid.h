@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../math/box.h"
-#include "../common/buffer.h"
 #include "nms_boxes.h"
 
 namespace detops::cpu {
@@ -22,12 +20,16 @@ struct GridCell {
 };
 
 template <typename T>
+struct GridAxis {
+  int32_t cells;  // 0 where no box is of this class
+  T low, per;     // cell = (centre - low) * per
+  T widest;       // the largest extent of a box
+};
+
+template <typename T>
 struct GridLevel {
-  int32_t columns, rows;  // 0 where no box is of this class
-  int64_t first;          // cell of row 0, column 0
-  T low_x, per_x;         // column = (x - low_x) * per_x
-  T low_y, per_y;
-  T widest, tallest;
+  GridAxis<T> x, y;
+  int64_t first;  // cell of row 0, column 0
 };
 
 template <typename T>
@@ -49,11 +51,11 @@ DETOPS_SHARED_INLINE int grid_class(double area) {
   return static_cast<int>(math::float_bits(narrow) >> 24 & 0x7f);
 }
 
-// Monotone in x, also for outliers, which land in the outermost cells.
+// Monotone in the centre, also for outliers, which land in the outermost cells.
 template <typename T>
-DETOPS_SHARED_INLINE int64_t grid_cell(T x, T low, T per, int32_t cells) {
-  const T at = (x - low) * per;
-  return at > 0 ? (at < T(cells) ? static_cast<int64_t>(at) : cells - 1) : 0;
+DETOPS_SHARED_INLINE int64_t grid_cell(T centre, const GridAxis<T>& axis) {
+  const T at = (centre - axis.low) * axis.per;
+  return at > 0 ? (at < T(axis.cells) ? static_cast<int64_t>(at) : axis.cells - 1) : 0;
 }
 
 template <typename T>
@@ -76,10 +78,9 @@ template <typename T>
 struct NmsOpen {
   bool along_y;  // the cuts are at these y, not x
   T low, high;
-  uint32_t* slot_box;  // the box in each slot; kOpenSlot is added where it is open
-  uint32_t* box;       // the open boxes in order, and their slots
-  uint32_t* slot;
-  uint32_t* met;  // the slot of an earlier open box that would suppress it, or kNoSlot
+  uint32_t* slot_box;    // the box in each slot; kOpenSlot is added where it is open
+  uint32_t *box, *slot;  // the open boxes in order, and their slots
+  uint32_t* met;         // the slot of an earlier open box that would suppress it, or kNoSlot
   int64_t count;
 };
 
@@ -100,11 +101,9 @@ class NmsGridStorage {
     for (int64_t i = 0; i < s.count; ++i) {
       if (cell[i] < 0) continue;
       const GridLevel<T>& level = levels_[cell[i]];
-      const int64_t column =
-          grid_cell(grid_centre(s.x1[i], s.x2[i]), level.low_x, level.per_x, level.columns);
-      const int64_t row =
-          grid_cell(grid_centre(s.y1[i], s.y2[i]), level.low_y, level.per_y, level.rows);
-      cell[i] = static_cast<int32_t>(level.first + row * level.columns + column);
+      const int64_t column = grid_cell(grid_centre(s.x1[i], s.x2[i]), level.x);
+      const int64_t row = grid_cell(grid_centre(s.y1[i], s.y2[i]), level.y);
+      cell[i] = static_cast<int32_t>(level.first + row * level.x.cells + column);
       ++table[cell[i]].end;
     }
     uint32_t slots = 0;
@@ -113,21 +112,31 @@ class NmsGridStorage {
       table[i] = {slots, slots};
       slots += size;
     }
-    const int64_t stride = (slots + 2 * kNmsPadding - 1) / kNmsPadding * kNmsPadding;
-    T* x1 = boxes_.reserve(5 * stride);
-    return {levels_, table,
-            cell,    {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride},
-            reach,   s.threshold};
+    return {levels_, table, cell, boxes_.reserve(slots), reach, s.threshold};
   }
 
  private:
-  static constexpr int64_t kSamples = 32;
+  static constexpr int64_t kSamples = 32, kBoxesPerCell = 4;
 
+  struct AxisSamples {
+    T widest, centre[kSamples], extent[kSamples];
+  };
   struct Samples {
     int64_t count, every;
-    T widest, tallest;
-    T x[kSamples], y[kSamples], width[kSamples], height[kSamples];
+    AxisSamples x, y;
   };
+
+  // With `full`, every other sample makes room; `place`: of the new one, or -1.
+  static void take(T low, T high, bool full, int64_t place, AxisSamples& of) {
+    of.widest = std::max(of.widest, high - low);
+    for (int64_t k = 0; full && k < kSamples / 2; ++k) {
+      of.centre[k] = of.centre[2 * k];
+      of.extent[k] = of.extent[2 * k];
+    }
+    if (place < 0) return;
+    of.centre[place] = grid_centre(low, high);
+    of.extent[place] = high - low;
+  }
 
   // Leaves the size class of each box that needs a slot in `cell`, -1 for the others, and in
   // samples_ a few boxes of each class, evenly spread.
@@ -136,93 +145,68 @@ class NmsGridStorage {
     for (int size = 0; size < kNmsClasses; ++size) {
       samples_[size].count = 0;
       samples_[size].every = 1;
-      samples_[size].widest = samples_[size].tallest = 0;
+      samples_[size].x.widest = samples_[size].y.widest = 0;
     }
     for (int64_t i = 0; i < s.count; ++i) {
-      const math::Box<T> box{s.x1[i], s.y1[i], s.x2[i], s.y2[i]};
-      const T width = box.x2 - box.x1, height = box.y2 - box.y1;
+      const math::Box<T> box = box_at(s, i);
       cell[i] = -1;
       if (!can_meet(box) || (i < settled && !s.keep[i])) continue;
       cell[i] = grid_class(math::area(box));
       Samples& of = samples_[cell[i]];
-      of.widest = std::max(of.widest, width);
-      of.tallest = std::max(of.tallest, height);
       // Every 1st, 2nd, 4th ... box: the stride doubles when the store is full.
-      if (of.count == kSamples * of.every) {
-        for (int64_t k = 0; k < kSamples / 2; ++k) {
-          of.x[k] = of.x[2 * k];
-          of.y[k] = of.y[2 * k];
-          of.width[k] = of.width[2 * k];
-          of.height[k] = of.height[2 * k];
-        }
-        of.every *= 2;
-      }
-      if (of.count % of.every == 0) {
-        const int64_t k = of.count / of.every;
-        of.x[k] = grid_centre(box.x1, box.x2);
-        of.y[k] = grid_centre(box.y1, box.y2);
-        of.width[k] = width;
-        of.height[k] = height;
-      }
+      const bool full = of.count == kSamples * of.every;
+      if (full) of.every *= 2;
+      const int64_t place = of.count % of.every == 0 ? of.count / of.every : -1;
+      take(box.x1, box.x2, full, place, of.x);
+      take(box.y1, box.y2, full, place, of.y);
       ++of.count;
     }
   }
 
+  struct Limits {
+    double low, high, cells;
+  };
+
   // Limits that a few outliers do not move: 1/16 and 15/16 quantiles, and as much again outside as
-  // evenly spread centres would need.
-  static void limits(T* samples, int64_t count, double& low, double& high) {
-    std::sort(samples, samples + count);
-    const double a = double(samples[count / 16]), b = double(samples[count - 1 - count / 16]);
-    low = a - (b - a) / 14;
-    high = b + (b - a) / 14;
+  // evenly spread centres would need. Cells are about twice the reach of a typical box, so that a
+  // look meets one or two along each axis.
+  static Limits limits_of(AxisSamples& of, int64_t count, double reach, double most) {
+    T* const typical = of.extent + count / 2;
+    std::sort(of.centre, of.centre + count);
+    std::nth_element(of.extent, typical, of.extent + count);
+    const double a = double(of.centre[count / 16]), b = double(of.centre[count - 1 - count / 16]);
+    const double low = a - (b - a) / 14, high = b + (b - a) / 14;
+    return {low, high, std::min((high - low) / (2 * reach * double(*typical)) + 1, most)};
   }
 
-  static double median(T* samples, int64_t count) {
-    std::nth_element(samples, samples + count / 2, samples + count);
-    return double(samples[count / 2]);
+  static GridAxis<T> axis_of(const Limits& at, const AxisSamples& of) {
+    const auto cells = static_cast<int32_t>(at.cells);
+    const double per = at.high > at.low ? std::min(double(cells) / (at.high - at.low), 1e30) : 1.0;
+    return {cells, static_cast<T>(at.low), static_cast<T>(per), of.widest};
   }
 
-  static void place_axis(double low, double high, int32_t cells, T& origin, T& per) {
-    origin = static_cast<T>(low);
-    per = static_cast<T>(high > low ? std::min(double(cells) / (high - low), 1e30) : 1.0);
-  }
-
-  // Cells about twice the reach of a typical box, so that a look meets one or two along each axis,
-  // but not more cells than a fraction of the boxes. Returns where the next level's cells begin.
+  // No more cells than a fraction of the boxes. Returns where the next level's cells begin.
   int64_t place_level(int size, double reach, int64_t first) {
-    GridLevel<T>& level = levels_[size];
     Samples& of = samples_[size];
-    level = {};
+    levels_[size] = {};
     if (of.count == 0) return first;
     const int64_t count = (of.count + of.every - 1) / of.every;
-    double low_x, high_x, low_y, high_y;
-    limits(of.x, count, low_x, high_x);
-    limits(of.y, count, low_y, high_y);
     const double most = double(of.count) / kBoxesPerCell + 1;
-    double columns = std::min((high_x - low_x) / (2 * reach * median(of.width, count)) + 1, most);
-    double rows = std::min((high_y - low_y) / (2 * reach * median(of.height, count)) + 1, most);
-    const double excess = columns * rows / most;
+    Limits x = limits_of(of.x, count, reach, most), y = limits_of(of.y, count, reach, most);
+    const double excess = x.cells * y.cells / most;
     if (excess > 1) {
-      columns = std::max(1.0, columns / std::sqrt(excess));
-      rows = std::max(1.0, std::min(rows, most / columns));
+      x.cells = std::max(1.0, x.cells / std::sqrt(excess));
+      y.cells = std::max(1.0, std::min(y.cells, most / x.cells));
     }
-    level.columns = static_cast<int32_t>(columns);
-    level.rows = static_cast<int32_t>(rows);
-    level.first = first;
-    level.widest = of.widest;
-    level.tallest = of.tallest;
-    place_axis(low_x, high_x, level.columns, level.low_x, level.per_x);
-    place_axis(low_y, high_y, level.rows, level.low_y, level.per_y);
-    return first + int64_t(level.columns) * level.rows;
+    levels_[size] = {axis_of(x, of.x), axis_of(y, of.y), first};
+    return first + int64_t(levels_[size].x.cells) * levels_[size].y.cells;
   }
-
-  static constexpr int64_t kBoxesPerCell = 4;
 
   GridLevel<T> levels_[kNmsClasses];
   Buffer<Samples> samples_;
   Buffer<int32_t> cell_;
   Buffer<GridCell> table_;
-  Buffer<T> boxes_;
+  NmsBoxList<T> boxes_;
 };
 
 }  // namespace detops::cpu

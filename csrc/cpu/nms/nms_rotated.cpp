@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../ops.h"
 #include "../boxes/rotated_boxes.h"
+#include "../common/loops.h"
 #include "score_order.h"
 
 namespace detops::cpu {
@@ -40,16 +41,13 @@ struct RotatedOverlapRule {
     // Near the smallest numbers rounding an IoU moves it by more than the slack.
     const double factor = threshold < 1e-30 ? 0 : threshold / (1 + threshold) * (1 - 1e-6);
     constexpr int64_t kPrepared = 4096, kSettled = 512;
-    parallel_for(0, n, kPrepared, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
-        bounds[i] = rotated_bounds(prepared[i], factor);
-      }
+    parallel_each(n, kPrepared, [&](int64_t i) {
+      prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
+      bounds[i] = rotated_bounds(prepared[i], factor);
     });
-    const int64_t segments = static_cast<int64_t>(selection.ends().size());
-    const int64_t grain = std::max<int64_t>(1, segments * kSettled / n);
+    const auto segments = static_cast<int64_t>(selection.ends().size());
     const auto nms = DETOPS_IN_USE(rotated_nms<T>);
-    parallel_for(0, segments, grain, [&](int64_t k, int64_t last) {
+    parallel_for(0, segments, grain_for(segments * kSettled, n), [&](int64_t k, int64_t last) {
       BoundsList kept;
       Buffer<uint32_t> index;
       for (; k < last; ++k) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "../common/loops.h"
 #include "nms_grid.h"
 #include "sort.h"
 
@@ -77,7 +78,7 @@ class NmsStrips {
     Buffer<Rank> rank;  // of its boxes, ascending
     Buffer<T> coordinates;
     Buffer<uint8_t> keep;
-    Buffer<uint32_t> slot_box, open_box, open_slot, open_met;
+    Buffer<uint32_t> of_open;
     NmsGridStorage<T> storage;
     NmsSegment<T> segment;
     NmsGrid<T> grid;
@@ -87,9 +88,7 @@ class NmsStrips {
 
   template <typename Visit>
   void each(const Visit& visit) {
-    parallel_for(0, static_cast<int64_t>(strips_.size()), 1, [&](int64_t k, int64_t end) {
-      for (; k < end; ++k) visit(k);
-    });
+    parallel_each(static_cast<int64_t>(strips_.size()), 1, visit);
   }
 
   // NaN, which meets nothing, is in strip 0.
@@ -175,15 +174,11 @@ class NmsStrips {
     Strip& strip = strips_[k];
     const int64_t n = strip.segment.count;
     const T infinity = std::numeric_limits<T>::infinity();
+    const T low = k == 0 ? -infinity : cuts_[k - 1];
+    const T high = k == static_cast<int64_t>(cuts_.size()) ? infinity : cuts_[k];
+    uint32_t* memory = strip.of_open.reserve(4 * n);
     strip.grid = strip.storage.build(strip.segment, 0);
-    strip.open = {along_y_,
-                  k == 0 ? -infinity : cuts_[k - 1],
-                  k == static_cast<int64_t>(cuts_.size()) ? infinity : cuts_[k],
-                  strip.slot_box.reserve(n),
-                  strip.open_box.reserve(n),
-                  strip.open_slot.reserve(n),
-                  strip.open_met.reserve(n),
-                  0};
+    strip.open = {along_y_, low, high, memory, memory + n, memory + 2 * n, memory + 3 * n, 0};
     DETOPS_IN_USE(nms_strip<T>)(strip.segment, strip.grid, strip.open);
   }
 
@@ -198,8 +193,8 @@ class NmsStrips {
     for (size_t k = 0; k < strips_.size(); ++k) {
       const auto middle = static_cast<std::ptrdiff_t>(items.size());
       for (int64_t e = 0; e < strips_[k].open.count; ++e) {
-        items.push_back({strips_[k].rank[strips_[k].open.box[e]], static_cast<uint32_t>(k),
-                         static_cast<uint32_t>(e)});
+        const Rank rank = strips_[k].rank[strips_[k].open.box[e]];
+        items.push_back({rank, static_cast<uint32_t>(k), static_cast<uint32_t>(e)});
       }
       std::inplace_merge(items.begin(), items.begin() + middle, items.end(), before);
     }

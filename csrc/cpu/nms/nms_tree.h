@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "../../math/box.h"
-#include "../common/buffer.h"
 #include "nms_grid.h"
 #include "sort.h"
 
@@ -65,8 +63,7 @@ class NmsTreeStorage {
     int64_t count = 0;
     for (int64_t i = 0; i < s.count; ++i) {
       slot[i] = kNoSlot;
-      if (!can_meet(math::Box<T>{s.x1[i], s.y1[i], s.x2[i], s.y2[i]})) continue;
-      if (i < settled && !s.keep[i]) continue;
+      if (!can_meet(box_at(s, i)) || (i < settled && !s.keep[i])) continue;
       member[count++] = static_cast<uint32_t>(i);
       ++counts_[shape_of(s, i)];
     }

@@ -10,40 +10,29 @@
 
 namespace detops::cpu {
 
-// Labels as int64; none where all are equal.
-class Labels {
- public:
-  explicit Labels(const Tensor* idxs) {
-    if (idxs == nullptr) return;
-    const Tensor wide = idxs->to(kLong).contiguous();
-    const int64_t* label = wide.const_data_ptr<int64_t>();
-    if (!std::all_of(label, label + wide.numel(), [=](int64_t l) { return l == label[0]; })) {
-      labels_ = wide;
-    }
-  }
-
-  // [N], or null.
-  const int64_t* data() const {
-    return labels_.defined() ? labels_.const_data_ptr<int64_t>() : nullptr;
-  }
-
- private:
-  Tensor labels_;
-};
+// Labels as int64; undefined where there are none, or all are equal.
+inline Tensor labels_of(const Tensor* idxs) {
+  if (idxs == nullptr) return {};
+  const Tensor wide = idxs->to(kLong).contiguous();
+  const int64_t* label = wide.const_data_ptr<int64_t>();
+  const auto is_first = [=](int64_t l) { return l == label[0]; };
+  return std::all_of(label, label + wide.numel(), is_first) ? Tensor() : wide;
+}
 
 // Boxes in the order of selection: by descending score, and one label after another. Labels are
 // compared as they are, and no box is moved.
 class Selection {
  public:
-  // [N] float32 or float64, contiguous; [N] or null.
-  Selection(const Tensor& scores, const int64_t* label) : by_score_(scores.size(0)) {
+  // Scores are float32 or float64, contiguous; labels are null or from labels_of.
+  Selection(const Tensor& scores, const Tensor* labels) : by_score_(scores.size(0)) {
     const int64_t n = scores.size(0);
     DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
       const scalar_t* score = scores.const_data_ptr<scalar_t>();
       ArgSort<decltype(descending_key(*score))>()(
           n, [&](int64_t i) { return descending_key(score[i]); }, by_score_.data());
     });
-    if (label != nullptr) {
+    if (labels != nullptr && labels->defined()) {
+      const int64_t* label = labels->const_data_ptr<int64_t>();
       // Flipping the sign bit makes unsigned order the signed one.
       const auto key = [&](int64_t i) {
         return uint64_t(label[by_score_[i]]) ^ (uint64_t(1) << 63);
@@ -91,8 +80,7 @@ class Selection {
   }
 
  private:
-  Buffer<uint32_t> by_score_, by_label_;
-  Buffer<uint32_t> place_;  // by_label_[i] = by_score_[place_[i]]
+  Buffer<uint32_t> by_score_, by_label_, place_;  // by_label_[i] = by_score_[place_[i]]
   std::vector<int64_t> ends_;
 };
 
@@ -143,12 +131,12 @@ Tensor select_boxes(const char* op, const Tensor& boxes, const Tensor& scores, c
   check_count(op, n);
 
   const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
-  const Labels labels(idxs);
-  if (labels.data() == nullptr) {
+  const Tensor labels = labels_of(idxs);
+  if (!labels.defined()) {
     Tensor output = Rule::select_of_one_class(wide_boxes, wide_scores, threshold, limit, indices);
     if (output.defined()) return output;
   }
-  const Selection selection(wide_scores, labels.data());
+  const Selection selection(wide_scores, &labels);
   Buffer<uint8_t> keep(n);
   DETOPS_WIDE_SWITCH(wide_boxes.scalar_type(), [&] {
     const scalar_t* box = wide_boxes.const_data_ptr<scalar_t>();

@@ -2,19 +2,9 @@
 #include "../../nms/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
+#include "../boxes/columns.h"
+#include "../common/loops.h"
 #include "score_order.h"
-
-namespace detops::cpu {
-
-// Fused boxes of one label as a structure of arrays, with boxes that meet none after the last, up
-// to a whole vector.
-struct FusedColumns {
-  double *x1, *y1, *x2, *y2, *area;
-  int64_t count;
-};
-constexpr int64_t kFusedPadding = 8;
-
-}  // namespace detops::cpu
 
 #define DETOPS_KERNELS "../nms/weighted_box_fusion.inl"
 #include "../simd/variants.h"
@@ -26,26 +16,18 @@ namespace {
 class Fusion {
  public:
   Fusion(int64_t most, const math::FusedModels& models, double threshold)
-      : models_(models), threshold_(threshold), data_(5 * (most + kFusedPadding)) {
-    const int64_t stride = most + kFusedPadding;
-    double* x1 = data_.data();
-    columns_ = {x1, x1 + stride, x1 + 2 * stride, x1 + 3 * stride, x1 + 4 * stride, 0};
-    std::fill_n(x1, 5 * stride, 0.0);
-  }
+      : models_(models), threshold_(threshold), columns_(memory_, most) {}
 
   void add(const math::FusionMember& member) {
-    int64_t k =
-        DETOPS_IN_USE(best_overlap)(columns_, member.box, math::area(member.box), threshold_);
+    const auto count = static_cast<int64_t>(fused_.size());
+    int64_t k = DETOPS_IN_USE(best_overlap)(columns_, count, member.box, threshold_);
     if (k < 0) {
-      k = columns_.count++;
+      k = count;
       fused_.emplace_back().begin(member, models_);
     } else {
       fused_[k].add(member, models_);
     }
-    const math::Box<double>& box = fused_[k].box;
-    columns_.x1[k] = box.x1, columns_.y1[k] = box.y1;
-    columns_.x2[k] = box.x2, columns_.y2[k] = box.y2;
-    columns_.area[k] = math::area(box);
+    columns_.set(k, fused_[k].box);
   }
 
   const std::vector<math::FusedBox>& fused() const { return fused_; }
@@ -53,8 +35,8 @@ class Fusion {
  private:
   const math::FusedModels& models_;
   double threshold_;
-  Buffer<double> data_;
-  FusedColumns columns_;
+  Buffer<double> memory_;
+  BoxColumns<double> columns_;
   std::vector<math::FusedBox> fused_;
 };
 
@@ -88,20 +70,18 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     const bool takes_part = math::takes_part(box[i], c[i], skip_box_threshold);
     c[i] = takes_part ? c[i] * taking_part.weights[of_model[i]] : kNone;
   }
-  const Selection selection(confidence, Labels(&labels).data());
+  const Tensor distinct = labels_of(&labels);
+  const Selection selection(confidence, &distinct);
   const auto segments = static_cast<int64_t>(selection.ends().size());
   std::vector<std::vector<math::FusedBox>> fused(segments);
-  const int64_t grain = std::max<int64_t>(1, segments * 512 / (n + 1));
-  parallel_for(0, segments, grain, [&](int64_t k, int64_t end) {
-    for (; k < end; ++k) {
-      Fusion fusion(selection.count(k), taking_part, iou_threshold);
-      for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
-        const int64_t from = selection.order()[i];
-        if (c[from] == kNone) break;
-        fusion.add({box[from], c[from], static_cast<int>(of_model[from])});
-      }
-      fused[k] = fusion.fused();
+  parallel_each(segments, grain_for(segments * 512, n + 1), [&](int64_t k) {
+    Fusion fusion(selection.count(k), taking_part, iou_threshold);
+    for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
+      const int64_t from = selection.order()[i];
+      if (c[from] == kNone) break;
+      fusion.add({box[from], c[from], static_cast<int>(of_model[from])});
     }
+    fused[k] = fusion.fused();
   });
   // By descending score; of equals by label, and then as they began.
   std::vector<Result> results;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+#include <limits>
+
+#include "../../math/decay.h"
+#include "../../ops.h"
+#include "../boxes/columns.h"
+#include "../common/loops.h"
+#include "nms_boxes.h"
+#include "score_order.h"
+
+namespace detops::cpu {
+
+struct SoftNmsNext {
+  int64_t best;  // the first of the highest scores, -1 where none is left
+  int64_t left;  // how many are
+};
+
+// What is known of a box from some of those better than it.
+template <typename T>
+struct MatrixNmsState {
+  T most;    // largest IoU
+  T weight;  // largest math::decay::matrix_weight
+};
+
+}  // namespace detops::cpu
+
+#define DETOPS_KERNELS "../nms/decay_nms.inl"
+#include "../simd/variants.h"
+
+namespace detops::cpu {
+namespace {
+
+// The boxes that are left with their scores, in input order, and where they come from. A score of
+// NaN marks a box that is selected or dropped; such ones stand behind the last up to a whole
+// vector.
+template <typename T>
+struct SoftNmsBoxes {
+  static constexpr T kNone = std::numeric_limits<T>::quiet_NaN();
+  Buffer<T> memory;
+  const BoxColumns<T> list;
+  Buffer<uint32_t> index;
+  int64_t count = 0;
+
+  SoftNmsBoxes(const math::Box<T>* boxes, const T* scores, int64_t n, T min_score)
+      : list(memory, n), index(n) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (!(scores[i] >= min_score)) continue;
+      list.set(count, boxes[i]);
+      list.more[count] = scores[i];
+      index[count++] = static_cast<uint32_t>(i);
+    }
+    end();
+  }
+
+  // Removes the k-th box.
+  math::OverlapBox<T> take(int64_t k) {
+    list.more[k] = kNone;
+    return {box_at(list, k), list.area[k], 0};
+  }
+
+  // Closes the gaps; returns where the k-th box is now.
+  int64_t compact(int64_t k) {
+    int64_t to = 0, now = k;
+    for (int64_t i = 0; i < count; ++i) {
+      if (i == k) now = to;
+      for (T* column : {list.x1, list.y1, list.x2, list.y2, list.area, list.more}) {
+        column[to] = column[i];
+      }
+      index[to] = index[i];
+      to += list.more[i] == list.more[i];
+    }
+    count = to;
+    end();
+    return now;
+  }
+
+  void end() { std::fill_n(list.more + count, kColumnPadding, kNone); }
+};
+
+// By which factor the scores of one label fall, boxes [first, last) of a list, whose further
+// numbers are math::decay::matrix_term. Boxes are taken a block at a time: all threads meet those
+// of the block with the boxes before it, of which everything is known; then one thread settles the
+// block in order.
+template <math::Decay kind, typename T>
+void settle(const BoxColumns<T>& list, int64_t first, int64_t last, T sigma, T* factors) {
+  constexpr int64_t kBlock = 256, kPairsPerThread = 1 << 15;
+  const auto meet = DETOPS_IN_USE(matrix_nms_meet<kind, T>);
+  MatrixNmsState<T> states[kBlock];
+  for (int64_t begin = first; begin < last; begin += kBlock) {
+    const int64_t count = std::min(kBlock, last - begin);
+    parallel_each(count, grain_for(kPairsPerThread, begin - first + 1), [&](int64_t j) {
+      states[j] = {0, math::decay::matrix_least_weight<kind, T>()};
+      meet(list, first, begin, begin + j, states[j]);
+    });
+    for (int64_t j = begin; j < begin + count; ++j) {
+      MatrixNmsState<T>& state = states[j - begin];
+      meet(list, begin, j, j, state);
+      list.more[j] = math::decay::matrix_term<kind>(state.most);
+      factors[j] = math::decay::matrix_factor<kind>(state.weight, sigma);
+    }
+  }
+}
+
+// The new scores of matrix NMS, by input order.
+template <math::Decay kind, typename T>
+Buffer<T> rescored(const math::Box<T>* boxes, const T* scores, const Selection& selection, T sigma,
+                   T min_score) {
+  const uint32_t* order = selection.order();
+  const int64_t n = selection.ends().back();
+  Buffer<T> memory, factors(n), result(n);
+  const BoxColumns<T> list(memory, n);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t from = order[i];
+    // A box without a score says nothing, and is dropped.
+    if (scores[from] == scores[from]) list.set(i, boxes[from]);
+  }
+  const auto settle_segment = [&](int64_t k) {
+    const int64_t begin = selection.begin(k);
+    int64_t end = selection.ends()[k];
+    // Scores only fall: what is below the limit now will be dropped, and says nothing that matters.
+    while (min_score > 0 && end > begin && scores[order[end - 1]] < min_score) {
+      factors[--end] = T(1);
+    }
+    settle<kind>(list, begin, end, sigma, factors.data());
+  };
+  // Long labels one after another, each by all threads; then the others side by side.
+  constexpr int64_t kLong = 4096, kSettled = 1024;
+  const auto segments = static_cast<int64_t>(selection.ends().size());
+  const auto is_long = [&](int64_t k) { return segments == 1 || selection.count(k) >= kLong; };
+  for (int64_t k = 0; k < segments; ++k) {
+    if (is_long(k)) settle_segment(k);
+  }
+  parallel_each(segments, grain_for(segments * kSettled, n), [&](int64_t k) {
+    if (!is_long(k)) settle_segment(k);
+  });
+  for (int64_t i = 0; i < n; ++i) result[order[i]] = scores[order[i]] * factors[i];
+  return result;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                                    double sigma, double min_score, std::string_view method,
+                                    std::optional<int64_t> max_output) {
+  const int64_t n = boxes.size(0), limit = max_output.value_or(n);
+  check_count("soft_nms", n);
+  const auto type = compute_type(boxes, scores);
+  const Tensor all = as_type(boxes, type).contiguous();
+  const Tensor first = as_type(scores, type).contiguous();
+  Tensor keep, kept_scores;
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
+    SoftNmsBoxes<scalar_t> left(rows<math::Box, scalar_t>(all), first.const_data_ptr<scalar_t>(), n,
+                                rule.min_score);
+    Buffer<int64_t> index(n);
+    Buffer<scalar_t> score(n);
+    int64_t count = 0;
+    // The first look is with a box that meets none, which by the linear rule changes no score.
+    SoftNmsNext next = DETOPS_IN_USE(soft_nms_rescale<math::Decay::kLinear, scalar_t>)(
+        left.list, left.count, {{0, 0, 0, 0}, 0, 0}, rule);
+    math::with_decay(decay_method(method), [&](auto decay) {
+      const auto rescale = DETOPS_IN_USE(soft_nms_rescale<decltype(decay)::value, scalar_t>);
+      while (next.best >= 0 && count < limit) {
+        // Closing gaps costs as much as a few passes.
+        if (next.left < left.count / 4 * 3) next.best = left.compact(next.best);
+        index[count] = left.index[next.best];
+        score[count++] = left.list.more[next.best];
+        if (count < limit) next = rescale(left.list, left.count, left.take(next.best), rule);
+      }
+    });
+    keep = empty({count}, boxes.options().dtype(kLong));
+    kept_scores = empty({count}, first.options());
+    std::copy_n(index.data(), count, keep.mutable_data_ptr<int64_t>());
+    std::copy_n(score.data(), count, kept_scores.mutable_data_ptr<scalar_t>());
+  });
+  return {keep, as_type(kept_scores, scores.scalar_type())};
+}
+
+std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double sigma,
+                                      double min_score, std::string_view method) {
+  const int64_t n = boxes.size(0);
+  check_count("matrix_nms", n);
+  const auto indices = boxes.options().dtype(kLong);
+  if (n == 0) return {empty({0}, indices), empty({0}, scores.options())};
+  const auto type = compute_type(boxes, scores);
+  const Tensor all = as_type(boxes, type).contiguous();
+  const Tensor before = as_type(scores, type).contiguous();
+  const Tensor labels = labels_of(idxs ? &*idxs : nullptr);
+  const Selection selection(before, &labels);
+  const bool linear = decay_method(method) == math::Decay::kLinear;
+  Tensor keep, after;
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const auto lowest = math::nearest_finite<scalar_t>(min_score);
+    auto* const run = linear ? rescored<math::Decay::kLinear, scalar_t>
+                             : rescored<math::Decay::kGaussian, scalar_t>;
+    const auto result = run(rows<math::Box, scalar_t>(all), before.const_data_ptr<scalar_t>(),
+                            selection, math::nearest_finite<scalar_t>(sigma), lowest);
+    Buffer<uint32_t> kept(n), order(n);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (result[i] >= lowest) kept[count++] = static_cast<uint32_t>(i);
+    }
+    ArgSort<decltype(descending_key(scalar_t()))>()(
+        count, [&](int64_t i) { return descending_key(result[kept[i]]); }, order.data());
+    keep = empty({count}, indices);
+    after = empty({count}, before.options());
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t index = kept[order[i]];
+      keep.mutable_data_ptr<int64_t>()[i] = index;
+      after.mutable_data_ptr<scalar_t>()[i] = result[index];
+    }
+  });
+  return {keep, as_type(after, scores.scalar_type())};
+}
+
+}  // namespace detops::cpu

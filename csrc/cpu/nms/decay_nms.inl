@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// Included once per instruction set; see variants.h.
+
+DETOPS_INLINE Vector<float> power_of_two(Vector<float> shifted) {
+  using Constants = math::ExpConstants<float>;
+  const Vector<int32_t> n =
+      (Vector<int32_t>)shifted - (Vector<int32_t>)splat(float(Constants::kRounder));
+  return (Vector<float>)((n + Constants::kBias) << Constants::kFraction);
+}
+
+DETOPS_INLINE Vector<double> power_of_two(Vector<double> shifted) {
+  using Constants = math::ExpConstants<double>;
+  const Vector<int64_t> n =
+      (Vector<int64_t>)shifted - (Vector<int64_t>)splat(double(Constants::kRounder));
+  return (Vector<double>)((n + Constants::kBias) << Constants::kFraction);
+}
+
+#include "../../math/overlap.inl"
+//
+#include "../../math/decay.inl"
+//
+#include "../boxes/columns.inl"
+
+// One selection of soft NMS: lowers the scores of what overlaps the selected box, drops what falls
+// too low, and finds the next highest score, all in one pass over the first `count` boxes.
+template <math::Decay kind, typename T>
+SoftNmsNext soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
+                             const math::OverlapBox<T>& selected,
+                             const math::SoftNmsRule<T>& rule) {
+  const math::Box<Vector<T>> a = splat_box(selected.box);
+  const Vector<T> area = splat(selected.area);
+  const Vector<T> dropped = splat(static_cast<T>(__builtin_nanf("")));
+  // Below a threshold of zero even boxes that do not meet lose their scores.
+  const bool everywhere = kind == math::Decay::kNaive && rule.threshold < 0;
+  Largest<T> best = larger_than(static_cast<T>(-__builtin_inff()));
+  Vector<lane_index_t<T>> left{};
+  for (int64_t j = 0; j < count; j += kLanes<T>) {
+    const Vector<T> meet = pairwise::intersection(a, load_box(list, j));
+    Vector<T> score = load(list.more + j);
+    if (everywhere || greater_bits(meet, Vector<T>{}) != 0) {
+      const Vector<T> iou = pairwise::iou(meet, area + load(list.area + j) - meet);
+      score = decay::decayed<kind, T>(score, iou, rule);
+      score = score >= rule.min_score ? score : dropped;
+      store(list.more + j, score);
+    }
+    left -= score == score;
+    take<T>(best, score);
+    best.at += static_cast<lane_index_t<T>>(kLanes<T>);
+  }
+  T highest = 0;
+  SoftNmsNext next{first_of(best, highest), 0};
+  for (int64_t i = 0; i < kLanes<T>; ++i) next.left += left[i];
+  return next;
+}
+
+// Adds what the boxes [begin, end) say of box j, for matrix NMS.
+template <math::Decay kind, typename T>
+void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
+                     MatrixNmsState<T>& state) {
+  using Index = lane_index_t<T>;
+  const math::Box<Vector<T>> a = splat_box(box_at(list, j));
+  const Vector<T> area = splat(list.area[j]);
+  Vector<T> most = splat(state.most), weight = splat(state.weight);
+  for (int64_t i = begin; i < end; i += kLanes<T>) {
+    Vector<T> meet = pairwise::intersection(load_box(list, i), a);
+    // What lies behind the last box meets nothing.
+    if (end - i < kLanes<T>) {
+      meet = lane_numbers<T>() < static_cast<Index>(end - i) ? meet : Vector<T>{};
+    }
+    // Boxes that do not meet say nothing.
+    if (greater_bits(meet, Vector<T>{}) == 0) continue;
+    const Vector<T> iou = pairwise::iou(meet, load(list.area + i) + area - meet);
+    most = vector_max(most, iou);
+    const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.more + i));
+    weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
+  }
+  for (int64_t i = 0; i < kLanes<T>; ++i) {
+    state.most = math::max(state.most, most[i]);
+    state.weight = math::max(state.weight, weight[i]);
+  }
+}
