@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "deform_conv2d.h"
 
-#include "../common/element_type.h"
 #include "../common/memory.h"
 
 namespace detops::cpu {
@@ -17,27 +16,21 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
              const Tensor& weight, const Tensor& bias, Tensor& output) {
   using A = accumulate_t<T>;
   const std::vector<DeformSlice> slices = deform_slices(g, std::max(g.channels, kRoIChannels));
+  const DeformWeights<A> weights(g, slices, weight.const_data_ptr<A>());
   const int64_t points = g.points(), positions = g.positions();
   std::vector<Block> blocks;
-  std::vector<int64_t> first_weight{0};
   int64_t deepest = 0;
-  for (const DeformSlice& s : slices) {
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const DeformSlice& s = slices[i];
     for (int64_t c = 0; c < s.channels; c += kRoIChannels) {
-      blocks.push_back({static_cast<int64_t>(first_weight.size()) - 1, s.channel + c,
-                        std::min(kRoIChannels, s.channels - c)});
+      blocks.push_back(
+          {static_cast<int64_t>(i), s.channel + c, std::min(kRoIChannels, s.channels - c)});
     }
     deepest = std::max(deepest, s.channels * points);
-    first_weight.push_back(first_weight.back() + s.outputs * s.group_channels() * points);
   }
-  Buffer<A> packed(first_weight.back());
-  parallel_for(0, slices.size(), 1, [&](int64_t s, int64_t end) {
-    for (; s < end; ++s) {
-      pack_weight(g, slices[s], weight.const_data_ptr<A>(), packed.data() + first_weight[s]);
-    }
-  });
 
-  const int64_t tile = deform_tile<A>(g, deepest), tiles = (positions + tile - 1) / tile;
-  const DeformMap map = deform_map(g);
+  const int64_t tile = deform_tile<A>(g, deepest), tiles = divide_up(positions, tile);
+  const DeformMap map(g);
   const int64_t n_blocks = static_cast<int64_t>(blocks.size());
   constexpr int64_t kBytes = 64 << 20;  // of maps at a time
   const int64_t at_once =
@@ -46,18 +39,14 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   for (int64_t first = 0; first < g.images; first += at_once) {
     const int64_t images = std::min(at_once, g.images - first);
     const int64_t rows = map.rows();
-    parallel_for(0, images * n_blocks * rows, 32, [&](int64_t i, int64_t end) {
-      for (; i < end; ++i) {
-        const int64_t row = i % rows, block = i / rows % n_blocks, image = i / rows / n_blocks;
-        const Block& b = blocks[block];
-        map.load_row(deform_planes<const T>(g, input, first + image), b.channel, b.channels, row,
-                     maps.data() + (image * n_blocks + block) * map.size());
-      }
+    parallel_each(images * n_blocks * rows, 32, [&](int64_t i) {
+      const int64_t row = i % rows, block = i / rows % n_blocks, image = i / rows / n_blocks;
+      const Block& b = blocks[block];
+      map.load_row(deform_planes<const T>(g, input, first + image), b.channel, b.channels, row,
+                   maps.data() + (image * n_blocks + block) * map.size());
     });
     each_task(images * tiles, [&](int64_t task, int64_t last) {
-      DeformTile<A> taps(g, offset.const_data_ptr<A>(),
-                         mask.defined() ? mask.const_data_ptr<A>() : nullptr,
-                         std::min(tile, positions));
+      DeformTile<A> taps(g, offset, mask, std::min(tile, positions));
       Buffer<A> columns(taps.stride() * deepest + taps.kRoom);
       for (; task < last; ++task) {
         const int64_t image = task / tiles, begin = task % tiles * tile;
@@ -77,9 +66,9 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
                 });
           }
           for (int64_t group = 0; group < s.groups; ++group) {
-            DeformProduct t = deform_product(g, s, group, output, first + image, begin, count,
-                                             columns.data() + group * taps.column_size(s),
-                                             packed.data() + first_weight[slice]);
+            const DeformProduct t =
+                deform_product(g, s, group, output, first + image, begin, count,
+                               columns.data() + group * taps.column_size(s), weights.of(slice));
             if (bias.defined()) {
               const int64_t n = s.group_outputs();
               t.outputs.copy_(bias.narrow(0, s.output + group * n, n));
@@ -94,6 +83,213 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   }
 }
 
+// Tensors in the arithmetic's type, contiguous, but for the maps' memory formats; those that are
+// not there, or not wanted, are undefined.
+struct Inputs {
+  Tensor grad, input, offset, mask, weight;
+};
+
+struct Gradients {
+  Tensor input, offset, mask, weight;  // the input's in its own dtype
+};
+
+// A slice of one block of channels, for a number of images: no other task adds to its part of the
+// input's gradient. What several tasks add to is summed afterwards, in the order of the tasks.
+template <typename T>
+class SliceBackward {
+ public:
+  using A = accumulate_t<T>;
+
+  SliceBackward(const DeformGeometry& g, const Inputs& in, const Gradients& out, int64_t tile)
+      : g_(g),
+        in_(in),
+        out_(out),
+        tile_(std::min(tile, g.positions())),
+        map_(g),
+        taps_(g, in.offset, in.mask, tile_),
+        maps_(2 * map_.size()),
+        columns_(taps_.stride() * g.points() * kRoIChannels + taps_.kRoom),
+        dots_(taps_.stride() * g.points() * 4) {}
+
+  // `packed` [outputs, points, channels]; to `grad_packed`, alike, the weights' gradient is added,
+  // and the gradients of samples go to sums(image, group) [3, points, positions]: y, x, mask.
+  template <typename Sums>
+  void run(const DeformSlice& slice, const A* packed, A* grad_packed, int64_t first, int64_t last,
+           const Sums& sums) {
+    const bool to_samples = out_.input.defined() || out_.offset.defined() || out_.mask.defined();
+    A *map = maps_.data(), *grad_map = map + map_.size();
+    for (int64_t image = first; image < last; ++image) {
+      for (int64_t row = 0; row < map_.rows(); ++row) {
+        map_.load_row(deform_planes<const T>(g_, in_.input, image), slice.channel, slice.channels,
+                      row, map);
+      }
+      if (to_samples) std::fill_n(grad_map, map_.size(), A(0));
+      for (int64_t begin = 0; begin < g_.positions(); begin += tile_) {
+        const int64_t count = std::min(tile_, g_.positions() - begin);
+        taps_.move(image, begin, count);
+        const auto product = [&](int64_t group, const A* weight) {
+          return deform_product(g_, slice, group, in_.grad, image, begin, count,
+                                columns_.data() + group * taps_.column_size(slice), weight);
+        };
+        for (int64_t group = 0; group < slice.groups && to_samples; ++group) {
+          const DeformProduct t = product(group, packed);
+          mm_out(t.columns, t.outputs, t.weight);
+        }
+        take_samples(slice, image, begin, to_samples, sums);
+        for (int64_t group = 0; group < slice.groups && grad_packed != nullptr; ++group) {
+          const DeformProduct t = product(group, grad_packed);
+          addmm_out(t.weight, t.weight, t.outputs.t(), t.columns);
+        }
+      }
+      for (int64_t y = 0; out_.input.defined() && y < g_.height; ++y) {
+        store_lanes(grad_map + (y + 2) * map_.row() + kRoIChannels,
+                    deform_planes<T>(g_, out_.input, image), slice.channel, slice.channels, y, 0,
+                    g_.width);
+      }
+    }
+  }
+
+ private:
+  template <typename Sums>
+  void take_samples(const DeformSlice& slice, int64_t image, int64_t begin, bool to_samples,
+                    const Sums& sums) {
+    A *map = maps_.data(), *grad_map = map + map_.size();
+    const int64_t end = slice.channel + slice.channels;
+    const int64_t apart = taps_.stride() * g_.points(), all = g_.points() * g_.positions();
+    int64_t located = -1;
+    each_run(g_, slice, slice.channel, end, [&](const DeformRun& run, int64_t group) {
+      if (run.offset_group != located) {
+        located = run.offset_group;
+        taps_.locate(located);
+        std::fill_n(dots_.data(), 4 * apart, A(0));
+      }
+      const auto block =
+          taps_.block(slice, run, group, map, run.channel - slice.channel, columns_.data());
+      if (!to_samples) {
+        DETOPS_IN_USE(deform_gather<A>)(block);
+        return;
+      }
+      DETOPS_IN_USE(deform_scatter<A>)(block, grad_map, dots_.data());
+      const int64_t next = run.channel + run.channels;
+      if (next != end && next % (g_.channels / g_.offset_groups) != 0) return;
+      A* to = sums(image, located) + begin;
+      for (int64_t k = 0; k < g_.points(); ++k, to += g_.positions()) {
+        DETOPS_IN_USE(deform_differentiate<A>)(taps_.point(located, k),
+                                               dots_.data() + k * taps_.stride(), apart, to,
+                                               to + all, to + 2 * all);
+      }
+    });
+  }
+
+  const DeformGeometry& g_;
+  const Inputs& in_;
+  const Gradients& out_;
+  int64_t tile_;
+  DeformMap map_;
+  DeformTile<A> taps_;
+  Buffer<A> maps_, columns_, dots_;
+};
+
+// Of an image and an offset group, what the slices have of it, [3, points, positions] each, summed
+// in their order. `first_part` of a slice: the number of its first offset group's sums in an image.
+template <typename A>
+void sum_parts(const DeformGeometry& g, const A* sums, const std::vector<DeformSlice>& slices,
+               const std::vector<int64_t>& first_part, const Gradients& out) {
+  const int64_t positions = g.positions(), points = g.points();
+  A* grad_offset = out.offset.defined() ? out.offset.mutable_data_ptr<A>() : nullptr;
+  A* grad_mask = out.mask.defined() ? out.mask.mutable_data_ptr<A>() : nullptr;
+  parallel_each(g.images * g.offset_groups, 1, [&](int64_t i) {
+    const int64_t image = i / g.offset_groups, group = i % g.offset_groups;
+    bool first = true;
+    for (size_t s = 0; s < slices.size(); ++s) {
+      if (group < slices[s].first_part(g) || group >= slices[s].end_part(g)) continue;
+      const int64_t part = first_part[s] + group - slices[s].first_part(g);
+      const A* from = sums + (image * first_part.back() + part) * 3 * points * positions;
+      const auto add = [&](A* to) {
+        for (int64_t j = 0; j < positions; ++j) to[j] = first ? from[j] : to[j] + from[j];
+      };
+      for (int64_t k = 0; k < 3 * points; ++k, from += positions) {
+        const int64_t axis = k / points, at = i * points + k % points;
+        if (axis < 2 && grad_offset != nullptr) add(grad_offset + (at * 2 + axis) * positions);
+        if (axis == 2 && grad_mask != nullptr) add(grad_mask + at * positions);
+      }
+      first = false;
+    }
+  });
+}
+
+template <typename T>
+void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
+  using A = accumulate_t<T>;
+  const std::vector<DeformSlice> slices = deform_slices(g, kRoIChannels);
+  const DeformWeights<A> weights(g, slices, in.weight.const_data_ptr<A>());
+  const int64_t n_slices = static_cast<int64_t>(slices.size());
+  std::vector<int64_t> first_part{0};
+  for (const DeformSlice& s : slices) {
+    first_part.push_back(first_part.back() + s.end_part(g) - s.first_part(g));
+  }
+  // A number that is the same for any number of threads.
+  const int64_t chunks = std::min<int64_t>(g.images, 8), all_weights = weights.first.back();
+  const int64_t part_size = 3 * g.points() * g.positions();
+  Buffer<A> grad_packed(out.weight.defined() ? chunks * all_weights : 0);
+  Buffer<A> sums(g.images * first_part.back() * part_size);
+  each_task(chunks * n_slices, [&](int64_t task, int64_t end) {
+    SliceBackward<T> backward(g, in, out, deform_tile<A>(g, kRoIChannels * g.points()));
+    for (; task < end; ++task) {
+      const int64_t chunk = task / n_slices, slice = task % n_slices;
+      const DeformSlice& s = slices[slice];
+      A* grad_weight = nullptr;
+      if (out.weight.defined()) {
+        grad_weight = grad_packed.data() + chunk * all_weights + weights.first[slice];
+        std::fill_n(grad_weight, weights.first[slice + 1] - weights.first[slice], A(0));
+      }
+      backward.run(s, weights.of(slice), grad_weight, g.images * chunk / chunks,
+                   g.images * (chunk + 1) / chunks, [&](int64_t image, int64_t group) {
+                     const int64_t part = first_part[slice] + group - s.first_part(g);
+                     return sums.data() + (image * first_part.back() + part) * part_size;
+                   });
+    }
+  });
+  if (out.offset.defined() || out.mask.defined()) {
+    sum_parts(g, sums.data(), slices, first_part, out);
+  }
+  if (!out.weight.defined()) return;
+  A* grad_weight = out.weight.mutable_data_ptr<A>();
+  parallel_each(n_slices, 1, [&](int64_t s) {
+    const A* packed = grad_packed.data() + weights.first[s];
+    each_weight(g, slices[s], [&](int64_t i, int64_t to) {
+      A sum = 0;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += packed[chunk * all_weights + i];
+      grad_weight[to] = sum;
+    });
+  });
+}
+
+// In an order that no number of threads changes; in double, since a batch has many positions.
+template <typename A>
+void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
+  const A* from = grad.const_data_ptr<A>();
+  A* to = grad_bias.mutable_data_ptr<A>();
+  const bool last = grad.suggest_memory_format() == MemoryFormat::ChannelsLast;
+  const int64_t positions = g.positions();
+  parallel_for(0, g.outputs, 16, [&](int64_t begin, int64_t end) {
+    std::vector<double> sums(end - begin, 0.0);
+    for (int64_t image = 0; image < g.images; ++image) {
+      const A* map = from + image * g.outputs * positions;
+      for (int64_t p = 0; last && p < positions; ++p) {
+        for (int64_t o = begin; o < end; ++o) sums[o - begin] += map[p * g.outputs + o];
+      }
+      for (int64_t o = begin; !last && o < end; ++o) {
+        constexpr int64_t kLanes = 16;  // so that an addition need not wait for the one before it
+        double lanes[kLanes] = {};
+        for (int64_t p = 0; p < positions; ++p) lanes[p % kLanes] += map[o * positions + p];
+        for (const double lane : lanes) sums[o - begin] += lane;
+      }
+    }
+    std::copy(sums.begin(), sums.end(), to + begin);
+  });
+}
+
 }  // namespace
 
 void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
@@ -104,14 +300,52 @@ void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const ScalarType type = compute_type(input.scalar_type());
-  const auto widened = [type](const auto& t) { return wide(t, type); };
   Tensor sums =
       output.scalar_type() == type ? output : empty_like(output, output.options().dtype(type));
   with_element_type(input.scalar_type(), [&](auto element) {
-    forward<decltype(element)>(g, maps, widened(offset), widened(mask), widened(weight),
-                               widened(bias), sums);
+    forward<decltype(element)>(g, maps, wide(offset, type), wide(mask, type), wide(weight, type),
+                               wide(bias, type), sums);
   });
   if (!sums.is_same(output)) output.copy_(sums);
+}
+
+void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
+                            const std::optional<Tensor>& mask, const Tensor& weight,
+                            const std::optional<Tensor>& bias, IntArrayRef stride,
+                            IntArrayRef padding, IntArrayRef dilation, std::array<bool, 5> wanted,
+                            bool edge_gradient, Tensor& to_input, Tensor& to_offset,
+                            Tensor& to_mask, Tensor& to_weight, Tensor& to_bias) {
+  if (grad.numel() == 0) {
+    for (const Tensor& t : {to_input, to_offset, to_mask, to_weight, to_bias}) t.zero_();
+    return;
+  }
+  expect_writes(to_input);
+  const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
+  const ScalarType type = compute_type(input.scalar_type());
+  const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
+                  input.contiguous(input.suggest_memory_format()), wide(offset, type),
+                  wide(mask, type), wide(weight, type)};
+  // Itself, unless of another dtype; then it is copied at the end.
+  const auto sums_for = [type](const Tensor& t, bool is_wanted) {
+    return !is_wanted                ? Tensor()
+           : t.scalar_type() == type ? t
+                                     : empty(t.sizes(), t.options().dtype(type));
+  };
+  const Gradients out{wanted[0] ? to_input : Tensor(), sums_for(to_offset, wanted[1]),
+                      sums_for(to_mask, wanted[2] && mask), sums_for(to_weight, wanted[3])};
+  Tensor bias_sums = sums_for(to_bias, wanted[4] && bias);
+  if (wanted[0] || wanted[1] || wanted[2] || wanted[3]) {
+    with_element_type(input.scalar_type(),
+                      [&](auto element) { backward<decltype(element)>(g, in, out); });
+  }
+  if (bias_sums.defined()) {
+    DETOPS_WIDE_SWITCH(type, [&] { sum_bias<scalar_t>(g, in.grad, bias_sums); });
+  }
+  const std::pair<Tensor, Tensor> copies[] = {
+      {out.offset, to_offset}, {out.mask, to_mask}, {out.weight, to_weight}, {bias_sums, to_bias}};
+  for (const auto& [from, to] : copies) {
+    if (from.defined() && !from.is_same(to)) to.copy_(from);
+  }
 }
 
 }  // namespace detops::cpu

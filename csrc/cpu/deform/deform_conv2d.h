@@ -6,17 +6,15 @@
 #include "../../ops.h"
 #include "../../products.h"
 #include "../common/buffer.h"
+#include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../roi/planes.h"
+#include "../simd/isa.h"
 
 // What the two passes of a deformable convolution share. The samples of a tile of output positions
 // are brought into columns, [position, kernel point, channel], which a matrix product then takes
 // from a near cache. To be included after all other headers.
 namespace detops::cpu {
-
-// Maps are in blocks of kRoIChannels channels, [pixel, kRoIChannels], with zeros around the image:
-// two rows above it, one below, one column on either side.
-template <typename A>
-using pixel_index_t = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
 
 // The samples of one kernel point at neighbouring output positions.
 template <typename A>
@@ -32,12 +30,12 @@ struct DeformPoint {
 // Room for a whole vector at the end.
 template <typename A>
 struct DeformTaps {
-  pixel_index_t<A>* pixel;
+  lane_index_t<A>* pixel;
   A* weight[4];
 };
 
-// Samples of a tile of positions in (some channels of) one block. Map and columns have room for a
-// whole vector at the end.
+// Samples of a tile of positions in (some channels of) one block, of a DeformMap. Map and columns
+// have room for a whole vector at the end.
 template <typename A>
 struct DeformBlock {
   DeformTaps<A> taps;  // [points, stride]
@@ -64,6 +62,13 @@ struct DeformSlice {
 
   int64_t group_channels() const { return channels / groups; }
   int64_t group_outputs() const { return outputs / groups; }
+  // The offset groups of its channels are [first, end).
+  int64_t first_part(const DeformGeometry& g) const {
+    return channel / (g.channels / g.offset_groups);
+  }
+  int64_t end_part(const DeformGeometry& g) const {
+    return (channel + channels - 1) / (g.channels / g.offset_groups) + 1;
+  }
 };
 
 // At most `most` channels each; small groups are taken together up to kRoIChannels.
@@ -116,14 +121,39 @@ void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit&
   }
 }
 
+// The weights of all slices, packed, and where each begins; the last number is that of all.
 template <typename A>
-void pack_weight(const DeformGeometry& g, const DeformSlice& slice, const A* weight, A* packed) {
-  each_weight(g, slice, [&](int64_t i, int64_t from) { packed[i] = weight[from]; });
-}
+class DeformWeights {
+ public:
+  std::vector<int64_t> first{0};
 
-// One block of channels of one image, with the zeros around it that the kernels ask for.
+  DeformWeights(const DeformGeometry& g, const std::vector<DeformSlice>& slices, const A* weight) {
+    for (const DeformSlice& s : slices) {
+      first.push_back(first.back() + s.outputs * s.group_channels() * g.points());
+    }
+    packed_.reserve(first.back());
+    parallel_each(slices.size(), 1, [&](int64_t s) {
+      A* to = packed_.data() + first[s];
+      each_weight(g, slices[s], [&](int64_t i, int64_t from) { to[i] = weight[from]; });
+    });
+  }
+
+  const A* of(int64_t slice) const { return packed_.data() + first[slice]; }
+
+ private:
+  Buffer<A> packed_;
+};
+
+// One block of kRoIChannels channels of one image, [pixel, kRoIChannels], with zeros around it: two
+// rows above, one below, one column on either side.
 struct DeformMap {
   int64_t height, width;
+
+  explicit DeformMap(const DeformGeometry& g) : height(g.height), width(g.width) {
+    check(size() / kRoIChannels <= INT32_MAX,
+          "detops.deform_conv2d: an image must have fewer than 2^31 pixels with its border, got ",
+          height, " x ", width);
+  }
 
   int64_t rows() const { return height + 3; }
   int64_t row() const { return (width + 2) * kRoIChannels; }
@@ -145,26 +175,12 @@ struct DeformMap {
     }
     if (row_index + 1 == rows()) std::fill(to + row(), map + size(), A(0));
   }
-
-  template <typename T>
-  void store_row(const accumulate_t<T>* map, const Planes<T>& image, int64_t channel,
-                 int64_t channels, int64_t y) const {
-    store_lanes(map + (y + 2) * row() + kRoIChannels, image, channel, channels, y, 0, width);
-  }
 };
-
-inline DeformMap deform_map(const DeformGeometry& g) {
-  const DeformMap map{g.height, g.width};
-  check(map.size() / kRoIChannels <= INT32_MAX,
-        "detops.deform_conv2d: an image must have fewer than 2^31 pixels with its border, got ",
-        g.height, " x ", g.width);
-  return map;
-}
 
 template <typename T>
 Planes<T> deform_planes(const DeformGeometry& g, const Tensor& maps, int64_t image) {
-  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
-  return {data + image * g.channels * g.height * g.width, g.channels, g.height, g.width,
+  T* data = const_cast<T*>(elements<T>(maps)) + image * g.channels * g.height * g.width;
+  return {data, g.channels, g.height, g.width,
           maps.suggest_memory_format() == MemoryFormat::ChannelsLast};
 }
 
@@ -184,11 +200,12 @@ class DeformTile {
   // Kernels read and write whole vectors.
   static constexpr int64_t kRoom = 16;
 
-  DeformTile(const DeformGeometry& g, const A* offset, const A* mask, int64_t most)
+  // The mask may be undefined; `most` positions.
+  DeformTile(const DeformGeometry& g, const Tensor& offset, const Tensor& mask, int64_t most)
       : g_(g),
-        offset_(offset),
-        mask_(mask),
-        stride_((most + kRoom - 1) / kRoom * kRoom),
+        offset_(elements<A>(offset)),
+        mask_(mask.defined() ? elements<A>(mask) : nullptr),
+        stride_(divide_up(most, kRoom) * kRoom),
         pixels_(samples()),
         weights_(4 * samples()),
         windows_(2 * stride_) {}
@@ -208,18 +225,15 @@ class DeformTile {
   DeformPoint<A> point(int64_t group, int64_t k) const {
     const int64_t plane = (image_ * g_.offset_groups + group) * g_.points() + k;
     const int64_t at = plane * g_.positions() + begin_;
-    const A* y = offset_ + at + plane * g_.positions();
-    return {count_,
-            y,
-            y + g_.positions(),
-            mask_ == nullptr ? nullptr : mask_ + at,
-            windows_.data(),
-            windows_.data() + stride_,
-            A(k / g_.kernel_width * g_.dilation_y),
-            A(k % g_.kernel_width * g_.dilation_x),
-            math::deform::least_place<A>(g_.edge_gradient),
-            A(g_.height),
-            A(g_.width)};
+    DeformPoint<A> p{};
+    p.positions = count_;
+    p.offset_y = offset_ + at + plane * g_.positions(), p.offset_x = p.offset_y + g_.positions();
+    p.mask = mask_ == nullptr ? nullptr : mask_ + at;
+    p.window_y = windows_.data(), p.window_x = p.window_y + stride_;
+    p.y = A(k / g_.kernel_width * g_.dilation_y), p.x = A(k % g_.kernel_width * g_.dilation_x);
+    p.least = math::deform::least_place<A>(g_.edge_gradient);
+    p.height = A(g_.height), p.width = A(g_.width);
+    return p;
   }
 
   void locate(int64_t group) {
@@ -232,6 +246,7 @@ class DeformTile {
   // groups of the slice.
   DeformBlock<A> block(const DeformSlice& slice, const DeformRun& run, int64_t group, const A* map,
                        int64_t channel, A* columns) {
+    columns += group * column_size(slice) + run.column;
     return {taps(run.offset_group, 0),
             g_.points(),
             count_,
@@ -240,7 +255,7 @@ class DeformTile {
             g_.width + 2,
             channel,
             run.channels,
-            columns + group * column_size(slice) + run.column,
+            columns,
             slice.group_channels()};
   }
 
@@ -262,7 +277,7 @@ class DeformTile {
   const DeformGeometry& g_;
   const A *offset_, *mask_;
   int64_t stride_, image_ = 0, begin_ = 0, count_ = 0;
-  Buffer<pixel_index_t<A>> pixels_;
+  Buffer<lane_index_t<A>> pixels_;
   Buffer<A> weights_, windows_;
 };
 

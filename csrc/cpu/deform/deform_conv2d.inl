@@ -19,12 +19,11 @@ DETOPS_INLINE Vector<A> mask_at(const DeformPoint<A>& t, int64_t i) {
 template <typename A>
 void deform_locate(const DeformPoint<A>& t, const DeformTaps<A>& taps) {
   using Pixels = Vector<lane_index_t<A>>;
-  const pixel_index_t<A> row = static_cast<pixel_index_t<A>>(t.width) + 2;
+  const lane_index_t<A> row = static_cast<lane_index_t<A>>(t.width) + 2;
   for (int64_t i = 0; i < t.positions; i += kLanes<A>) {
     const auto s = sample_at(t, i);
     const Pixels y = __builtin_convertvector(s.y, Pixels);
-    const Pixels pixel = (y + 2) * row + (__builtin_convertvector(s.x, Pixels) + 1);
-    __builtin_memcpy(taps.pixel + i, &pixel, sizeof pixel);
+    store(taps.pixel + i, (y + 2) * row + (__builtin_convertvector(s.x, Pixels) + 1));
     const auto weight = deform::weights<A>(s, mask_at(t, i));
     for (int k = 0; k < 4; ++k) store(taps.weight[k] + i, weight.at[k]);
   }
@@ -53,73 +52,16 @@ DETOPS_INLINE Vector<A> blend(const DeformSample<A>& s, const Vector<A> (&value)
   return sum;
 }
 
-template <typename T, int... I>
-DETOPS_INLINE Vector<lane_index_t<T>> lanes_before(int64_t n, Lanes<I...>) {
-  return Vector<lane_index_t<T>>{I...} < static_cast<lane_index_t<T>>(n);
-}
-
 // Where fewer channels are left than a vector holds, the others are read and written back as they
 // are: quicker than number by number.
 template <bool kWhole, typename T>
 DETOPS_INLINE Vector<T> choose_first(int64_t n, Vector<T> v, Vector<T> others) {
   if (kWhole) return v;
-  return lanes_before<T>(n, AllLanes<T>{}) ? v : others;
+  return lane_numbers<T>() < static_cast<lane_index_t<T>>(n) ? v : others;
 }
 
-template <bool kWhole, typename A>
-DETOPS_INLINE void gather_samples(const DeformBlock<A>& t) {
-  const int64_t channels = kWhole ? kRoIChannels : t.channels;
-  for (int64_t p = 0; p < t.positions; ++p) {
-    A* column = t.columns + p * t.points * t.column_stride;
-    for (int64_t k = 0; k < t.points; ++k, column += t.column_stride) {
-      const DeformSample<A> s = sample_of(t, k * t.stride + p);
-      for (int64_t c = 0; c < channels; c += kLanes<A>) {
-        Vector<A> value[4];
-        for (int i = 0; i < 4; ++i) value[i] = load(t.map + s.corner[i] + c);
-        store(column + c, choose_first<kWhole, A>(channels - c, blend(s, value), load(column + c)));
-      }
-    }
-  }
-}
-
-// Columns become the samples.
-template <typename A>
-void deform_gather(const DeformBlock<A>& t) {
-  if (t.channels == kRoIChannels) {
-    gather_samples<true>(t);
-  } else {
-    gather_samples<false>(t);
-  }
-}
-
-// Adds the sums of four vectors.
-template <typename T>
-DETOPS_INLINE void add_sums(Vector<T> (&v)[4], T* out, int64_t stride) {
-  if constexpr (kLanes<T> >= 4) {
-    constexpr auto kAll = AllLanes<T>{};
-    exchange<1, T>(v[0], v[1], kAll);
-    exchange<1, T>(v[2], v[3], kAll);
-    Vector<T> low = v[0] + v[1], high = v[2] + v[3];
-    exchange<2, T>(low, high, kAll);
-    Vector<T> sum = low + high;
-    if constexpr (kLanes<T> >= 16) {
-      high = sum;
-      exchange<8, T>(sum, high, kAll);
-      sum += high;
-    }
-    if constexpr (kLanes<T> >= 8) {
-      high = sum;
-      exchange<4, T>(sum, high, kAll);
-      sum += high;
-    }
-    for (int k = 0; k < 4; ++k) out[k * stride] += sum[k];
-  } else {
-    for (int k = 0; k < 4; ++k) out[k * stride] += sum_lanes<T>(v[k]);
-  }
-}
-
-template <bool kWhole, typename A>
-DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
+template <bool kScatters, bool kWhole, typename A>
+DETOPS_INLINE void take_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
   const int64_t channels = kWhole ? kRoIChannels : t.channels;
   for (int64_t p = 0; p < t.positions; ++p) {
     A* column = t.columns + p * t.points * t.column_stride;
@@ -132,7 +74,9 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
         const Vector<A> grad = choose_first<kWhole, A>(n, found, Vector<A>{});
         Vector<A> value[4];
         for (int i = 0; i < 4; ++i) {
-          value[i] = choose_first<kWhole, A>(n, load(t.map + s.corner[i] + c), Vector<A>{});
+          value[i] = load(t.map + s.corner[i] + c);
+          if (!kScatters) continue;
+          value[i] = choose_first<kWhole, A>(n, value[i], Vector<A>{});
           dot[i] = fused(grad, value[i], dot[i]);
           A* to = grad_map + s.corner[i] + c;
           const Vector<A> before = load(to);
@@ -140,8 +84,25 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
         }
         store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
       }
-      add_sums<A>(dot, dots + k * t.stride + p, t.points * t.stride);
+      if (!kScatters) continue;
+      A* sums = dots + k * t.stride + p;
+      if constexpr (kLanes<A> >= 4) {
+        const Vector<A> sum = fold<4, A>(fold<8, A>(sum_in_fours<A>(dot)));
+        for (int i = 0; i < 4; ++i) sums[i * t.points * t.stride] += sum[i];
+      } else {
+        for (int i = 0; i < 4; ++i) sums[i * t.points * t.stride] += sum_lanes<A>(dot[i]);
+      }
     }
+  }
+}
+
+// Columns become the samples.
+template <typename A>
+void deform_gather(const DeformBlock<A>& t) {
+  if (t.channels == kRoIChannels) {
+    take_samples<false, true, A>(t, nullptr, nullptr);
+  } else {
+    take_samples<false, false, A>(t, nullptr, nullptr);
   }
 }
 
@@ -150,9 +111,9 @@ DETOPS_INLINE void scatter_samples(const DeformBlock<A>& t, A* grad_map, A* dots
 template <typename A>
 void deform_scatter(const DeformBlock<A>& t, A* grad_map, A* dots) {
   if (t.channels == kRoIChannels) {
-    scatter_samples<true>(t, grad_map, dots);
+    take_samples<true, true>(t, grad_map, dots);
   } else {
-    scatter_samples<false>(t, grad_map, dots);
+    take_samples<true, false>(t, grad_map, dots);
   }
 }
 
@@ -168,6 +129,6 @@ void deform_differentiate(const DeformPoint<A>& t, const A* dots, int64_t stride
     const auto grad = deform::gradient<A>(sample_at(t, i), mask_at(t, i), dot);
     store_first(grad_y + i, grad.y, n);
     store_first(grad_x + i, grad.x, n);
-    if (grad_mask != nullptr) store_first(grad_mask + i, grad.mask, n);
+    store_first(grad_mask + i, grad.mask, n);
   }
 }

@@ -4,7 +4,9 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
+#include "../simd/isa.h"
 
 namespace detops::cpu {
 
@@ -20,8 +22,7 @@ inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes
 // The levels of a query's samples, padded with what a vector may read beyond them.
 template <typename A>
 struct SampleLevels {
-  using Index = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
-  const Index *height, *width, *start;
+  const lane_index_t<A>*height, *width, *start;
   int64_t samples;
 };
 
@@ -61,7 +62,6 @@ template <typename T>
 class Attention {
  public:
   using A = accumulate_t<T>;
-  using Index = typename SampleLevels<A>::Index;
 
   Attention(const Tensor& value, const Tensor& spatial_shapes, const Tensor& level_start_index,
             const Tensor& locations, const Tensor& weights)
@@ -74,33 +74,29 @@ class Attention {
         value_(value.contiguous()),
         locations_(wide(locations, value.scalar_type())),
         weights_(wide(weights, value.scalar_type())),
-        first_value_(static_cast<const T*>(value_.const_data_ptr())),
-        first_location_(locations_.template const_data_ptr<A>()),
-        first_weight_(weights_.template const_data_ptr<A>()),
-        row_(padded(samples)),
-        levels_(3 * row_),
+        first_value_(elements<T>(value_)),
+        first_location_(elements<A>(locations_)),
+        first_weight_(elements<A>(weights_)),
+        levels_(3 * padded(samples)),
         zeros_(channels) {
     const Tensor shapes = spatial_shapes.contiguous(), starts = level_start_index.contiguous();
     const auto *size = shapes.const_data_ptr<int64_t>(), *start = starts.const_data_ptr<int64_t>();
-    const int64_t points = locations.size(4);
-    std::fill_n(levels_.data(), 3 * row_, Index(0));
+    const int64_t points = locations.size(4), row = padded(samples);
+    lane_index_t<A>* height = levels_.data();
+    std::fill_n(height, 3 * row, lane_index_t<A>(0));
     for (int64_t i = 0; i < samples; ++i) {
-      levels_[i] = static_cast<Index>(size[2 * (i / points)]);
-      levels_[row_ + i] = static_cast<Index>(size[2 * (i / points) + 1]);
-      levels_[2 * row_ + i] = static_cast<Index>(start[i / points]);
+      height[i] = static_cast<lane_index_t<A>>(size[2 * (i / points)]);
+      height[row + i] = static_cast<lane_index_t<A>>(size[2 * (i / points) + 1]);
+      height[2 * row + i] = static_cast<lane_index_t<A>>(start[i / points]);
     }
+    levels = {height, height + row, height + 2 * row, samples};
     std::fill_n(zeros_.data(), channels, T{});
   }
 
   // Up to whole vectors.
   static int64_t padded(int64_t n) {
     const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
-    return (n + lanes - 1) / lanes * lanes;
-  }
-
-  SampleLevels<A> levels() const {
-    const Index* heights = levels_.data();
-    return {heights, heights + row_, heights + 2 * row_, samples};
+    return divide_up(n, lanes) * lanes;
   }
 
   // Where a head of an image begins in tensors like the value.
@@ -117,31 +113,16 @@ class Attention {
   const A* weights(int64_t i) const { return first_weight_ + i * samples; }
 
   const int64_t images, positions, heads, channels, queries, samples;
+  SampleLevels<A> levels;
 
  private:
   Tensor value_, locations_, weights_;
   // Asked for once: a call of the stable ABI takes as long as many a sample.
   const T* first_value_;
   const A *first_location_, *first_weight_;
-  int64_t row_;
-  Buffer<Index> levels_;
+  Buffer<lane_index_t<A>> levels_;
   Buffer<T> zeros_;
 };
-
-template <typename T>
-void forward(const Attention<T>& a, T* output) {
-  const auto kernel = DETOPS_IN_USE(ms_deform_attn_forward<T>);
-  const int64_t grain =
-      std::max<int64_t>(1, kSamplesPerThread / std::max<int64_t>(1, a.heads * a.samples));
-  parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
-    Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
-    for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
-      const int64_t image = i / (a.heads * a.queries);
-      kernel(a.levels(), a.values(image, i % a.heads), a.locations(i), a.weights(i),
-             output + i * a.channels, scratch.data());
-    }
-  });
-}
 
 // One thread owns a head of an image, and adds its queries in their order. `grad` is [N, Q, M, D
 // padded].
@@ -162,7 +143,7 @@ void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations
         fetch(grad + next * padded, padded * sizeof(A));
         fetch(a.locations(next), 2 * samples * sizeof(A));
         fetch(a.weights(next), samples * sizeof(A));
-        kernel(a.levels(), rows, a.locations(i), a.weights(i), grad + i * padded,
+        kernel(a.levels, rows, a.locations(i), a.weights(i), grad + i * padded,
                to_locations + 2 * i * samples, to_weights + i * samples);
       }
       DETOPS_IN_USE(store_attention_rows<T>)(rows, a.positions, values,
@@ -189,7 +170,17 @@ void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
     using T = decltype(element);
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
                          attention_weights);
-    forward(a, static_cast<T*>(output.mutable_data_ptr()));
+    const auto kernel = DETOPS_IN_USE(ms_deform_attn_forward<T>);
+    const int64_t grain = grain_for(kSamplesPerThread, a.heads * a.samples);
+    T* out = mutable_elements<T>(output);
+    parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
+      Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
+      for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
+        const int64_t image = i / (a.heads * a.queries);
+        kernel(a.levels, a.values(image, i % a.heads), a.locations(i), a.weights(i),
+               out + i * a.channels, scratch.data());
+      }
+    });
   });
 }
 
@@ -215,8 +206,8 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
       wider.narrow(3, 0, a.channels).copy_(outer.view({a.images, a.queries, a.heads, a.channels}));
       outer = wider;
     }
-    backward(a, outer.const_data_ptr<A>(), static_cast<T*>(to_value.mutable_data_ptr()),
-             locations.mutable_data_ptr<A>(), weights.mutable_data_ptr<A>());
+    backward(a, elements<A>(outer), mutable_elements<T>(to_value), mutable_elements<A>(locations),
+             mutable_elements<A>(weights));
   });
   to_locations = as_type(locations, to_locations.scalar_type());
   to_weights = as_type(weights, to_weights.scalar_type());

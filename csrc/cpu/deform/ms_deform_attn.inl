@@ -4,13 +4,6 @@
 
 #include "../../math/ms_deform_attn.inl"
 
-template <typename A>
-DETOPS_INLINE Vector<lane_index_t<A>> load_index(const lane_index_t<A>* p) {
-  Vector<lane_index_t<A>> v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-
 // A vector of samples, and where each finds its four corners.
 template <typename A>
 struct SampleLanes {
@@ -28,22 +21,19 @@ DETOPS_INLINE void place_samples(const SampleLevels<A>& levels, const A* locatio
   constexpr int64_t kWidth = kLanes<A>;
   const int64_t left = levels.samples - first;
   s.count = left < kWidth ? left : kWidth;
-  const A* at = locations + 2 * first;
-  Vector<A> x = load_first(at, 2 * left);
-  Vector<A> y = 2 * left > kWidth ? load_first(at + kWidth, 2 * left - kWidth) : Vector<A>{};
-  unzip<A>(x, y, AllLanes<A>{});
-  const I width = load_index<A>(levels.width + first),
-          height = load_index<A>(levels.height + first);
+  Vector<A> x, y;
+  load_unzipped(locations + 2 * first, left, x, y);
+  const I width = load(levels.width + first), height = load(levels.height + first);
   s.width = __builtin_convertvector(width, Vector<A>);
   s.height = __builtin_convertvector(height, Vector<A>);
   s.weight = load_first(weights + first, left);
   s.place = attention::place<A>(x, y, s.width, s.height);
   const attention::Corners<I> positions = attention::positions(
       __builtin_convertvector(s.place.x, I), __builtin_convertvector(s.place.y, I), width, height,
-      load_index<A>(levels.start + first));
+      load(levels.start + first));
   const attention::Corners<Vector<A>> shares = attention::shares<A>(s.place);
   for (int k = 0; k < 4; ++k) {
-    __builtin_memcpy(s.position[k], &positions.at[k], sizeof(I));
+    store(s.position[k], positions.at[k]);
     store(s.share[k], shares.at[k] * s.weight);
   }
 }
@@ -136,13 +126,10 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
     }
     attention::Corners<Vector<A>> sums;
     DETOPS_UNROLL for (int k = 0; k < 4; ++k) sums.at[k] = sum_each<A>(products[k]);
-    attention::Gradient<Vector<A>> to =
+    const attention::Gradient<Vector<A>> to =
         attention::gradient<A>(s.place, s.weight, s.width, s.height, sums);
     store_first(to_weights + first, to.weight, s.count);
-    zip<A>(to.x, to.y, AllLanes<A>{});
-    A* at = to_locations + 2 * first;
-    store_first(at, to.x, 2 * s.count);
-    if (2 * s.count > kWidth) store_first(at + kWidth, to.y, 2 * s.count - kWidth);
+    store_zipped(to_locations + 2 * first, s.count, to.x, to.y);
   }
 }
 
