@@ -3,8 +3,9 @@
 #include <vector>
 
 #include "../../ops.h"
+#include "../../products.h"
 #include "../common/buffer.h"
-#include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 #include "conv.h"
 
@@ -19,8 +20,7 @@ constexpr int64_t kWindowBytes = 256 << 10;
 constexpr int64_t kBlockRows = 112;     // results that share one pass over the weights
 constexpr int64_t kWinogradTiles = 56;  // of a block
 constexpr int64_t kConflict = 4096;     // bytes between rows that share their places in the cache
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
 
 template <typename T>
 void direct(ConvSizes s, const ConvData<T>& data) {
@@ -116,23 +116,79 @@ void pack_panel(const Tensor& weight, int64_t panel, int64_t first, int64_t coun
   const int64_t next_output = weight.stride(0), next_channel = weight.stride(1);
   const T* from = weight.const_data_ptr<T>() + panel * kPanel * next_output + first * next_channel;
   if (outputs < kPanel) std::fill_n(to, points * count * kPanel, T(0));
+  struct Axis {
+    int64_t size, from, to;  // how far apart numbers are
+  };
+  Axis outer{outputs, next_output, 1}, inner{count, next_channel, kPanel};
+  if (next_output < next_channel) std::swap(outer, inner);  // in the order of memory
   for (int64_t k = 0; k < points; ++k) {
     const T* point = from + k / width * weight.stride(2) + k % width * weight.stride(3);
     T* rows = to + k * count * kPanel;
-    if (next_output < next_channel) {  // in the order of memory
-      for (int64_t c = 0; c < count; ++c) {
-        for (int64_t o = 0; o < outputs; ++o) {
-          rows[c * kPanel + o] = point[o * next_output + c * next_channel];
-        }
-      }
-    } else {
-      for (int64_t o = 0; o < outputs; ++o) {
-        for (int64_t c = 0; c < count; ++c) {
-          rows[c * kPanel + o] = point[o * next_output + c * next_channel];
-        }
+    for (int64_t i = 0; i < outer.size; ++i) {
+      for (int64_t j = 0; j < inner.size; ++j) {
+        rows[i * outer.to + j * inner.to] = point[i * outer.from + j * inner.from];
       }
     }
   }
+}
+
+// So many tiles at a time: what they are at the points stays in a cache that cores share, and the
+// order of sums is that of any number of threads.
+constexpr int64_t kTiles = 512;
+
+// Adds the products of a block of tiles to the sums of all planes, or sets these. `gradients` are
+// [planes, outputs, tiles], `values` [planes, tiles, channels].
+void add_products(const TileBlock& block, const Tensor& gradients, const Tensor& values,
+                  const Tensor& sums, bool set) {
+  for (const PlaneGroup& group : kPlaneGroups) {
+    const int64_t begin = block.begin(group), rows = block.end(group) - begin;
+    const Tensor sum = sums.narrow(0, group.first, group.count);
+    const Tensor left = gradients.narrow(0, group.first, group.count).narrow(2, begin, rows);
+    const Tensor right = values.narrow(0, group.first, group.count).narrow(1, begin, rows);
+    if (!set && rows > 0) {
+      baddbmm_out(sum, sum, left, right);
+    } else if (rows > 0) {
+      bmm_out(sum, left, right);
+    } else if (set) {
+      sum.zero_();
+    }
+  }
+}
+
+template <typename T>
+void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input,
+                     const Tensor& to_weight) {
+  const WinogradTiles tiles(s);
+  const int64_t all = s.images * tiles.of_image(), most = std::min(all, kTiles);
+  const int64_t value_row = winograd_stride(s.channels), grad_row = winograd_stride(s.outputs);
+  const Tensor values = empty({kWinogradPlanes, most, value_row}, grad.options());
+  const Tensor gradients = empty({kWinogradPlanes, most, grad_row}, grad.options());
+  const Tensor sums = empty({kWinogradPlanes, s.outputs, s.channels}, grad.options());
+  const std::vector<T> zeros(std::max(s.channels, s.outputs));
+  const T *pixels = input.const_data_ptr<T>(), *grads = grad.const_data_ptr<T>();
+  T *value = values.mutable_data_ptr<T>(), *gradient = gradients.mutable_data_ptr<T>();
+  const auto transform_inputs = DETOPS_IN_USE(winograd_inputs<T>);
+  const auto transform_gradients = DETOPS_IN_USE(winograd_gradients<T>);
+  for (int64_t first = 0; first < all; first += most) {
+    const int64_t count = std::min(most, all - first);
+    const TileBlock block(tiles, first, count);
+    const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
+    parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
+      transform_inputs(s, block, pixels, begin, end, zeros.data(), value, value_plane);
+      transform_gradients(s, block, grads, begin, end, zeros.data(), gradient, grad_plane);
+    });
+    add_products(
+        block, gradients.as_strided({kWinogradPlanes, s.outputs, count}, {grad_plane, 1, grad_row}),
+        values.as_strided({kWinogradPlanes, count, s.channels}, {value_plane, value_row, 1}), sums,
+        first == 0);
+  }
+  const int64_t plane = s.outputs * s.channels;
+  const T* sum = sums.const_data_ptr<T>();
+  T* kernels = to_weight.mutable_data_ptr<T>();
+  const auto transform_sums = DETOPS_IN_USE(winograd_kernels<T>);
+  parallel_each(s.outputs, 4, [&](int64_t o) {
+    transform_sums(sum + o * s.channels, plane, s.channels, kernels + o * 9 * s.channels);
+  });
 }
 
 }  // namespace
@@ -142,9 +198,8 @@ void pack_conv2d_weight(const Tensor& weight, Tensor& packed) {
   const Tensor from = as_type(weight, packed.scalar_type());
   DETOPS_WIDE_SWITCH(packed.scalar_type(), [&] {
     scalar_t* to = packed.mutable_data_ptr<scalar_t>();
-    parallel_for(0, packed.size(1), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) pack_panel(from, p, 0, channels, to + p * size);
-    });
+    parallel_each(packed.size(1), 1,
+                  [&](int64_t p) { pack_panel(from, p, 0, channels, to + p * size); });
   });
 }
 
@@ -176,7 +231,6 @@ void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optiona
                    const std::optional<Tensor>& add, int64_t outputs, IntArrayRef kernel_size,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool relu,
                    Tensor& output) {
-  constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
   const ConvSizes s{input.size(0),  input.size(1),  input.size(2),  input.size(3),  outputs,
                     output.size(2), output.size(3), kernel_size[0], kernel_size[1], stride[0],
                     stride[1],      padding[0],     padding[1],     dilation[0],    dilation[1]};
@@ -215,6 +269,27 @@ void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
   const int64_t kernel[2] = {3, 3}, once[2] = {1, 1};
   packed_conv2d(input, packed, bias, std::nullopt, outputs, kernel, once, padding, once, false,
                 output);
+}
+
+void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, IntArrayRef padding,
+                                     Tensor& to_weight) {
+  if (grad.numel() == 0 || input.numel() == 0) {
+    to_weight.zero_();
+    return;
+  }
+  ConvSizes s{};
+  s.images = input.size(0), s.channels = input.size(1);
+  s.height = input.size(2), s.width = input.size(3);
+  s.outputs = grad.size(1), s.output_height = grad.size(2), s.output_width = grad.size(3);
+  s.padding_y = padding[0], s.padding_x = padding[1];
+  const ScalarType type = to_weight.scalar_type();
+  const Tensor gradients = as_type(grad.contiguous(kLast), type);
+  const Tensor map = as_type(input.contiguous(kLast), type);
+  const bool in_place = to_weight.is_contiguous(kLast);
+  const Tensor kernels =
+      in_place ? to_weight : empty(to_weight.sizes(), to_weight.options(), kLast);
+  DETOPS_WIDE_SWITCH(type, [&] { backward_weight<scalar_t>(s, gradients, map, kernels); });
+  if (!in_place) to_weight.copy_(kernels);
 }
 
 }  // namespace detops::cpu

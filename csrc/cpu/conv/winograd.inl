@@ -84,16 +84,32 @@ void winograd_weights(const T* weights, int64_t size, T* planes) {
   }
 }
 
-// The pixels of a tile, at pixels[kDown * kAcross], to the planes of their points.
+// Where the pixels of a tile are, row by row from (top, left) on; zeros beyond the map.
 template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void transform_tile(const T* const* pixels, int64_t channels, T* values,
-                                  int64_t plane) {
-  for (int64_t c = 0; c < channels; c += kLanes<T>) {
+DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, int64_t channels,
+                               int64_t top, int64_t left, const T* zeros, const T** pixels) {
+  for (int64_t y = 0; y < kDown; ++y) {
+    for (int64_t x = 0; x < kAcross; ++x) {
+      const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
+      pixels[y * kAcross + x] = inside ? image + ((top + y) * width + left + x) * channels : zeros;
+    }
+  }
+}
+
+// The pixels of a tile to the planes of their points.
+template <int64_t kDown, int64_t kAcross, typename T>
+DETOPS_INLINE void transform_input(const ConvSizes& s, const Tile& tile, const T* input,
+                                   const T* zeros, T* values, int64_t plane) {
+  const T* pixels[kDown * kAcross];
+  find_pixels<kDown, kAcross>(input + tile.image * s.height * s.width * s.channels, s.height,
+                              s.width, s.channels, tile.y - s.padding_y, tile.x - s.padding_x,
+                              zeros, pixels);
+  for (int64_t c = 0; c < s.channels; c += kLanes<T>) {
     Vector<T> half[kDown][kAcross];
     DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
       Vector<T> line[kDown];
       DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-        line[y] = load_first(pixels[y * kAcross + x] + c, channels - c);
+        line[y] = load_first(pixels[y * kAcross + x] + c, s.channels - c);
       }
       transform_line(line);
       DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = line[y];
@@ -107,10 +123,14 @@ DETOPS_INLINE void transform_tile(const T* const* pixels, int64_t channels, T* v
   }
 }
 
-// The results of a tile whose first pixel is `pixel`, as far as they are on the map.
+// The results of a tile, as far as they are on the map.
 template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void finish_tile(const T* sums, int64_t plane, int64_t pixel, int64_t row_length,
-                               int64_t rows, int64_t columns, const Finish<T>& finish) {
+DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T* sums,
+                                  int64_t plane, const Finish<T>& finish) {
+  const int64_t pixel = (tile.image * s.output_height + tile.y) * s.output_width + tile.x;
+  const int64_t below = s.output_height - tile.y, beside = s.output_width - tile.x;
+  const int64_t rows = below < kDown - 2 ? below : kDown - 2;
+  const int64_t columns = beside < kAcross - 2 ? beside : kAcross - 2;
   for (int64_t o = 0; o < finish.outputs; o += kLanes<T>) {
     Vector<T> half[kDown - 2][kAcross];
     DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
@@ -125,42 +145,10 @@ DETOPS_INLINE void finish_tile(const T* sums, int64_t plane, int64_t pixel, int6
       Vector<T> results[kAcross - 2];
       result_line(half[y], results);
       for (int64_t x = 0; x < columns; ++x) {
-        finish_vector(finish, pixel + y * row_length + x, o, results[x]);
+        finish_vector(finish, pixel + y * s.output_width + x, o, results[x]);
       }
     }
   }
-}
-
-// Where the pixels of a tile are, row by row from (top, left) on; zeros beyond the map.
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, int64_t channels,
-                               int64_t top, int64_t left, const T* zeros, const T** pixels) {
-  for (int64_t y = 0; y < kDown; ++y) {
-    for (int64_t x = 0; x < kAcross; ++x) {
-      const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
-      pixels[y * kAcross + x] = inside ? image + ((top + y) * width + left + x) * channels : zeros;
-    }
-  }
-}
-
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void transform_input(const ConvSizes& s, const Tile& tile, const T* input,
-                                   const T* zeros, T* values, int64_t plane) {
-  const T* pixels[kDown * kAcross];
-  find_pixels<kDown, kAcross>(input + tile.image * s.height * s.width * s.channels, s.height,
-                              s.width, s.channels, tile.y - s.padding_y, tile.x - s.padding_x,
-                              zeros, pixels);
-  transform_tile<kDown, kAcross>(pixels, s.channels, values, plane);
-}
-
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T* sums,
-                                  int64_t plane, const Finish<T>& finish) {
-  const int64_t pixel = (tile.image * s.output_height + tile.y) * s.output_width + tile.x;
-  const int64_t rows = s.output_height - tile.y, columns = s.output_width - tile.x;
-  finish_tile<kDown, kAcross>(sums, plane, pixel, s.output_width,
-                              rows < kDown - 2 ? rows : kDown - 2,
-                              columns < kAcross - 2 ? columns : kAcross - 2, finish);
 }
 
 // function<points down, points across>(arguments...) of a tile.
@@ -216,5 +204,102 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
     const Tile& tile = block[t];
     const T* row = sums + tile.row * sum_stride;
     DETOPS_OF_SIZE(tile.size, finish_results, s, tile, row, sum_plane, finish);
+  }
+}
+
+// The adjoint for the gradient of the weights: tiles of results, of which gradients come, at the
+// 6x6 points.
+
+// Four values of a line become six points.
+template <typename V>
+DETOPS_INLINE void spread_line(const V (&y)[4], V (&m)[6]) {
+  const V even1 = times_add(0.5625, y[2], y[0]), odd1 = times_add(0.421875, y[3], 0.75 * y[1]);
+  const V even2 = times_add(2.25, y[2], y[0]), odd2 = times_add(3.375, y[3], 1.5 * y[1]);
+  m[0] = y[0];
+  m[1] = even1 + odd1;
+  m[2] = even1 - odd1;
+  m[3] = y[3];
+  m[4] = even2 + odd2;
+  m[5] = even2 - odd2;
+}
+
+// Two values become four points.
+template <typename V>
+DETOPS_INLINE void spread_line(const V (&y)[2], V (&m)[4]) {
+  const V odd = 0.75 * y[1];
+  m[0] = y[0];
+  m[1] = y[0] + odd;
+  m[2] = y[0] - odd;
+  m[3] = y[1];
+}
+
+template <int64_t kDown, int64_t kAcross, typename T>
+DETOPS_INLINE void spread_gradients(const ConvSizes& s, const Tile& tile, const T* grad,
+                                    const T* zeros, T* values, int64_t plane) {
+  const T* pixels[(kDown - 2) * (kAcross - 2)];
+  find_pixels<kDown - 2, kAcross - 2>(
+      grad + tile.image * s.output_height * s.output_width * s.outputs, s.output_height,
+      s.output_width, s.outputs, tile.y, tile.x, zeros, pixels);
+  for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
+    Vector<T> half[kDown][kAcross - 2];
+    DETOPS_UNROLL for (int64_t x = 0; x < kAcross - 2; ++x) {
+      Vector<T> line[kDown - 2], points[kDown];
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) {
+        line[y] = load_first(pixels[y * (kAcross - 2) + x] + o, s.outputs - o);
+      }
+      spread_line(line, points);
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
+    }
+    DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
+      Vector<T> points[kAcross];
+      spread_line(half[y], points);
+      DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
+        store(values + plane_of(y, x) * plane + o, points[x]);
+      }
+    }
+  }
+}
+
+// The gradients of tiles [begin, end) of a block, as winograd_inputs.
+template <typename T>
+void winograd_gradients(const ConvSizes& s, const TileBlock& block, const T* grad, int64_t begin,
+                        int64_t end, const T* zeros, T* values, int64_t plane) {
+  const int64_t stride = winograd_stride(s.outputs);
+  for (int64_t t = begin; t < end; ++t) {
+    const Tile& tile = block[t];
+    T* row = values + tile.row * stride;
+    DETOPS_OF_SIZE(tile.size, spread_gradients, s, tile, grad, zeros, row, plane);
+  }
+}
+
+// Six sums of a line become the gradients of its three weights.
+template <typename V>
+DETOPS_INLINE void kernel_line(const V (&m)[6], V (&w)[3]) {
+  using T = std::remove_reference_t<decltype(m[0][0])>;
+  const V even1 = m[1] + m[2], odd1 = m[2] - m[1], even2 = m[4] + m[5], odd2 = m[4] - m[5];
+  w[0] = T(64. / 81) * m[0] - T(128. / 243) * even1 + T(32. / 243) * even2;
+  w[1] = T(32. / 81) * odd1 + T(16. / 81) * odd2;
+  w[2] = T(8. / 27) * (even2 - even1) + m[3];
+}
+
+// The sums of an output at the points, for all channels, to kernels of [9, channels].
+template <typename T>
+void winograd_kernels(const T* sums, int64_t plane, int64_t channels, T* kernels) {
+  for (int64_t c = 0; c < channels; c += kLanes<T>) {
+    Vector<T> half[3][6], w[3];
+    DETOPS_UNROLL for (int64_t x = 0; x < 6; ++x) {
+      Vector<T> column[6];
+      DETOPS_UNROLL for (int64_t y = 0; y < 6; ++y) {
+        column[y] = load_first(sums + plane_of(y, x) * plane + c, channels - c);
+      }
+      kernel_line(column, w);
+      DETOPS_UNROLL for (int64_t y = 0; y < 3; ++y) half[y][x] = w[y];
+    }
+    DETOPS_UNROLL for (int64_t y = 0; y < 3; ++y) {
+      kernel_line(half[y], w);
+      DETOPS_UNROLL for (int64_t x = 0; x < 3; ++x) {
+        store_first(kernels + (y * 3 + x) * channels + c, w[x], channels - c);
+      }
+    }
   }
 }
