@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/active_rotated_filter.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "../../ops.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 
 namespace detops::cpu {
@@ -39,11 +39,7 @@ struct Turns {
 
 template <typename Run>
 void each_filter(const TurnedFilters& g, const Run& run) {
-  const int64_t elements = std::max<int64_t>(1, g.entries * g.rotations);
-  const int64_t grain = std::max<int64_t>(1, kElementsPerThread / elements);
-  parallel_for(0, g.filters(), grain, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) run(i);
-  });
+  parallel_each(g.filters(), grain_for(kElementsPerThread, g.entries * g.rotations), run);
 }
 
 template <typename T>
@@ -101,8 +97,7 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
     const Tensor filters = input.contiguous();
     return with_element_type(input.scalar_type(), [&](auto element) {
       using T = decltype(element);
-      copy_turned(g, turns, static_cast<const T*>(filters.const_data_ptr()),
-                  static_cast<T*>(output.mutable_data_ptr()));
+      copy_turned(g, turns, elements<T>(filters), mutable_elements<T>(output));
     });
   }
   const Tensor filters = wide(input), sums = as_type(output, compute_type(input.scalar_type()));

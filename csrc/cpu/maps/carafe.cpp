@@ -4,7 +4,24 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
+
+namespace detops::cpu {
+
+// Rows are kept in whole vectors, which may be read `radius` pixels off either end.
+struct ReassemblyRows : Reassembly {
+  int64_t whole, padded;
+
+  ReassemblyRows(const Reassembly& g, int64_t lanes)
+      : Reassembly(g), whole(divide_up(width, lanes) * lanes), padded(whole + 2 * radius()) {}
+
+  int64_t phases() const { return scale * scale; }
+  // Where the output row begins that is the py-th of a row of features.
+  int64_t output_row(int64_t row, int64_t py) const { return (scale * row + py) * output_width(); }
+};
+
+}  // namespace detops::cpu
 
 #define DETOPS_KERNELS "../maps/carafe.inl"
 #include "../simd/variants.h"
@@ -15,82 +32,63 @@ namespace {
 constexpr int64_t kProductsPerThread = 1 << 16;
 constexpr int kTogether = 4;  // channels
 
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-
-template <typename T>
-T* mutable_data(const Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-
-// Calls visit(scratch, image, row, group) for each group of each row of features; a thread has
-// scratch memory of `size` numbers.
+// Calls visit(scratch, own, row) for each row of features and each group, by its number among those
+// of all images; a thread has scratch memory of `size` numbers.
 template <typename A, typename Visit>
 void each_row(const Reassembly& g, int64_t size, const Visit& visit) {
-  const int64_t work = std::max<int64_t>(1, g.channels * g.taps() * g.output_size() / g.height);
-  const int64_t grain = std::max<int64_t>(1, kProductsPerThread / work);
+  const int64_t work = g.channels * g.taps() * g.output_size() / g.height;
+  const int64_t grain = grain_for(kProductsPerThread, work);
   parallel_for(0, g.images * g.height, grain, [&](int64_t begin, int64_t end) {
     Buffer<A> scratch(size);
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t group = 0; group < g.groups; ++group) {
-        visit(scratch.data(), i / g.height, i % g.height, group);
+        visit(scratch.data(), i / g.height * g.groups + group, i % g.height);
       }
     }
   });
 }
 
-// Calls visit(std::integral_constant<int, n>(), first) for n channels at a time.
+// Calls visit(std::integral_constant<int, n>(), plane) for n channels of a group at a time.
 template <typename Visit>
-void each_channels(const Reassembly& g, const Visit& visit) {
-  int64_t c = 0;
-  for (; c + kTogether <= g.group_channels(); c += kTogether) {
-    visit(std::integral_constant<int, kTogether>(), c);
+void each_channels(const Reassembly& g, int64_t own, const Visit& visit) {
+  const int64_t end = (own + 1) * g.group_channels();
+  int64_t plane = own * g.group_channels();
+  for (; plane + kTogether <= end; plane += kTogether) {
+    visit(std::integral_constant<int, kTogether>(), plane);
   }
-  for (; c < g.group_channels(); ++c) visit(std::integral_constant<int, 1>(), c);
+  for (; plane < end; ++plane) visit(std::integral_constant<int, 1>(), plane);
 }
 
-template <typename T>
-void to_features_of(const Reassembly& g, const T* grad, const T* masks, T* to_features) {
-  using A = accumulate_t<T>;
-  const int64_t padded = DETOPS_IN_USE(RowSizes<A>(g).padded);
-  const int64_t of_masks = g.taps() * g.scale * g.scale * padded;
-  const int64_t of_rows = kTogether * g.kernel * g.scale * g.scale * padded;
-  each_row<A>(g, of_masks + of_rows, [&](A* scratch, int64_t image, int64_t row, int64_t group) {
-    const int64_t own = image * g.groups + group;
-    DETOPS_IN_USE(load_reached_masks<T>)
+template <typename A>
+void to_features_of(const ReassemblyRows& g, const A* grad, const A* masks, A* to_features) {
+  const int64_t of_masks = g.taps() * g.phases() * g.padded;
+  const int64_t of_rows = kTogether * g.kernel * g.phases() * g.padded;
+  each_row<A>(g, of_masks + of_rows, [&](A* scratch, int64_t own, int64_t row) {
+    DETOPS_IN_USE(load_reached_masks<A>)
     (g, masks + own * g.taps() * g.output_size(), row, scratch);
-    each_channels(g, [&](auto n, int64_t c) {
-      const int64_t plane = own * g.group_channels() + c;
-      DETOPS_IN_USE(gather_feature_gradients<n, T>)
+    each_channels(g, own, [&](auto n, int64_t plane) {
+      DETOPS_IN_USE(gather_feature_gradients<n, A>)
       (g, scratch, grad + plane * g.output_size(), row, scratch + of_masks,
        to_features + plane * g.size());
     });
   });
 }
 
-template <typename T>
-void to_masks_of(const Reassembly& g, const T* grad, const T* features, T* to_masks) {
-  using A = accumulate_t<T>;
-  const int64_t whole = DETOPS_IN_USE(RowSizes<A>(g).whole);
-  const int64_t padded = DETOPS_IN_USE(RowSizes<A>(g).padded);
-  const int64_t of_masks = g.taps() * g.scale * g.scale * whole;
-  const int64_t of_split = kTogether * g.scale * g.scale * whole;
-  each_row<A>(g, of_masks + of_split + kTogether * g.kernel * padded,
-              [&](A* scratch, int64_t image, int64_t row, int64_t group) {
-                const int64_t own = image * g.groups + group;
-                std::fill_n(scratch, of_masks, A(0));
-                A *split = scratch + of_masks, *rows = split + of_split;
-                each_channels(g, [&](auto n, int64_t c) {
-                  const int64_t plane = own * g.group_channels() + c;
-                  DETOPS_IN_USE(add_mask_gradients<n, T>)
-                  (g, grad + plane * g.output_size(), features + plane * g.size(), row, rows, split,
-                   scratch);
-                });
-                DETOPS_IN_USE(store_masks<T>)
-                (g, scratch, row, to_masks + own * g.taps() * g.output_size());
-              });
+template <typename A>
+void to_masks_of(const ReassemblyRows& g, const A* grad, const A* features, A* to_masks) {
+  const int64_t of_masks = g.taps() * g.phases() * g.whole;
+  const int64_t of_split = kTogether * g.phases() * g.whole;
+  const int64_t of_rows = kTogether * g.kernel * g.padded;
+  each_row<A>(g, of_masks + of_split + of_rows, [&](A* scratch, int64_t own, int64_t row) {
+    std::fill_n(scratch, of_masks, A(0));
+    A *split = scratch + of_masks, *rows = split + of_split;
+    each_channels(g, own, [&](auto n, int64_t plane) {
+      DETOPS_IN_USE(add_mask_gradients<n, A>)
+      (g, grad + plane * g.output_size(), features + plane * g.size(), row, rows, split, scratch);
+    });
+    DETOPS_IN_USE(store_masks<A>)
+    (g, scratch, row, to_masks + own * g.taps() * g.output_size());
+  });
 }
 
 }  // namespace
@@ -99,31 +97,27 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
                     int64_t group_size, int64_t scale_factor, Tensor& output) {
   expect_writes(output);
   const ScalarType type = features.scalar_type();
-  const Reassembly g(features, kernel_size, group_size, scale_factor);
+  const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const int64_t whole = DETOPS_IN_USE(RowSizes<A>(g).whole);
-    const int64_t padded = DETOPS_IN_USE(RowSizes<A>(g).padded);
-    const int64_t of_masks = g.taps() * g.scale * g.scale * whole;
-    const int64_t of_sums = kTogether * g.scale * whole;
-    const T* from = data<T>(maps);
-    const A* weight = data<A>(weights);
-    T* to = mutable_data<T>(output);
-    each_row<A>(g, of_masks + of_sums + kTogether * g.kernel * padded,
-                [&](A* scratch, int64_t image, int64_t row, int64_t group) {
-                  const int64_t own = image * g.groups + group;
-                  A *sums = scratch + of_masks, *rows = sums + of_sums;
-                  DETOPS_IN_USE(load_masks<A>)
-                  (g, weight + own * g.taps() * g.output_size(), row, scratch);
-                  each_channels(g, [&](auto n, int64_t c) {
-                    const int64_t plane = own * g.group_channels() + c;
-                    DETOPS_IN_USE(reassemble_row<n, T>)
-                    (g, scratch, from + plane * g.size(), row, rows, sums,
-                     to + plane * g.output_size());
-                  });
-                });
+    const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));
+    const int64_t of_masks = g.taps() * g.phases() * g.whole;
+    const int64_t of_sums = kTogether * g.scale * g.whole;
+    const int64_t of_rows = kTogether * g.kernel * g.padded;
+    const T* from = elements<T>(maps);
+    const A* weight = elements<A>(weights);
+    T* to = mutable_elements<T>(output);
+    each_row<A>(g, of_masks + of_sums + of_rows, [&](A* scratch, int64_t own, int64_t row) {
+      A *sums = scratch + of_masks, *rows = sums + of_sums;
+      DETOPS_IN_USE(load_masks<A>)
+      (g, weight + own * g.taps() * g.output_size(), row, scratch);
+      each_channels(g, own, [&](auto n, int64_t plane) {
+        DETOPS_IN_USE(reassemble_row<n, T>)
+        (g, scratch, from + plane * g.size(), row, rows, sums, to + plane * g.output_size());
+      });
+    });
   });
 }
 
@@ -134,17 +128,18 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   expect_writes(to_features);
   expect_writes(to_masks);
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
-  const Reassembly g(features, kernel_size, group_size, scale_factor);
+  const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
   const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
   const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
+    const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));
     if (features_wanted && slopes.numel() > 0) {
-      to_features_of<A>(g, data<A>(outer), data<A>(weights), mutable_data<A>(slopes));
+      to_features_of(g, elements<A>(outer), elements<A>(weights), mutable_elements<A>(slopes));
     }
     if (masks_wanted && mask_slopes.numel() > 0) {
-      to_masks_of<A>(g, data<A>(outer), data<A>(maps), mutable_data<A>(mask_slopes));
+      to_masks_of(g, elements<A>(outer), elements<A>(maps), mutable_elements<A>(mask_slopes));
     }
   });
   to_features = as_type(slopes, features.scalar_type());

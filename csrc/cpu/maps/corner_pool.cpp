@@ -3,6 +3,7 @@
 
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 
 #define DETOPS_KERNELS "../maps/corner_pool.inl"
@@ -22,25 +23,17 @@ void for_each_part(const CornerLines& lines, int64_t lanes, const Beside& beside
   const bool neighbours = lines.inner == 1;
   const int64_t together = neighbours ? lanes : kBeside;
   const int64_t all = neighbours ? lines.outer : lines.inner;
-  const int64_t parts = (all + together - 1) / together;
+  const int64_t parts = divide_up(all, together);
   const int64_t tasks = neighbours ? parts : lines.outer * parts;
-  const int64_t elements = lines.length * std::min(together, all);
-  const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements));
-  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
-    for (; task < end; ++task) {
-      const int64_t first = task % parts * together, count = std::min(together, all - first);
-      if (neighbours) {
-        along(first * lines.length, count);
-      } else {
-        beside(task / parts * lines.length * lines.inner + lines.first() + first, count);
-      }
+  const int64_t grain = grain_for(kElementsPerThread, lines.length * std::min(together, all));
+  parallel_each(tasks, grain, [&](int64_t task) {
+    const int64_t first = task % parts * together, count = std::min(together, all - first);
+    if (neighbours) {
+      along(first * lines.length, count);
+    } else {
+      beside(task / parts * lines.length * lines.inner + lines.first() + first, count);
     }
   });
-}
-
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
 }
 
 }  // namespace
@@ -51,8 +44,8 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
   const CornerLines lines(output, mode);
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    const T* from = data<T>(maps);
-    T* to = static_cast<T*>(output.mutable_data_ptr());
+    const T* from = elements<T>(maps);
+    T* to = mutable_elements<T>(output);
     const auto beside = DETOPS_IN_USE(pool_beside<T>);
     const auto along = DETOPS_IN_USE(pool_along<T>);
     for_each_part(
@@ -76,8 +69,8 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const T *g = data<T>(outer), *x = data<T>(maps), *y = data<T>(pooled);
-    T* to = static_cast<T*>(to_input.mutable_data_ptr());
+    const T *g = elements<T>(outer), *x = elements<T>(maps), *y = elements<T>(pooled);
+    T* to = mutable_elements<T>(to_input);
     const auto beside = DETOPS_IN_USE(spread_beside<T>);
     const auto along = DETOPS_IN_USE(spread_along<T>);
     const int64_t lanes = DETOPS_IN_USE(kLanes<A>);

@@ -6,6 +6,7 @@
 
 #include "../../ops.h"
 #include "../common/buffer.h"
+#include "../common/loops.h"
 
 #define DETOPS_KERNELS "../maps/heatmaps_to_keypoints.inl"
 #include "../simd/variants.h"
@@ -86,8 +87,8 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
       }
     });
   });
-  if (!places.is_same(keypoints)) keypoints.copy_(places);
-  if (!values.is_same(scores)) scores.copy_(values);
+  keypoints = as_type(places, keypoints.scalar_type());
+  scores = as_type(values, scores.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -6,6 +6,7 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
 
 #define DETOPS_KERNELS "../maps/masked_conv2d.inl"
@@ -42,22 +43,20 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
     using A = accumulate_t<T>;
     const auto kernel = DETOPS_IN_USE(convolve_pixels<T>);
     const int64_t tile = DETOPS_IN_USE(kConvTile<A>);
-    const A* offsets = biases.defined() ? biases.const_data_ptr<A>() : nullptr;
-    const int64_t work = std::max<int64_t>(1, g.taps * g.outputs * tile);
+    const A* offsets = biases.defined() ? elements<A>(biases) : nullptr;
+    const int64_t grain = grain_for(kProductsPerThread, g.taps * g.outputs * tile);
     for (int64_t n = 0; n < g.images; ++n) {
       const auto pixels = pixels_of(above.const_data_ptr<bool>() + n * size, size);
       const int64_t count = static_cast<int64_t>(pixels.size());
-      const T* from =
-          static_cast<const T*>(maps.const_data_ptr()) + n * g.channels * g.height * g.width;
-      T* to = static_cast<T*>(output.mutable_data_ptr()) + n * g.outputs * size;
-      parallel_for(0, (count + tile - 1) / tile, std::max<int64_t>(1, kProductsPerThread / work),
-                   [&](int64_t begin, int64_t end) {
-                     Buffer<A> columns(g.taps * tile);
-                     for (int64_t i = begin * tile; i < std::min(end * tile, count); i += tile) {
-                       kernel(g, from, weights.const_data_ptr<A>(), offsets, pixels.data() + i,
-                              std::min(tile, count - i), columns.data(), to);
-                     }
-                   });
+      const T* from = elements<T>(maps) + n * g.channels * g.height * g.width;
+      T* to = mutable_elements<T>(output) + n * g.outputs * size;
+      parallel_for(0, divide_up(count, tile), grain, [&](int64_t begin, int64_t end) {
+        Buffer<A> columns(g.taps * tile);
+        for (int64_t i = begin * tile; i < std::min(end * tile, count); i += tile) {
+          kernel(g, from, elements<A>(weights), offsets, pixels.data() + i,
+                 std::min(tile, count - i), columns.data(), to);
+        }
+      });
     }
   });
 }

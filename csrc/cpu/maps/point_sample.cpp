@@ -3,7 +3,9 @@
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
+#include "../common/loops.h"
 #include "../common/memory.h"
+#include "../simd/isa.h"
 
 namespace detops::cpu {
 
@@ -22,8 +24,7 @@ struct EdgePoint {
 // its neighbours; that of an edge point, which is listed apart, is 0.
 template <typename A>
 struct PlacedPoints {
-  using Index = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
-  Index* at;
+  lane_index_t<A>* at;
   A* share[4];
   A *right, *lower;  // nullptr where no gradient of the points is wanted
   EdgePoint<A>* edge;
@@ -44,64 +45,25 @@ constexpr int64_t kGroup = 32;  // channels whose parts of the points' gradients
 template <typename A>
 int64_t whole_vectors(int64_t count) {
   const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
-  return (count + lanes - 1) / lanes * lanes;
+  return divide_up(count, lanes) * lanes;
 }
 
+// Owns what a PlacedPoints points at.
 template <typename A>
-class PointPlaces {
- public:
-  PointPlaces(int64_t count, bool slopes) : padded(whole_vectors<A>(count)), edges_(count) {
-    A* next = shares_.reserve(padded * (slopes ? 6 : 4));
-    placed.at = at_.reserve(padded);
-    for (A*& share : placed.share) share = next, next += padded;
-    placed.right = slopes ? next : nullptr;
-    placed.lower = slopes ? next + padded : nullptr;
-    placed.edge = edges_.data();
-    placed.count = count;
-  }
+struct PointPlaces : PlacedPoints<A> {
+  Buffer<A> shares;
+  Buffer<lane_index_t<A>> pixels;
+  Buffer<EdgePoint<A>> edge_points;
 
-  void place(const A* points, int64_t height, int64_t width) {
-    DETOPS_IN_USE(place_points<A>)(points, height, width, placed);
-  }
-
-  PlacedPoints<A> placed{};
-  const int64_t padded;
-
- private:
-  Buffer<A> shares_;
-  Buffer<typename PlacedPoints<A>::Index> at_;
-  Buffer<EdgePoint<A>> edges_;
-};
-
-template <typename T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-
-// Channels in groups, and where their sums are kept until those of a point are added up in order.
-template <typename A>
-struct Slopes {
-  int64_t groups, padded;
-  Buffer<A> sums;
-
-  Slopes(int64_t images, int64_t channels, int64_t padded, bool wanted)
-      : groups((channels + kGroup - 1) / kGroup),
-        padded(padded),
-        sums(wanted ? images * groups * 2 * padded : 0) {}
-
-  A* of(int64_t unit) { return sums.data() + unit * 2 * padded; }
-
-  void add_up(int64_t image, int64_t points, int64_t height, int64_t width, A* to_points) {
-    for (int64_t p = 0; p < points; ++p) {
-      A x = 0, y = 0;
-      for (int64_t g = 0; g < groups; ++g) {
-        const A* sum = of(image * groups + g) + p;
-        x += sum[0];
-        y += sum[padded];
-      }
-      to_points[2 * p] = x * A(width);
-      to_points[2 * p + 1] = y * A(height);
-    }
+  PointPlaces(int64_t count, bool slopes) : PlacedPoints<A>{}, edge_points(count) {
+    const int64_t padded = whole_vectors<A>(count);
+    A* next = shares.reserve(padded * (slopes ? 6 : 4));
+    for (A*& share : this->share) share = next, next += padded;
+    this->right = slopes ? next : nullptr;
+    this->lower = slopes ? next + padded : nullptr;
+    this->at = pixels.reserve(padded);
+    this->edge = edge_points.data();
+    this->count = count;
   }
 };
 
@@ -112,21 +74,22 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
-  const int64_t count = points.size(1), grain = std::max<int64_t>(1, kSamplesPerThread / count);
+  const int64_t count = points.size(1), grain = grain_for(kSamplesPerThread, count);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto kernel = DETOPS_IN_USE(sample_plane<T>);
-    const T* from = data<T>(maps);
-    const A* place = data<A>(places);
-    T* out = static_cast<T*>(output.mutable_data_ptr());
+    const T* from = elements<T>(maps);
+    const A* place = elements<A>(places);
+    T* out = mutable_elements<T>(output);
     parallel_for(0, input.size(0) * channels, grain, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, false);
       for (int64_t plane = begin; plane < end; ++plane) {
         if (plane == begin || plane % channels == 0) {
-          p.place(place + plane / channels * count * 2, height, width);
+          DETOPS_IN_USE(place_points<A>)
+          (place + plane / channels * count * 2, height, width, p);
         }
-        kernel(from + plane * height * width, width, p.placed, out + plane * count);
+        kernel(from + plane * height * width, width, p, out + plane * count);
       }
     });
   });
@@ -147,45 +110,51 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     using A = accumulate_t<T>;
     const auto spread = DETOPS_IN_USE(spread_plane<T>);
     const auto slope = DETOPS_IN_USE(add_slopes<T>);
-    Slopes<A> sums(images, channels, whole_vectors<A>(count), points_wanted);
-    const int64_t units = images * sums.groups;
-    const T *from = data<T>(maps), *gradient = data<T>(outer);
-    const A* place = data<A>(places);
-    T* out = static_cast<T*>(to_input.mutable_data_ptr());
-    parallel_for(0, units, 1, [&](int64_t begin, int64_t end) {
+    const int64_t groups = divide_up(channels, kGroup), padded = whole_vectors<A>(count);
+    // Of each group: x, then y. Those of a point are added up in order.
+    Buffer<A> sums(points_wanted ? images * groups * 2 * padded : 0);
+    const T *from = elements<T>(maps), *gradient = elements<T>(outer);
+    const A* place = elements<A>(places);
+    T* out = mutable_elements<T>(to_input);
+    parallel_for(0, images * groups, 1, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, points_wanted);
       Buffer<A> plane_sums(std::is_same_v<A, T> || !input_wanted ? 0 : size);
       for (int64_t unit = begin; unit < end; ++unit) {
-        const int64_t image = unit / sums.groups, first = unit % sums.groups * kGroup;
-        p.place(place + image * count * 2, height, width);
-        A* to_x = points_wanted ? sums.of(unit) : nullptr;
-        if (points_wanted) std::fill_n(to_x, 2 * p.padded, A(0));
+        const int64_t image = unit / groups, first = unit % groups * kGroup;
+        DETOPS_IN_USE(place_points<A>)(place + image * count * 2, height, width, p);
+        A* to_x = points_wanted ? sums.data() + unit * 2 * padded : nullptr;
+        if (points_wanted) std::fill_n(to_x, 2 * padded, A(0));
         for (int64_t c = first; c < std::min(first + kGroup, channels); ++c) {
           const int64_t plane = image * channels + c;
           const T* g = gradient + plane * count;
-          if (points_wanted) {
-            slope(from + plane * size, g, width, p.placed, to_x, to_x + p.padded);
-          }
+          if (points_wanted) slope(from + plane * size, g, width, p, to_x, to_x + padded);
           if (!input_wanted) continue;
           T* to = out + plane * size;
           A* sum = plane_sums.data();
           if constexpr (std::is_same_v<A, T>) sum = to;
           std::fill_n(sum, size, A(0));
-          spread(g, width, p.placed, sum);
+          spread(g, width, p, sum);
           if constexpr (!std::is_same_v<A, T>) {
             for (int64_t i = 0; i < size; ++i) math::from_float(sum[i], to[i]);
           }
         }
-        for (int64_t e = 0; points_wanted && e < p.placed.edges; ++e) {
-          const EdgePoint<A>& edge = p.placed.edge[e];
-          to_x[edge.point] = edge.x;
-          to_x[p.padded + edge.point] = edge.y;
+        for (int64_t e = 0; points_wanted && e < p.edges; ++e) {
+          to_x[p.edge[e].point] = p.edge[e].x;
+          to_x[padded + p.edge[e].point] = p.edge[e].y;
         }
       }
     });
     if (!points_wanted) return;
-    for (int64_t image = 0; image < images; ++image) {
-      sums.add_up(image, count, height, width, slopes.mutable_data_ptr<A>() + image * count * 2);
+    A* to = mutable_elements<A>(slopes);
+    for (int64_t i = 0; i < images * count; ++i, to += 2) {
+      A x = 0, y = 0;
+      const A* sum = sums.data() + i / count * groups * 2 * padded + i % count;
+      for (int64_t group = 0; group < groups; ++group, sum += 2 * padded) {
+        x += sum[0];
+        y += sum[padded];
+      }
+      to[0] = x * A(width);
+      to[1] = y * A(height);
     }
   });
   if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());

@@ -72,15 +72,12 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
   to.edges = 0;
   for (int64_t i = 0; i < count; i += kWidth) {
     const int64_t n = count - i;
-    Vector<A> x = load_first(points + 2 * i, 2 * n);
-    Vector<A> y =
-        2 * n > kWidth ? load_first(points + 2 * i + kWidth, 2 * n - kWidth) : Vector<A>{};
-    unzip<A>(x, y, AllLanes<A>{});
+    Vector<A> x, y;
+    load_unzipped(points + 2 * i, n, x, y);
     const auto place = attention::place<A>(x, y, splat(A(width)), splat(A(height)));
     const I column = __builtin_convertvector(place.x, I), row = __builtin_convertvector(place.y, I);
     const I within = (column >= 0) & (column < columns - 1) & (row >= 0) & (row < rows - 1);
-    const I at = within ? row * columns + column : I{};
-    __builtin_memcpy(to.at + i, &at, sizeof at);
+    store(to.at + i, within ? row * columns + column : I{});
     const auto shares = attention::shares<A>(place);
     for (int k = 0; k < 4; ++k) store(to.share[k] + i, shares.at[k]);
     if (to.right != nullptr) {
@@ -145,7 +142,6 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<accumulate_t<
                   accumulate_t<T>* to_plane) {
   using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
-  const AllLanes<A> all{};
   const EdgePoint<A>*edge = p.edge, *const end = p.edge + p.edges;
   for (int64_t i = 0; i < p.count; i += kWidth) {
     const int64_t n = p.count - i < kWidth ? p.count - i : kWidth;
@@ -153,7 +149,7 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<accumulate_t<
     A upper[2 * kWidth], lower[2 * kWidth];
     for (int k = 0; k < 4; k += 2) {
       Vector<A> left = g * load(p.share[k] + i), right = g * load(p.share[k + 1] + i);
-      zip<A>(left, right, all);
+      zip<A>(left, right, AllLanes<A>{});
       A* pairs = k == 0 ? upper : lower;
       store(pairs, left);
       store(pairs + kWidth, right);

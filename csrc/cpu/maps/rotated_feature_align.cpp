@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/rotated_feature_align.h"
 
+#include <numeric>
+
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"
@@ -11,13 +13,18 @@ namespace detops::cpu {
 // Pixels whose samples are found together.
 constexpr int64_t kPixels = 128;
 
-// Some channels of an image as they are; `boxes` is [height * width, 5].
-template <typename From, typename To>
-struct RefinedPlanes {
-  using A = accumulate_t<std::remove_const_t<From>>;
-  const A* boxes;
+template <typename A>
+struct Refinement {
+  const A* boxes;  // [height, width, 5] for each image
   A scale;
-  int64_t points, height, width, channels, channel_stride, pixel_stride;
+  int64_t points, images, channels, height, width;
+};
+
+// Some channels of an image as they are.
+template <typename From, typename To>
+struct RefinedPlanes : Refinement<accumulate_t<From>> {
+  using A = accumulate_t<From>;
+  int64_t channel_stride, pixel_stride;
   const From* from;
   To* to;
 };
@@ -31,54 +38,40 @@ namespace detops::cpu {
 namespace {
 
 template <typename A>
-struct Refinement {
-  const A* boxes;  // [N, H, W, 5]
-  A scale;
-  int64_t points, images, channels, height, width;
-
-  const A* boxes_of(int64_t image) const { return boxes + image * height * width * 5; }
-};
-
-template <typename A>
 Refinement<A> refinement_of(const Tensor& boxes, double spatial_scale, int64_t points,
                             const Tensor& maps) {
-  return {boxes.const_data_ptr<A>(),
-          static_cast<A>(spatial_scale),
-          points,
-          maps.size(0),
-          maps.size(1),
-          maps.size(2),
-          maps.size(3)};
+  const int64_t* size = maps.facts().sizes;
+  return {elements<A>(boxes), A(spatial_scale), points, size[0], size[1], size[2], size[3]};
+}
+
+// The boxes of one image alone.
+template <typename A>
+Refinement<A> in_image(Refinement<A> g, int64_t image) {
+  g.boxes += image * g.height * g.width * 5;
+  return g;
 }
 
 // A row of an image's pixels as a RoI whose bins they are.
 template <typename A>
 struct RowSampling {
   Refinement<A> g;
-  int64_t image;
 
   double taps(int64_t) const { return double(4 * g.points + 1) * double(g.width); }
 
   auto bins_of(int64_t row) const {
-    return [this, row, boxes = g.boxes_of(image) + row * g.width * 5](int64_t, int64_t col,
-                                                                      BinTable<A>& table) {
-      table.add_sample({row, row, A(1), A(0)}, {col, col, A(1), A(0)});
-      math::visit_box_points(boxes + col * 5, g.scale, g.points, [&](A y, A x) {
-        math::Taps<A> rows, cols;
-        if (math::bilinear_taps(y, g.height, rows) && math::bilinear_taps(x, g.width, cols)) {
-          table.add_sample(rows, cols);
-        }
-      });
-      table.end_bin(A(1));
-    };
+    return
+        [this, row, boxes = g.boxes + row * g.width * 5](int64_t, int64_t col, BinTable<A>& table) {
+          table.add_sample({row, row, A(1), A(0)}, {col, col, A(1), A(0)});
+          math::visit_box_points(boxes + col * 5, g.scale, g.points, [&](A y, A x) {
+            math::Taps<A> rows, cols;
+            if (math::bilinear_taps(y, g.height, rows) && math::bilinear_taps(x, g.width, cols)) {
+              table.add_sample(rows, cols);
+            }
+          });
+          table.end_bin(A(1));
+        };
   }
 };
-
-template <typename T>
-T* image_of(const Tensor& maps, int64_t image) {
-  auto* data = static_cast<std::remove_const_t<T>*>(const_cast<void*>(maps.const_data_ptr()));
-  return data + image * maps.size(1) * maps.size(2) * maps.size(3);
-}
 
 // Row k of an image, as if it were pooled from it.
 template <typename T>
@@ -103,20 +96,13 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
   const int64_t blocks = backward ? g.channels : (pixels + kPixels - 1) / kPixels;
   const int64_t grain = tasks_per_thread(blocks, 4 * g.points * g.channels * pixels);
   for (int64_t image = 0; image < g.images; ++image) {
-    const From* map = image_of<const From>(from, image);
-    To* result = image_of<To>(to, image);
+    const From* map = planes_of<const From>(from, image, last).data;
+    To* result = planes_of<To>(to, image, last).data;
     parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
       const int64_t first = backward ? begin : 0, stride = last ? 1 : pixels;
-      const RefinedPlanes<From, To> planes{g.boxes_of(image),
-                                           g.scale,
-                                           g.points,
-                                           g.height,
-                                           g.width,
-                                           backward ? end - begin : g.channels,
-                                           stride,
-                                           last ? g.channels : 1,
-                                           map + first * stride,
-                                           result + first * stride};
+      RefinedPlanes<From, To> planes{in_image(g, image), stride, last ? g.channels : 1,
+                                     map + first * stride, result + first * stride};
+      if (backward) planes.channels = end - begin;
       const int64_t pixel = backward ? 0 : begin * kPixels;
       kernel(planes, pixel, backward ? pixels : std::min(end * kPixels, pixels));
     });
@@ -125,7 +111,7 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
 
 Buffer<uint32_t> rows_in_order(int64_t height) {
   Buffer<uint32_t> order(height);
-  for (int64_t i = 0; i < height; ++i) order[i] = static_cast<uint32_t>(i);
+  std::iota(order.data(), order.data() + height, 0u);
   return order;
 }
 
@@ -149,7 +135,7 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
     Batch<BinTable<A>> batch;
     for (int64_t image = 0; image < g.images; ++image) {
       const Planes<T> refined = planes_of<T>(output, image, last);
-      pool_run<T>(batch, RowSampling<A>{g, image}, order.data(), {image, 0, 0, g.height},
+      pool_run<T>(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
                   {0, g.channels, 0, 0, 1, g.width}, planes_of<const T>(maps, image, last),
                   output.nbytes(), [&](int64_t k) { return row_of(refined, k); });
     }
@@ -180,7 +166,7 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
     Batch<BinTable<A>> batch;
     for (int64_t image = 0; image < g.images; ++image) {
       const Planes<const T> refined = planes_of<const T>(outer, image, last);
-      spread_run(batch, RowSampling<A>{g, image}, order.data(), {image, 0, 0, g.height},
+      spread_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
                  {0, g.channels, 0, 0, 1, g.width}, planes_of<T>(to_features, image, last),
                  to_features.nbytes(), [&](int64_t k) { return row_of(refined, k); });
     }
