@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/host_device.h"
 #include "../../ops.h"
-#include "../../parallel.h"
 #include "../../products.h"
 #include "../common/buffer.h"
+#include "../common/loops.h"
 
 namespace detops::cpu {
 
@@ -70,7 +70,7 @@ namespace {
 template <typename Rows>
 void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
   constexpr int64_t kWork = 1 << 18;  // multiplications worth a thread
-  parallel_for(0, rows, std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_per_row)), visit);
+  parallel_for(0, rows, grain_for(kWork, work_per_row), visit);
 }
 
 // A library packs its matrices first, which is half the work for the few rows of one step.
@@ -118,7 +118,14 @@ void sum_into(const Tensor& rows, Tensor& out) {
   }
 }
 
-int64_t padded(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+// The state's weights [3H, ...] as a kernel packs them; nothing for a single step.
+template <typename T, typename Pack>
+Buffer<T> pack(const Tensor& weights, int64_t state, int64_t steps, const Pack& kernel) {
+  const int64_t columns = DETOPS_IN_USE(kLltmColumns<T>);
+  Buffer<T> packed(steps > 1 ? 3 * state * divide_up(state, columns) * columns : 0);
+  if (steps > 1) kernel(weights.const_data_ptr<T>(), weights.stride(0), state, packed.data());
+  return packed;
+}
 
 }  // namespace
 
@@ -143,12 +150,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
                    *first_cell = c0.const_data_ptr<scalar_t>();
     scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
              *out = states.mutable_data_ptr<scalar_t>();
-    const int64_t columns = DETOPS_IN_USE(kLltmColumns<scalar_t>);
-    Buffer<scalar_t> weight(packed ? 3 * state * padded(state, columns) : 0);
-    if (packed) {
-      DETOPS_IN_USE(lltm_pack_forward<scalar_t>)(w.const_data_ptr<scalar_t>(), w.stride(0), state,
-                                                 weight.data());
-    }
+    const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack_forward<scalar_t>));
     const int64_t size = rows * state;
     const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
     each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
@@ -191,12 +193,8 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
       scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
                *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
                *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
-      const int64_t columns = DETOPS_IN_USE(kLltmColumns<scalar_t>);
-      Buffer<scalar_t> weight(packed ? 3 * state * padded(state, columns) : 0);
-      if (packed) {
-        DETOPS_IN_USE(lltm_pack_backward<scalar_t>)(w.const_data_ptr<scalar_t>(), w.stride(0),
-                                                    state, weight.data());
-      }
+      const auto weight =
+          pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack_backward<scalar_t>));
       const int64_t size = rows * state;
       const auto step = DETOPS_IN_USE(lltm_backward<scalar_t>);
       each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {

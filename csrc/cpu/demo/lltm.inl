@@ -8,11 +8,8 @@
 // Matrix products by tiles of accumulators. What belongs to one row of the result does not depend
 // on how many rows there are.
 
-#if DETOPS_VECTOR_BYTES == 64
-constexpr int kTileRows = 8;  // 8 x 3 accumulators out of 32 registers
-#else
-constexpr int kTileRows = 4;  // 4 x 3 out of 16
-#endif
+// 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
+constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
 
 // Distances between neighbours in the matrix on the left, and between rows of the one on the right.
 struct ProductStrides {
@@ -97,9 +94,8 @@ template <typename T>
 DETOPS_INLINE void turn(const T* rows, int64_t count, int64_t depth, T* turned) {
   constexpr int64_t kWidth = kLanes<T>;
   for (int64_t k = 0; k < depth; k += kWidth) {
-    Vector<T> square[kWidth] = {};
-    for (int64_t r = 0; r < count; ++r) square[r] = load_first(rows + r * depth + k, depth - k);
-    transpose<T>(square);
+    Vector<T> square[kWidth];
+    load_turned(rows + k, depth, count, depth - k, square);
     for (int64_t i = 0; i < kWidth && k + i < depth; ++i) {
       store(turned + (k + i) * kWidth, square[i]);
     }

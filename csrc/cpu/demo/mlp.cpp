@@ -4,6 +4,7 @@
 #include "../../demo/mlp_products.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
+#include "../common/loops.h"
 
 namespace detops::cpu {
 
@@ -39,44 +40,39 @@ constexpr int64_t kLanesAtMost = 16;
 // number of threads nor, in their rounding, much on the number of rows.
 constexpr int64_t kChunk = 512;
 
-int64_t padded(int64_t units) { return (units + kLanesAtMost - 1) / kLanesAtMost * kLanesAtMost; }
+// Numbers of a vector of hidden units with its padding.
+int64_t whole(int64_t units) { return divide_up(units, kLanesAtMost) * kLanesAtMost; }
 
-bool fits(int64_t inputs, int64_t hidden, int64_t outputs) {
-  return padded(hidden) * (inputs + outputs + 1) <= kFusedWeights;
+// Whether layers go through the fused kernel.
+bool fits(const Tensor& hidden_weights, const Tensor& output_weights) {
+  const int64_t rows = hidden_weights.size(1) + output_weights.size(0) + 1;
+  return whole(hidden_weights.size(0)) * rows <= kFusedWeights;
 }
 
-// The parameters, vectors of hidden units padded with zeros.
+// Owns what it points at, but for the bias of the outputs.
 template <typename T>
-class Layers {
- public:
+struct Layers : MlpLayers<T> {
+  Buffer<T> memory;
+
   Layers(const Tensor& hidden_weights, const T* hidden_bias, const Tensor& output_weights,
-         const T* output_bias)
-      : inputs_(hidden_weights.size(1)),
-        hidden_(hidden_weights.size(0)),
-        outputs_(output_weights.size(0)),
-        padded_(padded(hidden_)),
-        memory_(padded_ * (inputs_ + 1 + outputs_)) {
-    std::fill_n(memory_.data(), padded_ * (inputs_ + 1 + outputs_), T(0));
+         const T* output_bias) {
+    const int64_t inputs = hidden_weights.size(1), hidden = hidden_weights.size(0);
+    const int64_t outputs = output_weights.size(0), padded = whole(hidden);
+    T* to = memory.reserve(padded * (inputs + 1 + outputs));
+    std::fill_n(to, padded * (inputs + 1 + outputs), T(0));
     const T* w = hidden_weights.const_data_ptr<T>();
-    for (int64_t j = 0; j < hidden_; ++j) {
-      for (int64_t k = 0; k < inputs_; ++k) memory_[k * padded_ + j] = w[j * inputs_ + k];
+    for (int64_t j = 0; j < hidden; ++j) {
+      for (int64_t k = 0; k < inputs; ++k) to[k * padded + j] = w[j * inputs + k];
     }
-    T* bias = memory_.data() + inputs_ * padded_;
-    if (hidden_bias != nullptr) std::copy_n(hidden_bias, hidden_, bias);
+    T* bias = to + inputs * padded;
+    if (hidden_bias != nullptr) std::copy_n(hidden_bias, hidden, bias);
     const T* v = output_weights.const_data_ptr<T>();
-    for (int64_t o = 0; o < outputs_; ++o) {
-      std::copy_n(v + o * hidden_, hidden_, bias + (1 + o) * padded_);
+    for (int64_t o = 0; o < outputs; ++o) {
+      std::copy_n(v + o * hidden, hidden, bias + (1 + o) * padded);
     }
-    layers_ = {inputs_,        hidden_, padded_,        outputs_,
-               memory_.data(), bias,    bias + padded_, output_bias};
+    MlpLayers<T>::operator=(
+        {inputs, hidden, padded, outputs, to, bias, bias + padded, output_bias});
   }
-
-  const MlpLayers<T>& operator*() const { return layers_; }
-
- private:
-  int64_t inputs_, hidden_, outputs_, padded_;
-  Buffer<T> memory_;
-  MlpLayers<T> layers_;
 };
 
 template <typename T>
@@ -119,7 +115,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
   const auto type = input.scalar_type();
-  if (!fits(w.size(1), w.size(0), v.size(0))) {
+  if (!fits(w, v)) {
     std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
     return;
   }
@@ -130,7 +126,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
     const scalar_t* in = x.const_data_ptr<scalar_t>();
     scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
     parallel_for(0, x.size(0), kChunk, [&](int64_t begin, int64_t end) {
-      DETOPS_IN_USE(mlp_forward<scalar_t>)(*layers, in, begin, end, h, out);
+      DETOPS_IN_USE(mlp_forward<scalar_t>)(layers, in, begin, end, h, out);
     });
   });
   output = as_type(output, type);
@@ -144,7 +140,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
   const auto type = input.scalar_type();
-  if (!fits(w.size(1), w.size(0), v.size(0))) {
+  if (!fits(w, v)) {
     const Tensor to_hidden = mm(g, v);
     DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
       scalar_t* to = to_hidden.mutable_data_ptr<scalar_t>();
@@ -161,7 +157,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const auto data = [&](int64_t k) { return to[k]->mutable_data_ptr<scalar_t>(); };
     const Layers<scalar_t> layers(w, nullptr, v, nullptr);
-    fused_backward<scalar_t>(*layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
+    fused_backward<scalar_t>(layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
                              g.const_data_ptr<scalar_t>(), x.size(0),
                              input_wanted ? data(0) : nullptr,
                              {data(1), data(2), data(3), data(4)});
