@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/box_coder.h"
-#include "../../ops.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
-#include "columns.h"
+#include "../common/host.h"
+#include "../nms/nms_boxes.h"
 
 #define DETOPS_KERNELS "../boxes/box_iou.inl"
 #include "../simd/variants.h"

@@ -2,8 +2,8 @@
 // Included once per instruction set; see variants.h.
 
 #include "../../math/overlap.inl"
+#include "../simd/bounds.inl"
 #include "../simd/functions.inl"
-#include "columns.inl"
 
 template <typename T>
 DETOPS_INLINE math::OverlapBox<Vector<T>> load_boxes(const BoxColumns<T>& b, int64_t j) {

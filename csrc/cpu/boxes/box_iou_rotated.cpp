@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
 #include "../../math/rotated_iou.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "rotated_boxes.h"
 
 namespace detops::cpu {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <limits>
-
 #include "../../boxes/point_sets.h"
-#include "../common/buffer.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../boxes/chamfer_distance.inl"
 #include "../simd/variants.h"

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <limits>
-
 #include "../../math/softmax_focal_loss.h"
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../boxes/focal_loss.inl"
 #include "../simd/variants.h"

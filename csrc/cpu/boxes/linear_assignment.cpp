@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/linear_assignment.h"
-
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 

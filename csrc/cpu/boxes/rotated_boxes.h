@@ -38,6 +38,12 @@ DETOPS_SHARED_INLINE RotatedBounds outer_bounds(const math::Box<double>& b, doub
           plain ? static_cast<float>(area * factor) : -__builtin_inff()};
 }
 
+// The factor for a threshold t. Near the smallest numbers rounding an IoU moves it by more than the
+// slack.
+DETOPS_SHARED_INLINE double bounds_factor(double t) {
+  return t < 1e-30 ? 0 : t / (1 + t) * (1 - 1e-6);
+}
+
 DETOPS_SHARED_INLINE RotatedBounds rotated_bounds(const RotatedBox& b, double factor) {
   const double c = b.cos < 0 ? -b.cos : b.cos, s = b.sin < 0 ? -b.sin : b.sin;
   const double ex = b.half_w * c + b.half_h * s, ey = b.half_w * s + b.half_h * c;

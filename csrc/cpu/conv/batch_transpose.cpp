@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../conv/batch_transpose.inl"
 #include "../simd/variants.h"

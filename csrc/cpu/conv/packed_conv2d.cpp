@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-#include <vector>
-
-#include "../../ops.h"
 #include "../../products.h"
-#include "../common/buffer.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "conv.h"
 
 #define DETOPS_KERNELS "../conv/conv.inl"

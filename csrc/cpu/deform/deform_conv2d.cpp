@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "deform_conv2d.h"
 
-#include "../common/memory.h"
-
 namespace detops::cpu {
 namespace {
 

@@ -3,13 +3,9 @@
 
 #include "../../deform/geometry.h"
 #include "../../math/deform_conv2d.h"
-#include "../../ops.h"
 #include "../../products.h"
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 #include "../roi/planes.h"
-#include "../simd/isa.h"
 
 // What the two passes of a deformable convolution share. The samples of a tile of output positions
 // are brought into columns, [position, kernel point, channel], which a matrix product then takes

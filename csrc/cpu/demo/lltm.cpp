@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/host_device.h"
-#include "../../ops.h"
 #include "../../products.h"
-#include "../common/buffer.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 

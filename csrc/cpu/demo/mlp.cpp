@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
-
 #include "../../demo/mlp_products.h"
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 

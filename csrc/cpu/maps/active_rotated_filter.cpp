@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/active_rotated_filter.h"
-
-#include <vector>
-
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 namespace {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/carafe.h"
-
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 namespace detops::cpu {
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/corner_pool.h"
-
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../maps/corner_pool.inl"
 #include "../simd/variants.h"

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/heatmaps_to_keypoints.h"
-
-#include <algorithm>
-#include <limits>
-
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../maps/heatmaps_to_keypoints.inl"
 #include "../simd/variants.h"

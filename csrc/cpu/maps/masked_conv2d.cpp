@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/masked_conv2d.h"
-
-#include <vector>
-
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/element_type.h"
-#include "../common/loops.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../maps/masked_conv2d.inl"
 #include "../simd/variants.h"

@@ -3,9 +3,7 @@
 
 #include <numeric>
 
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "../roi/bin_taps.h"
 
 namespace detops::cpu {

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include <limits>
-
 #include "../../math/decay.h"
-#include "../../ops.h"
-#include "../boxes/columns.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 #include "nms_boxes.h"
 #include "score_order.h"
 

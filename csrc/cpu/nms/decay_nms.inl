@@ -19,7 +19,7 @@ DETOPS_INLINE Vector<double> power_of_two(Vector<double> shifted) {
 //
 #include "../../math/decay.inl"
 //
-#include "../boxes/columns.inl"
+#include "../simd/bounds.inl"
 
 // One selection of soft NMS: lowers the scores of what overlaps the selected box, drops what falls
 // too low, and finds the next highest score, all in one pass over the first `count` boxes.

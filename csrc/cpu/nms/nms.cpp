@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
-#include "../common/loops.h"
-#include "nms_tree.h"
+#include "../common/host.h"
+#include "nms_index.h"
 #include "score_order.h"
 
 #define DETOPS_KERNELS "../nms/nms.inl"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
 
 #include "../../math/box.h"
 #include "../../math/half.h"
@@ -44,6 +44,31 @@ class NmsBoxList {
   Buffer<T> data_;
 };
 
+// Boxes as a structure of arrays, with their areas and one more number of each. Behind the last
+// there are empty boxes, as many as a vector can reach beyond it.
+constexpr int64_t kColumnPadding = 16;
+
+template <typename T>
+struct BoxColumns {
+  T *x1, *y1, *x2, *y2, *area, *more;
+
+  // At most so many, in some memory; all are empty.
+  BoxColumns(Buffer<T>& memory, int64_t most) {
+    const int64_t stride = most + kColumnPadding;
+    T* next = memory.reserve(6 * stride);
+    std::fill_n(next, 6 * stride, T(0));
+    for (T** column : {&x1, &y1, &x2, &y2, &area, &more}) {
+      *column = next;
+      next += stride;
+    }
+  }
+
+  void set(int64_t i, const math::Box<T>& box) const {
+    x1[i] = box.x1, y1[i] = box.y1, x2[i] = box.x2, y2[i] = box.y2;
+    area[i] = math::area(box);
+  }
+};
+
 // Boxes of one class in the order of selection.
 template <typename T>
 struct NmsSegment {
@@ -54,7 +79,7 @@ struct NmsSegment {
   uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
 };
 
-// A box of an NmsBoxes or an NmsSegment.
+// A box of any of these.
 template <template <typename> class Columns, typename T>
 DETOPS_SHARED_INLINE math::Box<T> box_at(const Columns<T>& c, int64_t i) {
   return {c.x1[i], c.y1[i], c.x2[i], c.y2[i]};

@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
 #include "../boxes/rotated_boxes.h"
-#include "../common/loops.h"
+#include "../common/host.h"
 #include "score_order.h"
-
-namespace detops::cpu {
-
-// Boxes of one class in the order of selection.
-struct RotatedSegment {
-  const RotatedBox* boxes;      // [count]
-  const RotatedBounds* bounds;  // [count], scaled by `factor`
-  int64_t count;
-  double threshold;  // t, not NaN
-  double factor;     // t / (1 + t), rounded a little down
-  int64_t limit;     // how many to keep at most: the first
-  uint8_t* keep;     // [count], out: 1 for a box that no kept box before it suppresses
-};
-
-}  // namespace detops::cpu
 
 #define DETOPS_KERNELS "../nms/nms_rotated.inl"
 #include "../simd/variants.h"
@@ -37,13 +21,9 @@ struct RotatedOverlapRule {
     const uint32_t* order = selection.order();
     const int64_t n = selection.ends().back();
     Buffer<RotatedBox> prepared(n);
-    Buffer<RotatedBounds> bounds(n);
-    // Near the smallest numbers rounding an IoU moves it by more than the slack.
-    const double factor = threshold < 1e-30 ? 0 : threshold / (1 + threshold) * (1 - 1e-6);
     constexpr int64_t kPrepared = 4096, kSettled = 512;
     parallel_each(n, kPrepared, [&](int64_t i) {
       prepared[i] = math::rotated_box(boxes + 5 * int64_t(order[i]));
-      bounds[i] = rotated_bounds(prepared[i], factor);
     });
     const auto segments = static_cast<int64_t>(selection.ends().size());
     const auto nms = DETOPS_IN_USE(rotated_nms<T>);
@@ -52,9 +32,8 @@ struct RotatedOverlapRule {
       Buffer<uint32_t> index;
       for (; k < last; ++k) {
         const int64_t begin = selection.begin(k), count = selection.count(k);
-        nms({prepared.data() + begin, bounds.data() + begin, count, threshold, factor, limit,
-             keep + begin},
-            kept.reserve(count), index.reserve(count));
+        nms(prepared.data() + begin, count, threshold, limit, kept.reserve(count),
+            index.reserve(count), keep + begin);
       }
     });
   }

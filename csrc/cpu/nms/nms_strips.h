@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
-#include <limits>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "../common/loops.h"
-#include "nms_grid.h"
-#include "sort.h"
+#include "../common/host.h"
+#include "nms_index.h"
 
 // To be included after the kernels of nms.inl.
 namespace detops::cpu {

@@ -2,8 +2,8 @@
 #include "../../nms/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
-#include "../boxes/columns.h"
-#include "../common/loops.h"
+#include "../common/host.h"
+#include "nms_boxes.h"
 #include "score_order.h"
 
 #define DETOPS_KERNELS "../nms/weighted_box_fusion.inl"

@@ -3,7 +3,7 @@
 
 #include "../../math/overlap.inl"
 //
-#include "../boxes/columns.inl"
+#include "../simd/bounds.inl"
 
 // The first of `count` boxes that overlap this one most, if that is above the threshold, else -1.
 int64_t best_overlap(const BoxColumns<double>& list, int64_t count, const math::Box<double>& box,

@@ -2,9 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
+#include <vector>
 
-#include "../../parallel.h"
+#include "../../ops.h"
+#include "../simd/isa.h"
+#include "buffer.h"
+#include "element_type.h"
+#include "memory.h"
 
+// What host functions begin with.
 namespace detops::cpu {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
