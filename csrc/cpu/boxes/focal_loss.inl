@@ -17,10 +17,8 @@ void focal_forward(const math::Focal<accumulate_t<T>>& f, const T* inputs, const
   }
 }
 
-template <math::Focus focus, typename T>
-accumulate_t<T> focal_sum(const math::Focal<accumulate_t<T>>& f, const T* inputs, const T* targets,
-                          int64_t count) {
-  using A = accumulate_t<T>;
+template <math::Focus focus, typename T, typename A = accumulate_t<T>>
+A focal_sum(const math::Focal<A>& f, const T* inputs, const T* targets, int64_t count) {
   Vector<A> sum{};
   int64_t i = 0;
   for (; i + kLanes<A> <= count; i += kLanes<A>) {
@@ -36,10 +34,9 @@ accumulate_t<T> focal_sum(const math::Focal<accumulate_t<T>>& f, const T* inputs
 }
 
 // A grad of nullptr: it is `same` for all.
-template <math::Focus focus, typename T>
-void focal_backward(const math::Focal<accumulate_t<T>>& f, const T* grad, accumulate_t<T> same,
-                    const T* inputs, const T* targets, int64_t count, T* to_inputs) {
-  using A = accumulate_t<T>;
+template <math::Focus focus, typename T, typename A = accumulate_t<T>>
+void focal_backward(const math::Focal<A>& f, const T* grad, A same, const T* inputs,
+                    const T* targets, int64_t count, T* to_inputs) {
   for (int64_t i = 0; i < count; i += kLanes<A>) {
     const int64_t n = count - i;
     const Vector<A> g = grad == nullptr ? splat(same) : load_first(grad + i, n);
@@ -111,10 +108,9 @@ DETOPS_INLINE SoftmaxRows<A> softmax_rows(const math::SoftmaxFocal<A>& f, const 
   return read;
 }
 
-template <math::Focus focus, typename T>
-void softmax_focal_forward(const math::SoftmaxFocal<accumulate_t<T>>& f, const T* inputs,
-                           const int64_t* targets, int64_t rows, accumulate_t<T>* losses) {
-  using A = accumulate_t<T>;
+template <math::Focus focus, typename T, typename A = accumulate_t<T>>
+void softmax_focal_forward(const math::SoftmaxFocal<A>& f, const T* inputs, const int64_t* targets,
+                           int64_t rows, A* losses) {
   for (int64_t i = 0; i < rows; i += kLanes<A>) {
     const int64_t n = std::min<int64_t>(rows - i, kLanes<A>);
     const auto read = softmax_rows(f, inputs + i * f.classes, targets + i, n);
@@ -123,11 +119,9 @@ void softmax_focal_forward(const math::SoftmaxFocal<accumulate_t<T>>& f, const T
   }
 }
 
-template <math::Focus focus, typename T>
-void softmax_focal_backward(const math::SoftmaxFocal<accumulate_t<T>>& f,
-                            const accumulate_t<T>* grad, const T* inputs, const int64_t* targets,
-                            int64_t rows, T* to_inputs) {
-  using A = accumulate_t<T>;
+template <math::Focus focus, typename T, typename A = accumulate_t<T>>
+void softmax_focal_backward(const math::SoftmaxFocal<A>& f, const A* grad, const T* inputs,
+                            const int64_t* targets, int64_t rows, T* to_inputs) {
   for (int64_t i = 0; i < rows; i += kLanes<A>) {
     const int64_t n = std::min<int64_t>(rows - i, kLanes<A>);
     const auto read = softmax_rows(f, inputs + i * f.classes, targets + i, n);

@@ -2,9 +2,8 @@
 // Included once per instruction set; see variants.h.
 
 // to[w * height + h] = from[h * width + w], square by square.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void transpose_matrix(const T* from, int64_t height, int64_t width, T* to) {
-  using A = accumulate_t<T>;
   constexpr int64_t kSide = kLanes<A>;
   for (int64_t w = 0; w < width; w += kSide) {
     const int64_t columns = width - w < kSide ? width - w : kSide;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
+#include "../simd/product.inl"
+
 // Rows of a tile: their sums, two vectors each, fill the registers.
 constexpr int64_t kTileRows = DETOPS_VECTOR_BYTES == 64 ? 14 : 6;
 
@@ -22,18 +24,9 @@ DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& 
   constexpr int64_t kWidth = kLanes<T>;
   Vector<T> sums[kRows][kVectors] = {};
   const T* weights = panel + output;
-  for (int64_t t = 0; t < taps.count; ++t) {
-    const T* from = rows + taps.offsets[t];
-    for (int64_t k = 0; k < taps.depth; ++k, weights += kPanel) {
-      Vector<T> w[kVectors];
-      DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) w[v] = load(weights + v * kWidth);
-      DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
-        const Vector<T> x = splat(from[r * stride + k]);
-        DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {
-          sums[r][v] = fused(x, w[v], sums[r][v]);
-        }
-      }
-    }
+  for (int64_t t = 0; t < taps.count; ++t, weights += taps.depth * kPanel) {
+    multiply<kRows, kVectors>(rows + taps.offsets[t], weights, {stride, 1, kPanel}, taps.depth,
+                              kWidth, sums);
   }
   DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
     DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {

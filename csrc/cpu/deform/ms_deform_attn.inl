@@ -72,11 +72,9 @@ DETOPS_INLINE void add_samples(const HeadValues<T>& h, const SampleLanes<A>& s, 
 }
 
 // Locations are [samples, 2] and weights [samples], those of one query; scratch: [D padded].
-template <typename T>
-void ms_deform_attn_forward(const SampleLevels<accumulate_t<T>>& levels, const HeadValues<T>& h,
-                            const accumulate_t<T>* locations, const accumulate_t<T>* weights,
-                            T* output, accumulate_t<T>* sum) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void ms_deform_attn_forward(const SampleLevels<A>& levels, const HeadValues<T>& h,
+                            const A* locations, const A* weights, T* output, A* sum) {
   constexpr int64_t kWidth = kLanes<A>;
   for (int64_t c = 0; c < h.channels; c += kWidth) store(sum + c, Vector<A>{});
   for (int64_t first = 0; first < levels.samples; first += kWidth) {
@@ -137,10 +135,8 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
 constexpr int64_t kRowsAhead = 16;
 
 // Values in, gradients zero.
-template <typename T>
-void load_attention_rows(const HeadValues<T>& h, int64_t positions,
-                         const HeadRows<accumulate_t<T>>& rows) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void load_attention_rows(const HeadValues<T>& h, int64_t positions, const HeadRows<A>& rows) {
   for (int64_t i = -1; i < positions; ++i) {
     if (i + kRowsAhead < positions) {
       fetch(h.data + (i + kRowsAhead) * h.stride, h.channels * sizeof(T));
@@ -154,10 +150,9 @@ void load_attention_rows(const HeadValues<T>& h, int64_t positions,
   }
 }
 
-template <typename T>
-void store_attention_rows(const HeadRows<accumulate_t<T>>& rows, int64_t positions,
-                          const HeadValues<T>& like, T* output) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void store_attention_rows(const HeadRows<A>& rows, int64_t positions, const HeadValues<T>& like,
+                          T* output) {
   for (int64_t i = 0; i < positions; ++i) {
     if (i + kRowsAhead < positions) {
       fetch<true>(output + (i + kRowsAhead) * like.stride, like.channels * sizeof(T));

@@ -2,6 +2,7 @@
 // Included once per instruction set; see variants.h.
 
 #include "../simd/functions.inl"
+#include "../simd/product.inl"
 //
 #include "../../math/gates.inl"
 
@@ -10,32 +11,6 @@
 
 // 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
-
-// Distances between neighbours in the matrix on the left, and between rows of the one on the right.
-struct ProductStrides {
-  int64_t left_row, left_depth, right_row;
-};
-
-// acc[r] += row r of `left` times `right`, for kRows rows and kVectors vectors of columns, of which
-// a single vector may be only the first `n` columns long.
-template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void multiply(const T* left, const T* right, const ProductStrides& stride,
-                            int64_t depth, int64_t n, Vector<T> (&acc)[kRows][kVectors]) {
-  for (int64_t k = 0; k < depth; ++k) {
-    const T* row = right + k * stride.right_row;
-    Vector<T> w[kVectors];
-    DETOPS_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      w[v] = kVectors > 1 ? load(row + v * kLanes<T>) : load_first(row, n);
-    }
-    DETOPS_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const Vector<T> x = splat(left[r * stride.left_row + k * stride.left_depth]);
-      DETOPS_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
-    }
-  }
-}
 
 // With `right` packed: [depth, kVectors * lanes] without gaps.
 template <int kRows, int kVectors, typename T>

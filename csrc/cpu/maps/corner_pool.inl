@@ -17,9 +17,8 @@ DETOPS_INLINE Vector<A> take_gradient(Vector<A> x, Vector<A> pooled, Vector<A>& 
 }
 
 // `count` lines side by side: row by row.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void pool_beside(const T* input, int64_t length, int64_t step, int64_t count, T* output) {
-  using A = accumulate_t<T>;
   for (int64_t i = 0; i < length; ++i, input += step, output += step) {
     for (int64_t c = 0; c < count; c += kLanes<A>) {
       const Vector<A> x = load_first(input + c, count - c);
@@ -47,9 +46,8 @@ void spread_beside(const T* grad, const T* input, const T* pooled, int64_t lengt
 }
 
 // `rows` lines, at most a vector of them, whose elements are neighbours.
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void pool_along(const T* input, int64_t length, int64_t rows, bool back, T* output) {
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   const int64_t squares = (length + kWidth - 1) / kWidth;
   Vector<A> best = splat<A>(-A(__builtin_inf()));
@@ -66,10 +64,9 @@ void pool_along(const T* input, int64_t length, int64_t rows, bool back, T* outp
   }
 }
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void spread_along(const T* grad, const T* input, const T* pooled, int64_t length, int64_t rows,
                   bool back, T* to_input) {
-  using A = accumulate_t<T>;
   constexpr int64_t kWidth = kLanes<A>;
   const int64_t squares = (length + kWidth - 1) / kWidth;
   Vector<A> sum{};

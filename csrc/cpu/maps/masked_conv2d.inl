@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
+#include "../simd/product.inl"
+
 constexpr int64_t kConvVectors = 3;
 constexpr int64_t kConvOutputs = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;  // whose sums fit registers
 
@@ -56,18 +58,7 @@ DETOPS_INLINE void multiply_columns(const ConvGeometry& g, const A* weights, con
       sums[o][v] = splat(bias == nullptr ? A(0) : bias[o]);
     }
   }
-  for (int64_t k = 0; k < g.taps; ++k) {
-    Vector<A> column[kConvVectors];
-    DETOPS_UNROLL for (int64_t v = 0; v < kConvVectors; ++v) {
-      column[v] = load(columns + k * kTile + v * kWidth);
-    }
-    DETOPS_UNROLL for (int64_t o = 0; o < kOutputs; ++o) {
-      const Vector<A> weight = splat(weights[o * g.taps + k]);
-      DETOPS_UNROLL for (int64_t v = 0; v < kConvVectors; ++v) {
-        sums[o][v] = fused(weight, column[v], sums[o][v]);
-      }
-    }
-  }
+  multiply<kOutputs, kConvVectors>(weights, columns, {g.taps, 1, kTile}, g.taps, kTile, sums);
   DETOPS_UNROLL for (int64_t o = 0; o < kOutputs; ++o) {
     T row[kTile];
     DETOPS_UNROLL for (int64_t v = 0; v < kConvVectors; ++v) store(row + v * kWidth, sums[o][v]);

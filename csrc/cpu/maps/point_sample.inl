@@ -106,10 +106,8 @@ void place_points(const A* points, int64_t height, int64_t width, PlacedPoints<A
   }
 }
 
-template <typename T>
-void sample_plane(const T* plane, int64_t width, const PlacedPoints<accumulate_t<T>>& p,
-                  T* output) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void sample_plane(const T* plane, int64_t width, const PlacedPoints<A>& p, T* output) {
   for (int64_t i = 0; i < p.count && p.edges < p.count; i += kLanes<A>) {
     const auto c = load_corners(plane, width, p.at + i);
     const Vector<A> upper = fused(load(p.share[1] + i), c.at[1], load(p.share[0] + i) * c.at[0]);
@@ -137,10 +135,8 @@ DETOPS_INLINE void add_pair(A* to, const A* pair) {
 }
 
 // Adds to the gradient of a plane, point by point.
-template <typename T>
-void spread_plane(const T* grad, int64_t width, const PlacedPoints<accumulate_t<T>>& p,
-                  accumulate_t<T>* to_plane) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void spread_plane(const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_plane) {
   constexpr int64_t kWidth = kLanes<A>;
   const EdgePoint<A>*edge = p.edge, *const end = p.edge + p.edges;
   for (int64_t i = 0; i < p.count; i += kWidth) {
@@ -171,11 +167,9 @@ void spread_plane(const T* grad, int64_t width, const PlacedPoints<accumulate_t<
 
 // Adds a plane's part of the gradient of the points, in pixels. That of an edge point is in its own
 // sums: to_x and to_y hold anything there.
-template <typename T>
-void add_slopes(const T* plane, const T* grad, int64_t width,
-                const PlacedPoints<accumulate_t<T>>& p, accumulate_t<T>* to_x,
-                accumulate_t<T>* to_y) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void add_slopes(const T* plane, const T* grad, int64_t width, const PlacedPoints<A>& p, A* to_x,
+                A* to_y) {
   for (int64_t i = 0; i < p.count && p.edges < p.count; i += kLanes<A>) {
     const Vector<A> g = load_first(grad + i, p.count - i);
     const auto c = load_corners(plane, width, p.at + i);

@@ -87,9 +87,8 @@ DETOPS_INLINE void each_block(const RefinedPlanes<From, To>& t, int64_t begin, i
   }
 }
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void add_samples(const RefinedPlanes<T, T>& planes, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
   const RefinedPlanes<T, T> t = planes;  // see spread_planes in ps_roi_align.inl
   const int64_t apart = t.pixel_stride, down = t.width * apart;
   each_block(t, begin, end, [&](const PixelSamples<A>& s, int64_t first, int64_t c, int64_t count) {
@@ -115,9 +114,8 @@ void add_samples(const RefinedPlanes<T, T>& planes, int64_t begin, int64_t end) 
   });
 }
 
-template <typename T>
-void spread_samples(const RefinedPlanes<T, accumulate_t<T>>& planes, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+void spread_samples(const RefinedPlanes<T, A>& planes, int64_t begin, int64_t end) {
   const RefinedPlanes<T, A> t = planes;  // see spread_planes in ps_roi_align.inl
   const int64_t apart = t.pixel_stride, down = t.width * apart;
   for (int64_t c = 0; c < t.channels; ++c) {
