@@ -38,8 +38,7 @@ DETOPS_SHARED_INLINE RotatedBounds outer_bounds(const math::Box<double>& b, doub
           plain ? static_cast<float>(area * factor) : -__builtin_inff()};
 }
 
-// The factor for a threshold t. Near the smallest numbers rounding an IoU moves it by more than the
-// slack.
+// For a threshold t. Near the smallest numbers rounding moves an IoU by more than the slack.
 DETOPS_SHARED_INLINE double bounds_factor(double t) {
   return t < 1e-30 ? 0 : t / (1 + t) * (1 - 1e-6);
 }

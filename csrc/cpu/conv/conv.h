@@ -38,8 +38,7 @@ struct ConvTaps {
   int64_t count, depth;
 };
 
-// How sums become results: + bias, + add, and the rectifier. Rows of `add` are as far apart as
-// those of `out`.
+// How sums become results: + bias, + add, whose rows are as far apart as out's, and the rectifier.
 template <typename T>
 struct Finish {
   const T *bias, *add;

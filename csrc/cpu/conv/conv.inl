@@ -16,8 +16,7 @@ DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t o
   store_first(finish.out + at, sum, count);
 }
 
-// The outputs from `output` on that kVectors vectors hold, of kRows rows: sums over all factors
-// times the panel's weights.
+// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights.
 template <int64_t kRows, int64_t kVectors, typename T>
 DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& taps,
                                  const T* panel, int64_t output, const Finish<T>& finish) {

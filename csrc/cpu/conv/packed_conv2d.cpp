@@ -161,8 +161,8 @@ void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input
   const std::vector<T> zeros(std::max(s.channels, s.outputs));
   const T *pixels = input.const_data_ptr<T>(), *grads = grad.const_data_ptr<T>();
   T *value = values.mutable_data_ptr<T>(), *gradient = gradients.mutable_data_ptr<T>();
-  const auto transform_inputs = DETOPS_IN_USE(winograd_inputs<T>);
-  const auto transform_gradients = DETOPS_IN_USE(winograd_gradients<T>);
+  const auto transform_inputs = DETOPS_IN_USE(winograd_points<false, T>);
+  const auto transform_gradients = DETOPS_IN_USE(winograd_points<true, T>);
   for (int64_t first = 0; first < all; first += most) {
     const int64_t count = std::min(most, all - first);
     const TileBlock block(tiles, first, count);

@@ -10,27 +10,50 @@ DETOPS_INLINE V times_add(double factor, V x, V y) {
   return fused(splat(static_cast<T>(factor)), x, y);
 }
 
-// Six values of a line become their transform.
+// Six values of a line become their six points.
 template <typename V>
-DETOPS_INLINE void transform_line(V (&d)[6]) {
+DETOPS_INLINE void points_of(const V (&d)[6], V (&m)[6]) {
   const V even1 = times_add(-2.25, d[2], d[4]), odd1 = times_add(-2.25, d[1], d[3]);
   const V even2 = times_add(-0.5625, d[2], d[4]), odd2 = times_add(-0.5625, d[1], d[3]);
-  d[0] = times_add(1.265625, d[0], times_add(-2.8125, d[2], d[4]));
-  d[3] = times_add(1.265625, d[1], times_add(-2.8125, d[3], d[5]));
-  d[1] = times_add(0.75, odd1, even1);
-  d[2] = times_add(-0.75, odd1, even1);
-  d[4] = times_add(1.5, odd2, even2);
-  d[5] = times_add(-1.5, odd2, even2);
+  m[0] = times_add(1.265625, d[0], times_add(-2.8125, d[2], d[4]));
+  m[1] = times_add(0.75, odd1, even1);
+  m[2] = times_add(-0.75, odd1, even1);
+  m[3] = times_add(1.265625, d[1], times_add(-2.8125, d[3], d[5]));
+  m[4] = times_add(1.5, odd2, even2);
+  m[5] = times_add(-1.5, odd2, even2);
 }
 
 // Four values likewise.
 template <typename V>
-DETOPS_INLINE void transform_line(V (&d)[4]) {
+DETOPS_INLINE void points_of(const V (&d)[4], V (&m)[4]) {
   const V even = -1.6875 * d[2], odd = 1.265625 * d[1];
-  d[0] = times_add(1.265625, d[0], -2.25 * d[2]);
-  d[3] = times_add(-0.5625, d[1], d[3]);
-  d[1] = even - odd;
-  d[2] = even + odd;
+  m[0] = times_add(1.265625, d[0], -2.25 * d[2]);
+  m[1] = even - odd;
+  m[2] = even + odd;
+  m[3] = times_add(-0.5625, d[1], d[3]);
+}
+
+// The adjoint, for gradients of results: four of a line become six points.
+template <typename V>
+DETOPS_INLINE void points_of(const V (&y)[4], V (&m)[6]) {
+  const V even1 = times_add(0.5625, y[2], y[0]), odd1 = times_add(0.421875, y[3], 0.75 * y[1]);
+  const V even2 = times_add(2.25, y[2], y[0]), odd2 = times_add(3.375, y[3], 1.5 * y[1]);
+  m[0] = y[0];
+  m[1] = even1 + odd1;
+  m[2] = even1 - odd1;
+  m[3] = y[3];
+  m[4] = even2 + odd2;
+  m[5] = even2 - odd2;
+}
+
+// Two of them become four.
+template <typename V>
+DETOPS_INLINE void points_of(const V (&y)[2], V (&m)[4]) {
+  const V odd = 0.75 * y[1];
+  m[0] = y[0];
+  m[1] = y[0] + odd;
+  m[2] = y[0] - odd;
+  m[3] = y[1];
 }
 
 // The sums of six points become the four results of a line.
@@ -84,40 +107,41 @@ void winograd_weights(const T* weights, int64_t size, T* planes) {
   }
 }
 
-// Where the pixels of a tile are, row by row from (top, left) on; zeros beyond the map.
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void find_pixels(const T* image, int64_t height, int64_t width, int64_t channels,
-                               int64_t top, int64_t left, const T* zeros, const T** pixels) {
-  for (int64_t y = 0; y < kDown; ++y) {
-    for (int64_t x = 0; x < kAcross; ++x) {
+// A tile's input, or the gradients of its results, with zeros beyond the map, to its points'
+// planes.
+template <int64_t kDown, int64_t kAcross, bool kGradients, typename T>
+DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T* maps,
+                                  const T* zeros, T* values, int64_t plane) {
+  constexpr int64_t kRows = kGradients ? kDown - 2 : kDown;
+  constexpr int64_t kColumns = kGradients ? kAcross - 2 : kAcross;
+  const int64_t height = kGradients ? s.output_height : s.height;
+  const int64_t width = kGradients ? s.output_width : s.width;
+  const int64_t channels = kGradients ? s.outputs : s.channels;
+  const int64_t top = kGradients ? tile.y : tile.y - s.padding_y;
+  const int64_t left = kGradients ? tile.x : tile.x - s.padding_x;
+  const T* image = maps + tile.image * height * width * channels;
+  const T* pixels[kRows][kColumns];
+  for (int64_t y = 0; y < kRows; ++y) {
+    for (int64_t x = 0; x < kColumns; ++x) {
       const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
-      pixels[y * kAcross + x] = inside ? image + ((top + y) * width + left + x) * channels : zeros;
+      pixels[y][x] = inside ? image + ((top + y) * width + left + x) * channels : zeros;
     }
   }
-}
-
-// The pixels of a tile to the planes of their points.
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void transform_input(const ConvSizes& s, const Tile& tile, const T* input,
-                                   const T* zeros, T* values, int64_t plane) {
-  const T* pixels[kDown * kAcross];
-  find_pixels<kDown, kAcross>(input + tile.image * s.height * s.width * s.channels, s.height,
-                              s.width, s.channels, tile.y - s.padding_y, tile.x - s.padding_x,
-                              zeros, pixels);
-  for (int64_t c = 0; c < s.channels; c += kLanes<T>) {
-    Vector<T> half[kDown][kAcross];
-    DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-      Vector<T> line[kDown];
-      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-        line[y] = load_first(pixels[y * kAcross + x] + c, s.channels - c);
+  for (int64_t c = 0; c < channels; c += kLanes<T>) {
+    Vector<T> half[kDown][kColumns];
+    DETOPS_UNROLL for (int64_t x = 0; x < kColumns; ++x) {
+      Vector<T> line[kRows], points[kDown];
+      DETOPS_UNROLL for (int64_t y = 0; y < kRows; ++y) {
+        line[y] = load_first(pixels[y][x] + c, channels - c);
       }
-      transform_line(line);
-      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = line[y];
+      points_of(line, points);
+      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
     }
     DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-      transform_line(half[y]);
+      Vector<T> points[kAcross];
+      points_of(half[y], points);
       DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-        store(values + plane_of(y, x) * plane + c, half[y][x]);
+        store(values + plane_of(y, x) * plane + c, points[x]);
       }
     }
   }
@@ -151,31 +175,28 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
   }
 }
 
-// function<points down, points across>(arguments...) of a tile.
-#define DETOPS_OF_SIZE(size, function, ...) \
-  switch (size) {                           \
-    case k6x4:                              \
-      function<6, 4>(__VA_ARGS__);          \
-      break;                                \
-    case k6x6:                              \
-      function<6, 6>(__VA_ARGS__);          \
-      break;                                \
-    case k4x6:                              \
-      function<4, 6>(__VA_ARGS__);          \
-      break;                                \
-    default:                                \
-      function<4, 4>(__VA_ARGS__);          \
-  }
+// Calls run(points down, points across) with the sizes of a tile as constants.
+template <typename Run>
+DETOPS_INLINE void with_size(TileSize size, const Run& run) {
+  constexpr std::integral_constant<int64_t, 4> four{};
+  constexpr std::integral_constant<int64_t, 6> six{};
+  if (size == k6x4) return run(six, four);
+  if (size == k6x6) return run(six, six);
+  if (size == k4x6) return run(four, six);
+  run(four, four);
+}
 
-// The input of tiles [begin, end) of a block at their points: planes of rows, a row per tile.
-template <typename T>
-void winograd_inputs(const ConvSizes& s, const TileBlock& block, const T* input, int64_t begin,
+// Tiles [begin, end) of a block at their points: planes of rows, a row per tile.
+template <bool kGradients, typename T>
+void winograd_points(const ConvSizes& s, const TileBlock& block, const T* maps, int64_t begin,
                      int64_t end, const T* zeros, T* values, int64_t plane) {
-  const int64_t stride = winograd_stride(s.channels);
+  const int64_t stride = winograd_stride(kGradients ? s.outputs : s.channels);
   for (int64_t t = begin; t < end; ++t) {
     const Tile& tile = block[t];
     T* row = values + tile.row * stride;
-    DETOPS_OF_SIZE(tile.size, transform_input, s, tile, input, zeros, row, plane);
+    with_size(tile.size, [&](auto down, auto across) {
+      transform_tile<down, across, kGradients>(s, tile, maps, zeros, row, plane);
+    });
   }
 }
 
@@ -186,7 +207,7 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
   const int64_t count = block.count(), panels = panels_of(s.outputs), origin = 0;
   const int64_t value_stride = winograd_stride(s.channels), value_plane = count * value_stride;
   const int64_t sum_stride = winograd_stride(panels * kPanel), sum_plane = count * sum_stride;
-  winograd_inputs(s, block, data.input, 0, count, zeros, values, value_plane);
+  winograd_points<false>(s, block, data.input, 0, count, zeros, values, value_plane);
   for (const PlaneGroup& group : kPlaneGroups) {
     const int64_t begin = block.begin(group), rows = block.end(group) - begin;
     for (int64_t i = group.first; i < group.first + group.count; ++i) {
@@ -203,72 +224,9 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
   for (int64_t t = 0; t < count; ++t) {
     const Tile& tile = block[t];
     const T* row = sums + tile.row * sum_stride;
-    DETOPS_OF_SIZE(tile.size, finish_results, s, tile, row, sum_plane, finish);
-  }
-}
-
-// The adjoint for the gradient of the weights: tiles of results, of which gradients come, at the
-// 6x6 points.
-
-// Four values of a line become six points.
-template <typename V>
-DETOPS_INLINE void spread_line(const V (&y)[4], V (&m)[6]) {
-  const V even1 = times_add(0.5625, y[2], y[0]), odd1 = times_add(0.421875, y[3], 0.75 * y[1]);
-  const V even2 = times_add(2.25, y[2], y[0]), odd2 = times_add(3.375, y[3], 1.5 * y[1]);
-  m[0] = y[0];
-  m[1] = even1 + odd1;
-  m[2] = even1 - odd1;
-  m[3] = y[3];
-  m[4] = even2 + odd2;
-  m[5] = even2 - odd2;
-}
-
-// Two values become four points.
-template <typename V>
-DETOPS_INLINE void spread_line(const V (&y)[2], V (&m)[4]) {
-  const V odd = 0.75 * y[1];
-  m[0] = y[0];
-  m[1] = y[0] + odd;
-  m[2] = y[0] - odd;
-  m[3] = y[1];
-}
-
-template <int64_t kDown, int64_t kAcross, typename T>
-DETOPS_INLINE void spread_gradients(const ConvSizes& s, const Tile& tile, const T* grad,
-                                    const T* zeros, T* values, int64_t plane) {
-  const T* pixels[(kDown - 2) * (kAcross - 2)];
-  find_pixels<kDown - 2, kAcross - 2>(
-      grad + tile.image * s.output_height * s.output_width * s.outputs, s.output_height,
-      s.output_width, s.outputs, tile.y, tile.x, zeros, pixels);
-  for (int64_t o = 0; o < s.outputs; o += kLanes<T>) {
-    Vector<T> half[kDown][kAcross - 2];
-    DETOPS_UNROLL for (int64_t x = 0; x < kAcross - 2; ++x) {
-      Vector<T> line[kDown - 2], points[kDown];
-      DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) {
-        line[y] = load_first(pixels[y * (kAcross - 2) + x] + o, s.outputs - o);
-      }
-      spread_line(line, points);
-      DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) half[y][x] = points[y];
-    }
-    DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-      Vector<T> points[kAcross];
-      spread_line(half[y], points);
-      DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-        store(values + plane_of(y, x) * plane + o, points[x]);
-      }
-    }
-  }
-}
-
-// The gradients of tiles [begin, end) of a block, as winograd_inputs.
-template <typename T>
-void winograd_gradients(const ConvSizes& s, const TileBlock& block, const T* grad, int64_t begin,
-                        int64_t end, const T* zeros, T* values, int64_t plane) {
-  const int64_t stride = winograd_stride(s.outputs);
-  for (int64_t t = begin; t < end; ++t) {
-    const Tile& tile = block[t];
-    T* row = values + tile.row * stride;
-    DETOPS_OF_SIZE(tile.size, spread_gradients, s, tile, grad, zeros, row, plane);
+    with_size(tile.size, [&](auto down, auto across) {
+      finish_results<down, across>(s, tile, row, sum_plane, finish);
+    });
   }
 }
 

@@ -101,8 +101,7 @@ void each_run(const DeformGeometry& g, const DeformSlice& slice, int64_t begin, 
   }
 }
 
-// Calls visit(packed, weight) for the place of each number in a slice's weights and in the weight
-// tensor, [O, C / groups, kh, kw].
+// Calls visit(packed, place) for each number in a slice's weights and in [O, C / groups, kh, kw].
 template <typename Visit>
 void each_weight(const DeformGeometry& g, const DeformSlice& slice, const Visit& visit) {
   const int64_t points = g.points(), channels = g.group_channels();
@@ -238,8 +237,7 @@ class DeformTile {
     }
   }
 
-  // The samples of a run whose channels begin at `channel` of the map. `columns` are those of all
-  // groups of the slice.
+  // The samples of a run that begins at a channel of the map, to the columns of a slice's groups.
   DeformBlock<A> block(const DeformSlice& slice, const DeformRun& run, int64_t group, const A* map,
                        int64_t channel, A* columns) {
     columns += group * column_size(slice) + run.column;
@@ -306,9 +304,8 @@ DeformProduct deform_product(const DeformGeometry& g, const DeformSlice& slice, 
           matrix(weight + group * n * depth, n, depth, depth)};
 }
 
-// For each of [0, tasks), in parallel. Within a parallel region the library that multiplies
-// matrices keeps to one thread, and so to one order of its sums; a single task would run outside of
-// one.
+// For each of [0, tasks). In a parallel region, outside of which a single task would run, the
+// library that multiplies matrices keeps to one thread, and so to one order of its sums.
 template <typename Run>
 void each_task(int64_t tasks, const Run& run) {
   parallel_for(0, std::max<int64_t>(2, tasks), 1, [&](int64_t begin, int64_t end) {

@@ -5,8 +5,7 @@
 
 namespace detops::cpu {
 
-// Asks for memory that will be read, or written, soon: for what lies too far apart for a processor
-// to see a pattern.
+// Asks for memory that is read, or written, soon: it lies too far apart for a pattern to be seen.
 template <bool kWritten = false>
 inline __attribute__((always_inline)) void fetch(const void* data, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
@@ -48,8 +47,7 @@ namespace {
 
 constexpr int64_t kSamplesPerThread = 4096;
 
-// How many queries ahead the backward pass asks for what it reads of them: those of one head lie
-// far apart.
+// The backward pass asks for what it reads of queries ahead: those of one head lie far apart.
 constexpr int64_t kAhead = 4;
 
 // The tensors as kernels want them.
@@ -119,8 +117,7 @@ class Attention {
   Buffer<T> zeros_;
 };
 
-// One thread owns a head of an image, and adds its queries in their order. `grad` is [N, Q, M, D
-// padded].
+// A thread owns a head of an image, and adds its queries in their order. grad: [N, Q, M, D padded].
 template <typename T, typename A = accumulate_t<T>>
 void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
   const auto kernel = DETOPS_IN_USE(ms_deform_attn_backward<A>);

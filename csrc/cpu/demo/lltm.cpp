@@ -42,8 +42,7 @@ struct SmallProduct {
   int64_t out_row;
 };
 
-// out [rows, columns] = [left, more] times right [columns, depth + more_depth] transposed, plus
-// bias; all without gaps.
+// out [rows, columns] = [left, more] right [columns, depth + more_depth]^T + bias, without gaps.
 template <typename T>
 struct TurnedProduct {
   int64_t rows, columns, depth, more_depth;

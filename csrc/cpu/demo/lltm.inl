@@ -6,8 +6,7 @@
 //
 #include "../../math/gates.inl"
 
-// Matrix products by tiles of accumulators. What belongs to one row of the result does not depend
-// on how many rows there are.
+// What belongs to one row of a product's result does not depend on how many rows there are.
 
 // 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
@@ -77,8 +76,7 @@ DETOPS_INLINE void turn(const T* rows, int64_t count, int64_t depth, T* turned) 
   }
 }
 
-// With the rows in the lanes, the right matrix is read as it lies, and only the few rows are
-// turned.
+// With rows in the lanes, the right matrix is read as it lies, and only the few rows are turned.
 template <typename T>
 void turned_product(const TurnedProduct<T>& p) {
   constexpr int64_t kWidth = kLanes<T>;

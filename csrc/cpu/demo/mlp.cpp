@@ -28,8 +28,7 @@ struct MlpGradients {
 namespace detops::cpu {
 namespace {
 
-// Layers up to this many weights go through the fused kernel, which keeps them in the first cache;
-// larger ones through matrix products.
+// More weights than the first cache holds go through matrix products, not through the fused kernel.
 constexpr int64_t kFusedWeights = 4096;
 constexpr int64_t kLanesAtMost = 16;
 // Rows whose gradients are summed before they meet those of others: sums depend on neither the

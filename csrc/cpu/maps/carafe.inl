@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. A row of features and the `scale` rows of
 // output pixels that come from it are taken together. Output pixels at the same place (a phase)
-// within their feature pixel are split from the others, so that they are neighbours as the features
-// are.
+// within their feature pixel are split from the others: they are neighbours as the features are.
 
 // to[phase * stride + x] = row[scale * x + phase], and zeros up to a whole row.
 template <typename T, typename A = accumulate_t<T>>
@@ -107,8 +106,8 @@ DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const
   }
 }
 
-// The output rows of some channels of a group: rows[channel, i, x] and sums[channel, phase, x] are
-// scratch.
+// The output rows of some channels of a group. Scratch: rows[channel, i, x], sums[channel, phase,
+// x].
 template <int kChannels, typename T, typename A = accumulate_t<T>>
 void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, int64_t row,
                     A* rows, A* sums, T* output) {
@@ -170,8 +169,7 @@ void store_masks(const ReassemblyRows& g, const A* from, int64_t row, T* masks) 
   }
 }
 
-// to[phase, x + radius] for output rows py = 0, 1, ... of a row of features that may be off the
-// map.
+// to[phase, x + radius] for the output rows of a row of features that may be off the map.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_padded_phases(const ReassemblyRows& g, const T* plane, int64_t row, A* to) {
   const int64_t radius = g.radius();
@@ -185,8 +183,8 @@ DETOPS_INLINE void load_padded_phases(const ReassemblyRows& g, const T* plane, i
   }
 }
 
-// to[i, j, phase, x + radius]: the masks of the output pixels which the features of a row reach by
-// tap (i, j).
+// to[i, j, phase, x + radius]: the masks of output pixels that a row's features reach by tap (i,
+// j).
 template <typename T, typename A = accumulate_t<T>>
 void load_reached_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
   const int64_t size = g.phases() * g.padded;

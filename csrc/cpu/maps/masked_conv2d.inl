@@ -10,8 +10,7 @@ constexpr int64_t kConvOutputs = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;  // whose su
 template <typename A>
 constexpr int64_t kConvTile = kConvVectors * kLanes<A>;
 
-// columns[k, j]: what tap k of the kernel, C x kh x kw of them, meets at the output pixel
-// pixels[j].
+// columns[k, j]: what tap k of the kernel's C x kh x kw meets at the output pixel pixels[j].
 template <typename T, typename A = accumulate_t<T>>
 void gather_columns(const ConvGeometry& g, const T* features, const int32_t* pixels, int64_t count,
                     A* columns) {

@@ -15,8 +15,7 @@ struct PixelSamples {
   A weight[4][math::kMostBoxPoints * kPixels];
 };
 
-// One axis of a vector of samples: as math::bilinear_taps, but the last pixel is the second
-// neighbour of the one before.
+// One axis: as math::bilinear_taps, but the last pixel is the second neighbour of the one before.
 template <typename A>
 DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
   at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
@@ -61,8 +60,7 @@ void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count
   }
 }
 
-// Calls visit(position, weight) for what a pixel's samples read, and for nothing else: what is not
-// finite must not meet a weight of zero.
+// Calls visit(position, weight) for what a pixel's samples read: a NaN must not meet a zero weight.
 template <typename From, typename To, typename Visit>
 void visit_exactly(const RefinedPlanes<From, To>& t, int64_t pixel, const Visit& visit) {
   using A = typename RefinedPlanes<From, To>::A;

@@ -26,9 +26,8 @@ struct MatrixNmsState {
 namespace detops::cpu {
 namespace {
 
-// The boxes that are left with their scores, in input order, and where they come from. A score of
-// NaN marks a box that is selected or dropped; such ones stand behind the last up to a whole
-// vector.
+// The boxes that are left, in input order, their scores, and where they come from. A score of NaN
+// marks a box that is selected or dropped; there are such behind the last up to a whole vector.
 template <typename T>
 struct SoftNmsBoxes {
   static constexpr T kNone = std::numeric_limits<T>::quiet_NaN();
@@ -74,9 +73,8 @@ struct SoftNmsBoxes {
 };
 
 // By which factor the scores of one label fall, boxes [first, last) of a list, whose further
-// numbers are math::decay::matrix_term. Boxes are taken a block at a time: all threads meet those
-// of the block with the boxes before it, of which everything is known; then one thread settles the
-// block in order.
+// numbers are math::decay::matrix_term. All threads meet the boxes of a block with those before it,
+// of which everything is known; then one thread settles the block in order.
 template <math::Decay kind, typename T>
 void settle(const BoxColumns<T>& list, int64_t first, int64_t last, T sigma, T* factors) {
   constexpr int64_t kBlock = 256, kPairsPerThread = 1 << 15;

@@ -170,7 +170,7 @@ class NmsGridStorage {
   };
 
   // Limits that a few outliers do not move: 1/16 and 15/16 quantiles, and as much again outside as
-  // evenly spread centres would need. Cells are about twice the reach of a typical box, so that a
+  // evenly spread centres would need. A cell is about twice the reach of a typical box, so that a
   // look meets one or two along each axis.
   static Limits limits_of(AxisSamples& of, int64_t count, double reach, double most) {
     T* const typical = of.extent + count / 2;
@@ -273,8 +273,7 @@ class NmsTreeStorage {
 
   // Neighbours of like shape get neighbouring slots: shapes one after another, large boxes first,
   // each cut along x into slabs of like numbers of boxes, and these sorted by y ("STR: A Simple and
-  // Efficient Algorithm for R-Tree Packing", 1997). Ranks, not coordinates, so outliers move
-  // nothing.
+  // Efficient Algorithm for R-Tree Packing", 1997). Outliers move nothing, since ranks decide.
   void place_members(const NmsSegment<T>& s, int64_t count) {
     int64_t first[kShapes], width[kShapes], slabs = 0;
     for (int shape = kShapes - 1; shape >= 0; --shape) {
@@ -301,8 +300,7 @@ class NmsTreeStorage {
     }
   }
 
-  // The longer side, within a factor of 4, and whether it is the width, the height or hardly longer
-  // than the other.
+  // The longer side, within a factor of 4, and whether it is the width, the height or about both.
   static constexpr int kShapes = 3 * kNmsClasses;
   static int shape_of(const NmsSegment<T>& s, int64_t i) {
     const T w = s.x2[i] - s.x1[i], h = s.y2[i] - s.y1[i];

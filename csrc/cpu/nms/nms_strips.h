@@ -114,23 +114,18 @@ class NmsStrips {
       const auto valid = static_cast<int64_t>(centres.size());
       if (valid < 8 * strips) return false;
       std::vector<T> sorted = centres;
-      auto from = sorted.begin();
+      std::sort(sorted.begin(), sorted.end());
       cuts_.clear();
-      for (int64_t k = 1; k < strips; ++k) {
-        const auto cut = sorted.begin() + k * valid / strips;
-        std::nth_element(from, cut, sorted.end());
-        cuts_.push_back(*cut);
-        from = cut;
-      }
+      for (int64_t k = 1; k < strips; ++k) cuts_.push_back(sorted[k * valid / strips]);
       int64_t crossing = 0;
       for (int64_t k = 0; k < valid; ++k) {
         crossing += strip_of(centres[k] - reaches[k]) != strip_of(centres[k] + reaches[k]);
       }
-      if (double(crossing) / double(valid) < least) {
-        least = double(crossing) / double(valid);
-        along_y_ = axis == 1;
-        chosen = cuts_;
-      }
+      const double open = double(crossing) / double(valid);
+      if (open >= least) continue;
+      least = open;
+      along_y_ = axis == 1;
+      chosen = cuts_;
     }
     cuts_ = std::move(chosen);
     return least <= kMostOpen;
@@ -142,7 +137,7 @@ class NmsStrips {
                   const KeyOf& key_of) {
     const bool first = k == 0, last = k == static_cast<int64_t>(cuts_.size());
     const T from = first ? T(0) : cuts_[k - 1], to = last ? T(0) : cuts_[k];
-    const int low = along_y_ ? 1 : 0, high = low + 2;
+    const int low = along_y_, high = low + 2;
     Buffer<uint32_t> taken(all), order;
     int64_t n = 0;
     for (int64_t i = 0; i < all; ++i) {
@@ -206,13 +201,10 @@ class NmsStrips {
       const int64_t last = strip_of(grid_centre(low, high) + reach);
       for (int64_t k = strip_of(grid_centre(low, high) - reach); k <= last && kept; ++k) {
         const Strip& other = strips_[k];
-        int64_t limit = i;
-        if (k == item.strip) {
-          if (met == kNoSlot) continue;
-        } else {
-          const Rank* ranks = other.rank.data();
-          limit = std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
-        }
+        if (k == item.strip && met == kNoSlot) continue;
+        const Rank* ranks = other.rank.data();
+        const int64_t limit =
+            std::lower_bound(ranks, ranks + other.segment.count, item.rank) - ranks;
         kept = !suppressed(own.segment, i, other.grid, other.open, limit);
       }
       own.keep[i] = kept;

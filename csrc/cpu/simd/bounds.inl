@@ -37,8 +37,8 @@ DETOPS_INLINE math::Box<Vector<T>> splat_box(const math::Box<T>& b) {
   return {splat(b.x1), splat(b.y1), splat(b.x2), splat(b.y2)};
 }
 
-// The largest of the numbers that each lane has seen and the index of the first of these, or -1;
-// `at` are the indices of the next ones.
+// The largest number of each lane and its first index, or -1; `at` are the indices of the next
+// ones.
 template <typename T>
 struct Largest {
   Vector<T> most;

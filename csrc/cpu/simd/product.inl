@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once per instruction set; see variants.h. A tile of a product of matrices, whose sums
-// stay in registers.
+// Included once per instruction set; see variants.h.
 
 // Distances between neighbours in the matrix on the left, and between rows of the one on the right.
 struct ProductStrides {
