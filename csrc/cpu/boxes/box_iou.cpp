@@ -58,8 +58,7 @@ void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, 
              Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
-    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
-    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
@@ -77,8 +76,7 @@ void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, st
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
-    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
-    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
     scalar_t* to_a = lists.to_first.mutable_data_ptr<scalar_t>();
     scalar_t* to_b = lists.to_second.mutable_data_ptr<scalar_t>();
     math::with_kind(overlap_kind(kind), [&](auto constant) {

@@ -58,8 +58,7 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
                          Tensor& ratios) {
   const BoxLists lists(boxes1, boxes2, ratios.scalar_type());
   DETOPS_WIDE_SWITCH(ratios.scalar_type(), [&] {
-    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
-    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
     scalar_t* out = ratios.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {
       const auto kernel = DETOPS_IN_USE(rotated_iou_pairs<decltype(base)::value, scalar_t>);
@@ -75,8 +74,7 @@ void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
-    const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
-    const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
+    const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
     scalar_t* to_a = lists.to_first.mutable_data_ptr<scalar_t>();
     scalar_t* to_b = lists.to_second.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {

@@ -75,12 +75,10 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
   const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
   const int64_t n = g.n, m = g.m;
   DETOPS_WIDE_SWITCH(g.type(), [&] {
-    const scalar_t* g1 = g.grad_first.const_data_ptr<scalar_t>();
-    const scalar_t* g2 = g.grad_second.const_data_ptr<scalar_t>();
-    const auto* p1 = rows<math::Point, scalar_t>(g.first);
-    const auto* p2 = rows<math::Point, scalar_t>(g.second);
-    const int64_t* i1 = g.index_first.const_data_ptr<int64_t>();
-    const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
+    const auto *g1 = elements<scalar_t>(g.grad_first), *g2 = elements<scalar_t>(g.grad_second);
+    const auto *p1 = rows<math::Point, scalar_t>(g.first),
+               *p2 = rows<math::Point, scalar_t>(g.second);
+    const auto *i1 = elements<int64_t>(g.index_first), *i2 = elements<int64_t>(g.index_second);
     auto* t1 = mutable_rows<math::Point, scalar_t>(g.to_first);
     auto* t2 = mutable_rows<math::Point, scalar_t>(g.to_second);
     parallel_each(g.sets, grain_for(kPairsPerThread, n + m), [&](int64_t b) {

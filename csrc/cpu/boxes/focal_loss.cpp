@@ -104,8 +104,8 @@ void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
     using A = accumulate_t<T>;
     const auto kernel = DETOPS_IN_USE(softmax_focal_forward<decltype(focus)::value, T>);
     const T* from = elements<T>(x);
-    const int64_t* target = t.const_data_ptr<int64_t>();
-    A* to = loss.mutable_data_ptr<A>();
+    const int64_t* target = elements<int64_t>(t);
+    A* to = mutable_elements<A>(loss);
     parallel_for(0, x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
       kernel(f, from + begin * f.classes, target + begin, end - begin, to + begin);
     });

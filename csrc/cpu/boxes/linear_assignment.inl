@@ -36,15 +36,11 @@ DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, doub
         const Vector<double> magnitude = vector_max(tile[i], -tile[i]);
         beyond += magnitude <= math::assignment::kMostCost ? Vector<double>{} : splat(1.0);
       }
-      if (by_object) {
-        transpose<double>(tile);
-        DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
-          if (i < columns) store(costs + (object + i) * stride + query, tile[i]);
-        }
-      } else {
-        DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
-          if (i < rows) store(costs + (query + i) * stride + object, tile[i]);
-        }
+      if (by_object) transpose<double>(tile);
+      const int64_t filled = by_object ? columns : rows;
+      double* to = costs + (by_object ? object * stride + query : query * stride + object);
+      DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
+        if (i < filled) store(to + i * stride, tile[i]);
       }
     }
   }

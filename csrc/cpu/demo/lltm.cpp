@@ -8,26 +8,23 @@ namespace detops::cpu {
 // One step of an LLTM; rows are those of the batch.
 template <typename T>
 struct LltmStep {
-  int64_t state;          // H
-  int64_t depth;          // H, or 0 where `gates` holds the state's part already
-  const T* packed;        // the state's weights
-  const T* state_before;  // [B, H]
-  const T* cell_before;   // [B, H]
-  T* gates;               // [B, 3H] in: the input's part; out: after activation
-  T* cell;                // [B, H]
-  T* state_after;         // [B, H]
+  int64_t state;                        // H
+  int64_t depth;                        // H, or 0 where `gates` holds the state's part already
+  const T* packed;                      // the state's weights
+  const T *state_before, *cell_before;  // [B, H]
+  T* gates;                             // [B, 3H] in: the input's part; out: after activation
+  T *cell, *state_after;                // [B, H]
 };
 
 template <typename T>
 struct LltmBackStep {
   int64_t state;
-  const T* packed;       // the state's weights, or nullptr: then grad_state stays
-  const T* gates;        // [B, 3H] after activation
-  const T* cell;         // [B, H]
-  const T* grad_output;  // [B, H]
-  T* grad_state;         // [B, H] in: from the step after, or nullptr; out: to the step before
-  T* grad_cell;          // [B, H] likewise
-  T* grad_gates;         // [B, 3H] before activation
+  const T* packed;              // the state's weights, or nullptr: then grad_state stays
+  const T* gates;               // [B, 3H] after activation
+  const T *cell, *grad_output;  // [B, H]
+  T* grad_state;  // [B, H] in: from the step after, or nullptr; out: to the step before
+  T* grad_cell;   // [B, H] likewise
+  T* grad_gates;  // [B, 3H] before activation
 };
 
 // out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distance of its rows.
@@ -46,11 +43,8 @@ struct SmallProduct {
 template <typename T>
 struct TurnedProduct {
   int64_t rows, columns, depth, more_depth;
-  const T* left;  // [rows, depth]
-  const T* more;  // [rows, more_depth]
-  const T *right, *bias;
-  T* out;
-  T* scratch;  // [depth + more_depth, kTurnedLanes]
+  const T *left, *more, *right, *bias;
+  T *out, *scratch;  // scratch: [depth + more_depth, kTurnedLanes]
 };
 constexpr int64_t kTurnedLanes = 16;
 
@@ -74,7 +68,7 @@ void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
 bool few_rows(int64_t rows, const Tensor& t) { return rows <= 64 && t.scalar_type() == kFloat; }
 
 // left [N, K] times right [K, M] into out [N, M]; right's rows and out's without gaps inside.
-void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
+void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out) {
   if (!few_rows(std::min(left.size(0), left.size(1)), out)) {
     mm_out(out, left, right);
     return;
@@ -87,7 +81,7 @@ void multiply_into(const Tensor& left, const Tensor& right, Tensor& out) {
 
 // [left, more] times weights transposed, plus bias, into out.
 void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
-                 Tensor& out) {
+                 const Tensor& out) {
   if (left.size(0) < kTurnedLanes / 2 || !few_rows(left.size(0), out)) {
     const Tensor both = empty({left.size(0), weights.size(1)}, left.options());
     both.narrow(1, 0, left.size(1)).copy_(left);
@@ -102,7 +96,7 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
        out.mutable_data_ptr<float>(), scratch.data()});
 }
 
-void sum_into(const Tensor& rows, Tensor& out) {
+void sum_into(const Tensor& rows, const Tensor& out) {
   const int64_t columns = rows.size(1);
   if (!few_rows(rows.size(0), out)) {
     out.copy_(sum_of_rows(rows).view({columns}));
@@ -135,7 +129,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
 
   // All steps' inputs in one product, the state's part step by step; of one step, all together.
   const bool packed = steps > 1;
-  Tensor sums = gates.view({steps * rows, 3 * state});
+  const Tensor sums = gates.view({steps * rows, 3 * state});
   if (packed) {
     addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
   } else {
@@ -143,11 +137,10 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   }
 
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const scalar_t *first_state = h0.const_data_ptr<scalar_t>(),
-                   *first_cell = c0.const_data_ptr<scalar_t>();
-    scalar_t *gate = gates.mutable_data_ptr<scalar_t>(), *cell = cells.mutable_data_ptr<scalar_t>(),
-             *out = states.mutable_data_ptr<scalar_t>();
-    const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack_forward<scalar_t>));
+    const auto *first_state = elements<scalar_t>(h0), *first_cell = elements<scalar_t>(c0);
+    auto *gate = mutable_elements<scalar_t>(gates), *cell = mutable_elements<scalar_t>(cells);
+    auto* out = mutable_elements<scalar_t>(states);
+    const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack<false, scalar_t>));
     const int64_t size = rows * state;
     const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
     each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
@@ -179,19 +172,19 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   } else if (steps != 1) {
     to_state = zeros_like(h0);
   }
-  Tensor to_cell = as_type(to_c, x.scalar_type()).copy_(grad_c);
-  Tensor to_gates = empty_like(gate_values);
+  Tensor* const results[] = {&to_input, &to_weights, &to_bias, &to_h, &to_c};
+  for (Tensor* t : results) *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
+  to_c.copy_(grad_c);
+  const Tensor to_gates = empty_like(gate_values);
   const bool packed = steps > 1;
   if (output.numel() > 0) {
     DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-      const scalar_t *gate = gate_values.const_data_ptr<scalar_t>(),
-                     *cell = cell_values.const_data_ptr<scalar_t>(),
-                     *outer = g.const_data_ptr<scalar_t>();
-      scalar_t *gate_grad = to_gates.mutable_data_ptr<scalar_t>(),
-               *state_grad = to_state.defined() ? to_state.mutable_data_ptr<scalar_t>() : nullptr,
-               *cell_grad = to_cell.mutable_data_ptr<scalar_t>();
-      const auto weight =
-          pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack_backward<scalar_t>));
+      const auto *gate = elements<scalar_t>(gate_values), *cell = elements<scalar_t>(cell_values);
+      const auto* outer = elements<scalar_t>(g);
+      auto* state_grad = to_state.defined() ? mutable_elements<scalar_t>(to_state) : nullptr;
+      auto *gate_grad = mutable_elements<scalar_t>(to_gates),
+           *cell_grad = mutable_elements<scalar_t>(to_c);
+      const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack<true, scalar_t>));
       const int64_t size = rows * state;
       const auto step = DETOPS_IN_USE(lltm_backward<scalar_t>);
       each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
@@ -204,36 +197,26 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     });
   }
   const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
-  Tensor product = as_type(to_weights, x.scalar_type());  // itself, unless half precision
   // Products over all steps; the state before step t is that after step t - 1.
-  Tensor of_state = product.narrow(1, 0, state), of_input = product.narrow(1, state, inputs);
-  multiply_into(left, x.view({steps * rows, inputs}), of_input);
+  const Tensor of_state = to_weights.narrow(1, 0, state);
+  multiply_into(left, x.view({steps * rows, inputs}), to_weights.narrow(1, state, inputs));
   if (steps == 0) {
     of_state.zero_();
   } else if (steps == 1) {
     multiply_into(left, h0, of_state);
-    if (h_wanted) {
-      to_state = as_type(to_h, x.scalar_type());
-      multiply_into(grads, w.narrow(1, 0, state), to_state);
-    }
+    if (h_wanted) multiply_into(grads, w.narrow(1, 0, state), to_h);
   } else {
     const int64_t later = (steps - 1) * rows;
     mm_out(of_state, left.narrow(1, rows, later),
            states.view({steps * rows, state}).narrow(0, 0, later));
     addmm_out(of_state, of_state, left.narrow(1, 0, rows), h0);
   }
+  if (steps != 1 && h_wanted) to_h = to_state;
   if (input_wanted) {
-    const Tensor result = as_type(to_input, x.scalar_type());
-    Tensor rows_of_input = result.view({steps * rows, inputs});
-    multiply_into(grads, w.narrow(1, state, inputs), rows_of_input);
-    to_input = as_type(result, type);
+    multiply_into(grads, w.narrow(1, state, inputs), to_input.view({steps * rows, inputs}));
   }
-  if (h_wanted) to_h = as_type(to_state, type);
-  Tensor sum = as_type(to_bias, x.scalar_type());
-  sum_into(grads, sum);
-  to_weights = as_type(product, type);
-  to_bias = as_type(sum, type);
-  to_c = as_type(to_cell, type);
+  sum_into(grads, to_bias);
+  for (Tensor* t : results) *t = as_type(*t, type);
 }
 
 }  // namespace detops::cpu

@@ -109,28 +109,18 @@ template <typename T>
 constexpr int64_t kLltmColumns = kBackVectors * kLanes<T>;
 
 // Weights [3H, ...] with rows `stride` apart, of which the first H columns are used, to
-// [ceil(H / lanes)][H][3][lanes]: the three gates of a block of states side by side.
-template <typename T>
-void lltm_pack_forward(const T* weights, int64_t stride, int64_t state, T* packed) {
-  for (int64_t j = 0; j < state; j += kLanes<T>) {
-    for (int64_t k = 0; k < state; ++k) {
-      for (int64_t g = 0; g < 3; ++g) {
-        for (int64_t l = 0; l < kLanes<T>; ++l) {
-          *packed++ = j + l < state ? weights[(g * state + j + l) * stride + k] : T(0);
+// [ceil(H / lanes)][H][3][lanes], the three gates of a block of states side by side, or on the way
+// back to [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
+template <bool kBack, typename T>
+void lltm_pack(const T* weights, int64_t stride, int64_t state, T* packed) {
+  constexpr int64_t kWidth = kBack ? kLltmColumns<T> : kLanes<T>;
+  for (int64_t j = 0; j < state; j += kWidth) {
+    for (int64_t k = 0; k < (kBack ? 3 * state : state); ++k) {
+      for (int64_t g = 0; g < (kBack ? 1 : 3); ++g) {
+        for (int64_t l = 0; l < kWidth; ++l) {
+          const int64_t at = kBack ? k * stride + j + l : (g * state + j + l) * stride + k;
+          *packed++ = j + l < state ? weights[at] : T(0);
         }
-      }
-    }
-  }
-}
-
-// The same to [ceil(H / columns)][3H][columns], columns = kBackVectors * lanes.
-template <typename T>
-void lltm_pack_backward(const T* weights, int64_t stride, int64_t state, T* packed) {
-  constexpr int64_t kColumns = kLltmColumns<T>;
-  for (int64_t j = 0; j < state; j += kColumns) {
-    for (int64_t k = 0; k < 3 * state; ++k) {
-      for (int64_t l = 0; l < kColumns; ++l) {
-        *packed++ = j + l < state ? weights[k * stride + j + l] : T(0);
       }
     }
   }

@@ -36,31 +36,22 @@ void each_filter(const TurnedFilters& g, const Run& run) {
   parallel_each(g.filters(), grain_for(kElementsPerThread, g.entries * g.rotations), run);
 }
 
-template <typename T>
-void copy_turned(const TurnedFilters& g, const Turns& turns, const T* input, T* output) {
+// Copies entries, or adds up those of places that have none or several.
+template <bool kOneEach, typename T>
+void turn(const TurnedFilters& g, const Turns& turns, const T* input, T* output) {
   each_filter(g, [&](int64_t i) {
     const T* from = input + i * g.entries;
-    const int32_t* at = turns.first.data();
-    for (int64_t k = 0; k < g.rotations; ++k, at += g.entries) {
+    const int32_t *first = turns.first.data(), *next = turns.next.data();
+    for (int64_t k = 0; k < g.rotations; ++k, first += g.entries, next += g.entries) {
       T* to = output + g.turned(i, k);
-      for (int64_t e = 0; e < g.entries; ++e) to[e] = from[at[e]];
-    }
-  });
-}
-
-// As copy_turned, for places that have no entry or several.
-template <typename A>
-void add_turned(const TurnedFilters& g, const Turns& turns, const A* input, A* output) {
-  each_filter(g, [&](int64_t i) {
-    const A* from = input + i * g.entries;
-    for (int64_t k = 0; k < g.rotations; ++k) {
-      const int32_t *first = turns.first.data() + k * g.entries,
-                    *next = turns.next.data() + k * g.entries;
-      A* to = output + g.turned(i, k);
       for (int64_t e = 0; e < g.entries; ++e) {
-        A sum = 0;
-        for (int32_t l = first[e]; l >= 0; l = next[l]) sum += from[l];
-        to[e] = sum;
+        if constexpr (kOneEach) {
+          to[e] = from[first[e]];
+        } else {
+          T sum = 0;
+          for (int32_t l = first[e]; l >= 0; l = next[l]) sum += from[l];
+          to[e] = sum;
+        }
       }
     }
   });
@@ -91,12 +82,12 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
     const Tensor filters = input.contiguous();
     return with_element_type(input.scalar_type(), [&](auto element) {
       using T = decltype(element);
-      copy_turned(g, turns, elements<T>(filters), mutable_elements<T>(output));
+      turn<true>(g, turns, elements<T>(filters), mutable_elements<T>(output));
     });
   }
   const Tensor filters = wide(input), sums = as_type(output, compute_type(input.scalar_type()));
   DETOPS_WIDE_SWITCH(filters.scalar_type(), [&] {
-    add_turned(g, turns, filters.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
+    turn<false>(g, turns, filters.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
   });
   output = as_type(sums, output.scalar_type());
 }

@@ -18,11 +18,19 @@ class PeakSearch {
   T operator()(const T* map, const T* box, T* place) {
     const math::HeatmapAxis<T> across(box[0], box[2], width_), down(box[1], box[3], height_);
     const int64_t count = across.pixels;
-    set_columns(across);
+    int32_t* cells = cells_.reserve(4 * count);
+    T* weights = weights_.reserve(4 * count);
+    for (int64_t x = 0; x < count; ++x) {
+      const math::CubicTaps<T> taps(across, x);
+      for (int i = 0; i < 4; ++i) {
+        cells[i * count + x] = static_cast<int32_t>(taps.cell[i]);
+        weights[i * count + x] = taps.weight[i];
+      }
+    }
     T* rows = rows_.reserve(height_ * count);
     for (int64_t y = 0; y < height_; ++y) {
       DETOPS_IN_USE(enlarge_columns<T>)
-      (map + y * width_, cells_.data(), weights_.data(), count, rows + y * count);
+      (map + y * width_, cells, weights, count, rows + y * count);
     }
     T* pixels = pixels_.reserve(count);
     math::Peak<T> peak{-std::numeric_limits<T>::infinity(), 0};
@@ -43,18 +51,6 @@ class PeakSearch {
   }
 
  private:
-  void set_columns(const math::HeatmapAxis<T>& axis) {
-    int32_t* cells = cells_.reserve(4 * axis.pixels);
-    T* weights = weights_.reserve(4 * axis.pixels);
-    for (int64_t x = 0; x < axis.pixels; ++x) {
-      const math::CubicTaps<T> taps(axis, x);
-      for (int i = 0; i < 4; ++i) {
-        cells[i * axis.pixels + x] = static_cast<int32_t>(taps.cell[i]);
-        weights[i * axis.pixels + x] = taps.weight[i];
-      }
-    }
-  }
-
   int64_t height_, width_;
   Buffer<int32_t> cells_;
   Buffer<T> weights_, rows_, pixels_;
@@ -69,10 +65,8 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
   const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
   const int64_t each = maps.size(1), height = maps.size(2), width = maps.size(3);
   DETOPS_WIDE_SWITCH(type, [&] {
-    const auto* map = cells.const_data_ptr<scalar_t>();
-    const auto* corners = box.const_data_ptr<scalar_t>();
-    auto* place = places.mutable_data_ptr<scalar_t>();
-    auto* value = values.mutable_data_ptr<scalar_t>();
+    const auto *map = elements<scalar_t>(cells), *corners = elements<scalar_t>(box);
+    auto *place = mutable_elements<scalar_t>(places), *value = mutable_elements<scalar_t>(values);
     parallel_for(0, maps.size(0) * each, 1, [&](int64_t i, int64_t end) {
       PeakSearch<scalar_t> search(height, width);
       for (; i < end; ++i) {

@@ -84,26 +84,19 @@ class Selection {
   std::vector<int64_t> ends_;
 };
 
-// What select(boxes, scores, idxs) gives for the boxes whose score is above a threshold.
-template <typename Select>
-Tensor select_above(double threshold, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-                    const Select& select) {
-  const Tensor all = wide(scores);
-  Tensor index = empty({all.size(0)}, boxes.options().dtype(kLong));
+// The indices of float32 or float64 scores above a threshold.
+inline Tensor indices_above(double threshold, const Tensor& scores) {
+  const Tensor index = empty({scores.size(0)}, scores.options().dtype(kLong));
   int64_t* at = index.mutable_data_ptr<int64_t>();
   int64_t count = 0;
-  DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
-    const scalar_t* score = all.const_data_ptr<scalar_t>();
-    for (int64_t i = 0; i < all.size(0); ++i) {
+  DETOPS_WIDE_SWITCH(scores.scalar_type(), [&] {
+    const scalar_t* score = scores.const_data_ptr<scalar_t>();
+    for (int64_t i = 0; i < scores.size(0); ++i) {
       at[count] = i;
       count += static_cast<double>(score[i]) > threshold;
     }
   });
-  index = index.narrow(0, 0, count);
-  const Tensor labels = idxs == nullptr ? Tensor() : index_select(idxs->to(kLong), index);
-  const Tensor kept = select(index_select(boxes, index), index_select(all, index),
-                             idxs == nullptr ? nullptr : &labels);
-  return index_select(index, kept);
+  return index.narrow(0, 0, count);
 }
 
 // Indices are sorted as 32-bit numbers.
@@ -120,10 +113,11 @@ Tensor select_boxes(const char* op, const Tensor& boxes, const Tensor& scores, c
                     double threshold, std::optional<double> score_threshold,
                     std::optional<int64_t> max_output) {
   if (score_threshold) {
-    return select_above(*score_threshold, boxes, scores, idxs,
-                        [&](const Tensor& b, const Tensor& s, const Tensor* i) {
-                          return select_boxes<Rule>(op, b, s, i, threshold, {}, max_output);
-                        });
+    const Tensor all = wide(scores), index = indices_above(*score_threshold, all);
+    const Tensor labels = idxs == nullptr ? Tensor() : index_select(idxs->to(kLong), index);
+    return index_select(
+        index, select_boxes<Rule>(op, index_select(boxes, index), index_select(all, index),
+                                  idxs == nullptr ? nullptr : &labels, threshold, {}, max_output));
   }
   const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   const auto indices = boxes.options().dtype(kLong);

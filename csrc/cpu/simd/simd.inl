@@ -218,20 +218,15 @@ DETOPS_INLINE void zip(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
   a = low;
 }
 
-template <int kStep, typename T>
-DETOPS_INLINE void transpose_step(Vector<T>* v) {
-  DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
-    if (!(i & kStep)) exchange<kStep, T>(v[i], v[i + kStep], AllLanes<T>());
-  }
-}
-
 // A square of kLanes<T> vectors.
-template <typename T>
+template <typename T, int kStep = 1>
 DETOPS_INLINE void transpose(Vector<T>* v) {
-  transpose_step<1, T>(v);
-  if constexpr (kLanes<T> > 2) transpose_step<2, T>(v);
-  if constexpr (kLanes<T> > 4) transpose_step<4, T>(v);
-  if constexpr (kLanes<T> > 8) transpose_step<8, T>(v);
+  if constexpr (kStep < kLanes<T>) {
+    DETOPS_UNROLL for (int i = 0; i < kLanes<T>; ++i) {
+      if (!(i & kStep)) exchange<kStep, T>(v[i], v[i + kStep], AllLanes<T>());
+    }
+    transpose<T, 2 * kStep>(v);
+  }
 }
 
 // A square of a matrix, or what is left of one at its edges: `rows` lines of `n` elements, turned
