@@ -4,16 +4,6 @@
 #include "../common/host.h"
 #include "rotated_boxes.h"
 
-namespace detops::cpu {
-
-struct RotatedList {
-  const RotatedBox* boxes;
-  NmsBoxes<float> bounds;
-  int64_t count;
-};
-
-}  // namespace detops::cpu
-
 #define DETOPS_KERNELS "../boxes/box_iou_rotated.inl"
 #include "../simd/variants.h"
 
@@ -42,14 +32,13 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
     const auto rows = rotated_boxes(lists.first.const_data_ptr<scalar_t>(), n);
     const auto columns = rotated_boxes(lists.second.const_data_ptr<scalar_t>(), m);
     BoundsList storage;
-    const RotatedList others{columns.data(), storage.reserve(m), m};
-    for (int64_t j = 0; j < m; ++j) put(others.bounds, j, rotated_bounds(columns[j], 0));
+    const NmsBoxes<float> bounds = storage.reserve(m);
+    for (int64_t j = 0; j < m; ++j) put(bounds, j, rotated_bounds(columns[j], 0));
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {
       const auto row = DETOPS_IN_USE(rotated_iou_row<decltype(base)::value, scalar_t>);
-      parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
-        row(rows[i], rotated_bounds(rows[i], 0), others, out + i * m);
-      });
+      parallel_each(n, grain_for(kPairsPerThread, m),
+                    [&](int64_t i) { row(rows[i], columns.data(), bounds, m, out + i * m); });
     });
   });
 }

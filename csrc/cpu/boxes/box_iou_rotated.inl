@@ -3,20 +3,21 @@
 
 #include "rotated_boxes.inl"
 
-// One box against all others: a row of the matrix.
+// One box against `count` others: a row of the matrix.
 template <math::Base base, typename T>
-void rotated_iou_row(const RotatedBox& box, const RotatedBounds& bounds, const RotatedList& others,
-                     T* row) {
-  __builtin_memset(row, 0, others.count * sizeof(T));
+void rotated_iou_row(const RotatedBox& box, const RotatedBox* others, const NmsBoxes<float>& bounds,
+                     int64_t count, T* row) {
+  const RotatedBounds own = rotated_bounds(box, 0);
+  __builtin_memset(row, 0, count * sizeof(T));
   RotatedPairs pairs{{}, 0};
   const auto use = [&](uint32_t k, double iou) {
     row[k] = iou == iou ? static_cast<T>(iou) : T(0);
     return false;
   };
-  scan_bounds<2>(others.bounds, 0, others.count, bounds.box, bounds.scaled, [&](int64_t k) {
-    return add<base>(pairs, static_cast<uint32_t>(k), box, others.boxes, use);
+  scan_bounds<2>(bounds, 0, count, own.box, own.scaled, [&](int64_t k) {
+    return add<base>(pairs, static_cast<uint32_t>(k), box, others, use);
   });
-  flush<base>(pairs, box, others.boxes, use);
+  flush<base>(pairs, box, others, use);
 }
 
 // Box a[i] with box b[i], both [count, 5], as many pairs at a time as a vector holds.

@@ -11,9 +11,10 @@ namespace {
 
 // A thread's share of the second cache, for what a block of a direct convolution reads.
 constexpr int64_t kWindowBytes = 256 << 10;
-constexpr int64_t kBlockRows = 112;     // results that share one pass over the weights
-constexpr int64_t kWinogradTiles = 56;  // of a block
-constexpr int64_t kConflict = 4096;     // bytes between rows that share their places in the cache
+constexpr int64_t kBlockRows = 112;       // results that share one pass over the weights
+constexpr int64_t kWinogradTiles = 56;    // of a block
+constexpr int64_t kConflict = 4096;       // bytes between rows that share their places in the cache
+constexpr int64_t kTransposed = 1 << 15;  // elements that are worth a thread
 constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
 
 template <typename T>
@@ -284,6 +285,21 @@ void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, In
       in_place ? to_weight : empty(to_weight.sizes(), to_weight.options(), kLast);
   DETOPS_WIDE_SWITCH(type, [&] { backward_weight<scalar_t>(s, gradients, map, kernels); });
   if (!in_place) to_weight.copy_(kernels);
+}
+
+void batch_transpose(const Tensor& input, Tensor& output) {
+  expect_writes(output);
+  const Tensor from = input.contiguous();
+  const int64_t height = from.size(1), width = from.size(2), size = height * width;
+  with_element_type(from.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const T* matrices = elements<T>(from);
+    T* transposed = mutable_elements<T>(output);
+    const auto kernel = DETOPS_IN_USE(transpose_matrix<T>);
+    parallel_each(from.size(0), grain_for(kTransposed, size), [&](int64_t n) {
+      kernel(matrices + n * size, height, width, transposed + n * size);
+    });
+  });
 }
 
 }  // namespace detops::cpu

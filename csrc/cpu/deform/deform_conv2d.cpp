@@ -48,8 +48,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
       Buffer<A> columns(taps.stride() * deepest + taps.kRoom);
       for (; task < last; ++task) {
         const int64_t image = task / tiles, begin = task % tiles * tile;
-        const int64_t count = std::min(tile, positions - begin);
-        taps.move(first + image, begin, count);
+        taps.move(first + image, begin, std::min(tile, positions - begin));
         for (int64_t group = 0; group < g.offset_groups; ++group) taps.locate(group);
         for (int64_t block = 0; block < n_blocks;) {
           const int64_t slice = blocks[block].slice;
@@ -65,8 +64,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
           }
           for (int64_t group = 0; group < s.groups; ++group) {
             const DeformProduct t =
-                deform_product(g, s, group, output, first + image, begin, count,
-                               columns.data() + group * taps.column_size(s), weights.of(slice));
+                taps.product(s, group, output, columns.data(), weights.of(slice));
             if (bias.defined()) {
               const int64_t n = s.group_outputs();
               t.outputs.copy_(bias.narrow(0, s.output + group * n, n));
@@ -123,19 +121,15 @@ class SliceBackward {
       }
       if (to_samples) std::fill_n(grad_map, map_.size(), A(0));
       for (int64_t begin = 0; begin < g_.positions(); begin += tile_) {
-        const int64_t count = std::min(tile_, g_.positions() - begin);
-        taps_.move(image, begin, count);
-        const auto product = [&](int64_t group, const A* weight) {
-          return deform_product(g_, slice, group, in_.grad, image, begin, count,
-                                columns_.data() + group * taps_.column_size(slice), weight);
-        };
+        taps_.move(image, begin, std::min(tile_, g_.positions() - begin));
         for (int64_t group = 0; group < slice.groups && to_samples; ++group) {
-          const DeformProduct t = product(group, packed);
+          const DeformProduct t = taps_.product(slice, group, in_.grad, columns_.data(), packed);
           mm_out(t.columns, t.outputs, t.weight);
         }
         take_samples(slice, image, begin, to_samples, sums);
         for (int64_t group = 0; group < slice.groups && grad_packed != nullptr; ++group) {
-          const DeformProduct t = product(group, grad_packed);
+          const DeformProduct t =
+              taps_.product(slice, group, in_.grad, columns_.data(), grad_packed);
           addmm_out(t.weight, t.weight, t.outputs.t(), t.columns);
         }
       }

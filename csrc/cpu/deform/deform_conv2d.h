@@ -188,6 +188,21 @@ int64_t deform_tile(const DeformGeometry& g, int64_t depth) {
   return std::clamp(fitting / kMultiple * kMultiple, 6 * kMultiple, 32 * kMultiple);
 }
 
+// A matrix as a tensor, for ATen's products.
+template <typename A>
+Tensor matrix(const A* data, int64_t rows, int64_t columns, int64_t row_stride,
+              int64_t column_stride = 1) {
+  return from_blob(const_cast<A*>(data), {rows, columns}, {row_stride, column_stride},
+                   torch::headeronly::CppTypeToScalarType<A>::value);
+}
+
+// What the product of one group of a slice takes, for a tile of positions.
+struct DeformProduct {
+  Tensor outputs;  // [position, output] of the result or its gradient
+  Tensor columns;  // [position, point and channel]
+  Tensor weight;   // [output, point and channel]
+};
+
 // Where the samples of a tile lie.
 template <typename A>
 class DeformTile {
@@ -237,28 +252,36 @@ class DeformTile {
     }
   }
 
-  // The samples of a run that begins at a channel of the map, to the columns of a slice's groups.
+  // The samples of a run that begins at a channel of the map. Columns are those of all groups.
   DeformBlock<A> block(const DeformSlice& slice, const DeformRun& run, int64_t group, const A* map,
                        int64_t channel, A* columns) {
-    columns += group * column_size(slice) + run.column;
-    return {taps(run.offset_group, 0),
-            g_.points(),
-            count_,
-            stride_,
-            map,
-            g_.width + 2,
-            channel,
-            run.channels,
-            columns,
-            slice.group_channels()};
+    DeformBlock<A> b{};
+    b.taps = taps(run.offset_group, 0), b.points = g_.points(), b.positions = count_;
+    b.stride = stride_, b.map = map, b.row = g_.width + 2;
+    b.channel = channel, b.channels = run.channels;
+    b.columns = columns + group * column_size(slice) + run.column;
+    b.column_stride = slice.group_channels();
+    return b;
   }
 
+  DeformProduct product(const DeformSlice& slice, int64_t group, const Tensor& outputs,
+                        const A* columns, const A* weight) const {
+    const int64_t depth = slice.group_channels() * g_.points(), n = slice.group_outputs();
+    const int64_t output = slice.output + group * n, positions = g_.positions();
+    const A* data = elements<A>(outputs) + image_ * g_.outputs * positions;
+    return {outputs.suggest_memory_format() == MemoryFormat::ChannelsLast
+                ? matrix(data + begin_ * g_.outputs + output, count_, n, g_.outputs)
+                : matrix(data + output * positions + begin_, count_, n, 1, positions),
+            matrix(columns + group * column_size(slice), count_, depth, depth),
+            matrix(weight + group * n * depth, n, depth, depth)};
+  }
+
+ private:
   // Of the columns of one group.
   int64_t column_size(const DeformSlice& slice) const {
     return stride_ * g_.points() * slice.group_channels();
   }
 
- private:
   int64_t samples() const { return g_.offset_groups * g_.points() * stride_; }
 
   DeformTaps<A> taps(int64_t group, int64_t k) {
@@ -274,35 +297,6 @@ class DeformTile {
   Buffer<lane_index_t<A>> pixels_;
   Buffer<A> weights_, windows_;
 };
-
-// A matrix as a tensor, for ATen's products.
-template <typename A>
-Tensor matrix(const A* data, int64_t rows, int64_t columns, int64_t row_stride,
-              int64_t column_stride = 1) {
-  return from_blob(const_cast<A*>(data), {rows, columns}, {row_stride, column_stride},
-                   torch::headeronly::CppTypeToScalarType<A>::value);
-}
-
-// What the product of one group of a slice takes, for a tile of positions.
-struct DeformProduct {
-  Tensor outputs;  // [position, output] of the result or its gradient
-  Tensor columns;  // [position, point and channel]
-  Tensor weight;   // [output, point and channel]
-};
-
-template <typename A>
-DeformProduct deform_product(const DeformGeometry& g, const DeformSlice& slice, int64_t group,
-                             const Tensor& outputs, int64_t image, int64_t begin, int64_t count,
-                             const A* columns, const A* weight) {
-  const int64_t depth = slice.group_channels() * g.points(), n = slice.group_outputs();
-  const int64_t output = slice.output + group * n;
-  const A* data = outputs.const_data_ptr<A>() + image * g.outputs * g.positions();
-  return {outputs.suggest_memory_format() == MemoryFormat::ChannelsLast
-              ? matrix(data + begin * g.outputs + output, count, n, g.outputs)
-              : matrix(data + output * g.positions() + begin, count, n, 1, g.positions()),
-          matrix(columns, count, depth, depth),
-          matrix(weight + group * n * depth, n, depth, depth)};
-}
 
 // For each of [0, tasks). In a parallel region, outside of which a single task would run, the
 // library that multiplies matrices keeps to one thread, and so to one order of its sums.

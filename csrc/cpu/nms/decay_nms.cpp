@@ -4,22 +4,6 @@
 #include "nms_boxes.h"
 #include "score_order.h"
 
-namespace detops::cpu {
-
-struct SoftNmsNext {
-  int64_t best;  // the first of the highest scores, -1 where none is left
-  int64_t left;  // how many are
-};
-
-// What is known of a box from some of those better than it.
-template <typename T>
-struct MatrixNmsState {
-  T most;    // largest IoU
-  T weight;  // largest math::decay::matrix_weight
-};
-
-}  // namespace detops::cpu
-
 #define DETOPS_KERNELS "../nms/decay_nms.inl"
 #include "../simd/variants.h"
 
@@ -79,18 +63,18 @@ template <math::Decay kind, typename T>
 void settle(const BoxColumns<T>& list, int64_t first, int64_t last, T sigma, T* factors) {
   constexpr int64_t kBlock = 256, kPairsPerThread = 1 << 15;
   const auto meet = DETOPS_IN_USE(matrix_nms_meet<kind, T>);
-  MatrixNmsState<T> states[kBlock];
+  T most[kBlock], weight[kBlock];
   for (int64_t begin = first; begin < last; begin += kBlock) {
     const int64_t count = std::min(kBlock, last - begin);
     parallel_each(count, grain_for(kPairsPerThread, begin - first + 1), [&](int64_t j) {
-      states[j] = {0, math::decay::matrix_least_weight<kind, T>()};
-      meet(list, first, begin, begin + j, states[j]);
+      most[j] = 0;
+      weight[j] = math::decay::matrix_least_weight<kind, T>();
+      meet(list, first, begin, begin + j, most[j], weight[j]);
     });
-    for (int64_t j = begin; j < begin + count; ++j) {
-      MatrixNmsState<T>& state = states[j - begin];
-      meet(list, begin, j, j, state);
-      list.more[j] = math::decay::matrix_term<kind>(state.most);
-      factors[j] = math::decay::matrix_factor<kind>(state.weight, sigma);
+    for (int64_t j = 0; j < count; ++j) {
+      meet(list, begin, begin + j, begin + j, most[j], weight[j]);
+      list.more[begin + j] = math::decay::matrix_term<kind>(most[j]);
+      factors[begin + j] = math::decay::matrix_factor<kind>(weight[j], sigma);
     }
   }
 }
@@ -150,16 +134,17 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
     Buffer<scalar_t> score(n);
     int64_t count = 0;
     // The first look is with a box that meets none, which by the linear rule changes no score.
-    SoftNmsNext next = DETOPS_IN_USE(soft_nms_rescale<math::Decay::kLinear, scalar_t>)(
-        left.list, left.count, {{0, 0, 0, 0}, 0, 0}, rule);
+    int64_t remaining = 0;
+    int64_t best = DETOPS_IN_USE(soft_nms_rescale<math::Decay::kLinear, scalar_t>)(
+        left.list, left.count, {{0, 0, 0, 0}, 0, 0}, rule, remaining);
     math::with_decay(decay_method(method), [&](auto decay) {
       const auto rescale = DETOPS_IN_USE(soft_nms_rescale<decltype(decay)::value, scalar_t>);
-      while (next.best >= 0 && count < limit) {
+      while (best >= 0 && count < limit) {
         // Closing gaps costs as much as a few passes.
-        if (next.left < left.count / 4 * 3) next.best = left.compact(next.best);
-        index[count] = left.index[next.best];
-        score[count++] = left.list.more[next.best];
-        if (count < limit) next = rescale(left.list, left.count, left.take(next.best), rule);
+        if (remaining < left.count / 4 * 3) best = left.compact(best);
+        index[count] = left.index[best];
+        score[count++] = left.list.more[best];
+        if (count < limit) best = rescale(left.list, left.count, left.take(best), rule, remaining);
       }
     });
     keep = empty({count}, boxes.options().dtype(kLong));

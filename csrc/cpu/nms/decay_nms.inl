@@ -16,12 +16,13 @@ DETOPS_INLINE V power_of_two(V shifted) {
 //
 #include "../simd/bounds.inl"
 
-// One selection of soft NMS: lowers the scores of what overlaps the selected box, drops what falls
-// too low, and finds the next highest score, all in one pass over the first `count` boxes.
+// One selection of soft NMS: lowers the scores of what overlaps the selected box and drops what
+// falls too low, in one pass over the first `count` boxes. Gives the first of the highest scores,
+// or -1 where none is left, and how many are.
 template <math::Decay kind, typename T>
-SoftNmsNext soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
-                             const math::OverlapBox<T>& selected,
-                             const math::SoftNmsRule<T>& rule) {
+int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
+                         const math::OverlapBox<T>& selected, const math::SoftNmsRule<T>& rule,
+                         int64_t& remaining) {
   const math::Box<Vector<T>> a = splat_box(selected.box);
   const Vector<T> area = splat(selected.area);
   const Vector<T> dropped = splat(static_cast<T>(__builtin_nanf("")));
@@ -42,20 +43,21 @@ SoftNmsNext soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
     take<T>(best, score);
     best.at += static_cast<lane_index_t<T>>(kLanes<T>);
   }
+  remaining = 0;
+  for (int64_t i = 0; i < kLanes<T>; ++i) remaining += left[i];
   T highest = 0;
-  SoftNmsNext next{first_of(best, highest), 0};
-  for (int64_t i = 0; i < kLanes<T>; ++i) next.left += left[i];
-  return next;
+  return first_of(best, highest);
 }
 
-// Adds what the boxes [begin, end) say of box j, for matrix NMS.
+// What the boxes [begin, end) say of box j, for matrix NMS, is added to its largest IoU and its
+// largest math::decay::matrix_weight.
 template <math::Decay kind, typename T>
 void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
-                     MatrixNmsState<T>& state) {
+                     T& largest_iou, T& largest_weight) {
   using Index = lane_index_t<T>;
   const math::Box<Vector<T>> a = splat_box(box_at(list, j));
   const Vector<T> area = splat(list.area[j]);
-  Vector<T> most = splat(state.most), weight = splat(state.weight);
+  Vector<T> most = splat(largest_iou), weight = splat(largest_weight);
   for (int64_t i = begin; i < end; i += kLanes<T>) {
     Vector<T> meet = pairwise::intersection(load_box(list, i), a);
     // What lies behind the last box meets nothing.
@@ -70,7 +72,7 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
     weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
   }
   for (int64_t i = 0; i < kLanes<T>; ++i) {
-    state.most = math::max(state.most, most[i]);
-    state.weight = math::max(state.weight, weight[i]);
+    largest_iou = math::max(largest_iou, most[i]);
+    largest_weight = math::max(largest_weight, weight[i]);
   }
 }
