@@ -142,10 +142,10 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
   DETOPS_WIDE_SWITCH(best.scalar_type(), [&] {
     scalar_t* most = best.mutable_data_ptr<scalar_t>();
     const auto kernel = DETOPS_IN_USE(overlap_best<scalar_t>);
-    each_row<math::Overlap::kIoU, scalar_t>(lists,
-                                            [&](int64_t i, const auto& box, const auto& columns) {
-                                              at[i] = kernel(box, columns, m, most[i]);
-                                            });
+    const auto match = [&](int64_t i, const auto& box, const auto& columns) {
+      at[i] = kernel(box, columns, m, most[i]);
+    };
+    each_row<math::Overlap::kIoU, scalar_t>(lists, match);
   });
 }
 

@@ -76,8 +76,7 @@ DETOPS_INLINE Vector<A> lane_sums(const T* x, int64_t classes, int64_t target, A
   return sums;
 }
 
-// What the losses of some rows of logits depend on, a lane for each; `scale` is 0 where a row does
-// not count.
+// What the losses of some rows of logits depend on, a lane each; a scale of 0: it does not count.
 template <typename A>
 struct SoftmaxRows {
   Vector<lane_index_t<A>> counts{};

@@ -120,18 +120,29 @@ struct AssignmentColumns {
     at.price[column] = price;
   }
 
-  math::assignment::Nearest open(int row) {
+  template <bool kOpens>
+  math::assignment::Nearest reach(int row, double passed) {
     const double* costs = at.costs + row * stride;
-    const Vector<int64_t> by = Vector<int64_t>{} + row;
     Vector<double> least = splat(double(__builtin_inf()));
     for (int64_t j = 0; j < stride; j += kWidth) {
-      const Vector<double> x = load(costs + j) + load(at.price + j);
-      store(at.from + j, by);
+      Vector<double> x = load(costs + j) + load(at.price + j);
+      Vector<int64_t> from = Vector<int64_t>{} + row;
+      if constexpr (!kOpens) {
+        const Vector<double> before = load(at.distance + j);
+        x -= passed;
+        from = x < before ? from : load(at.from + j);
+        x = vector_min(before, x);
+      }
+      store(at.from + j, from);
       store(at.distance + j, x);
       least = vector_min(least, x);
     }
-    n_closed = 0;
     return nearest_of(least, at, stride);
+  }
+
+  math::assignment::Nearest open(int row) {
+    n_closed = 0;
+    return reach<true>(row, 0);
   }
 
   // An infinite price keeps paths away.
@@ -140,20 +151,7 @@ struct AssignmentColumns {
     at.price[nearest.column] = at.distance[nearest.column] = __builtin_inf();
   }
 
-  math::assignment::Nearest relax(int row, double passed) {
-    const double* costs = at.costs + row * stride;
-    const Vector<int64_t> by = Vector<int64_t>{} + row;
-    Vector<double> least = splat(double(__builtin_inf()));
-    for (int64_t j = 0; j < stride; j += kWidth) {
-      const Vector<double> before = load(at.distance + j);
-      const Vector<double> x = load(costs + j) + load(at.price + j) - passed;
-      const Vector<double> now = vector_min(before, x);
-      store(at.from + j, x < before ? by : load(at.from + j));
-      store(at.distance + j, now);
-      least = vector_min(least, now);
-    }
-    return nearest_of(least, at, stride);
-  }
+  math::assignment::Nearest relax(int row, double passed) { return reach<false>(row, passed); }
 
   void settle(double distance) {
     for (int i = 0; i < n_closed; ++i) {

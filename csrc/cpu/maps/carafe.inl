@@ -106,8 +106,7 @@ DETOPS_INLINE void weigh_features(const ReassemblyRows& g, const A* masks, const
   }
 }
 
-// The output rows of some channels of a group. Scratch: rows[channel, i, x], sums[channel, phase,
-// x].
+// Output rows of some channels of a group. Scratch: rows[channel, i, x], sums[channel, phase, x].
 template <int kChannels, typename T, typename A = accumulate_t<T>>
 void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, int64_t row,
                     A* rows, A* sums, T* output) {
@@ -183,8 +182,7 @@ DETOPS_INLINE void load_padded_phases(const ReassemblyRows& g, const T* plane, i
   }
 }
 
-// to[i, j, phase, x + radius]: the masks of output pixels that a row's features reach by tap (i,
-// j).
+// to[i, j, phase, x + radius]: masks of output pixels that a row's features reach by tap (i, j).
 template <typename T, typename A = accumulate_t<T>>
 void load_reached_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
   const int64_t size = g.phases() * g.padded;

@@ -11,8 +11,7 @@ namespace {
 constexpr int64_t kBeside = 1024;  // lines that a row-by-row pass takes together
 constexpr int64_t kElementsPerThread = 1 << 15;
 
-// Calls beside(offset, lines) for parts of the map, or along where a line's elements are
-// neighbours.
+// Calls beside(offset, lines) for parts of the map, or along, where elements are neighbours.
 template <typename Beside, typename Along>
 void for_each_part(const CornerLines& lines, int64_t lanes, const Beside& beside,
                    const Along& along) {

@@ -166,8 +166,7 @@ void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place,
   }
 }
 
-// Calls look(cell) for the cells that can hold a box which suppresses the candidate, until it
-// returns true.
+// Calls look(cell) for cells that can hold what suppresses the candidate, until it returns true.
 template <typename T, typename Look>
 DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
   const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);

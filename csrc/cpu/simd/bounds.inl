@@ -37,8 +37,7 @@ DETOPS_INLINE math::Box<Vector<T>> splat_box(const math::Box<T>& b) {
   return {splat(b.x1), splat(b.y1), splat(b.x2), splat(b.y2)};
 }
 
-// The largest number of each lane and its first index, or -1; `at` are the indices of the next
-// ones.
+// The largest number of each lane and its first index, or -1; `at`: the indices of what comes next.
 template <typename T>
 struct Largest {
   Vector<T> most;
