@@ -12,34 +12,6 @@
 namespace detops::cpu {
 namespace {
 
-// The fused boxes of one label, in the order in which they began.
-class Fusion {
- public:
-  Fusion(int64_t most, const math::FusedModels& models, double threshold)
-      : models_(models), threshold_(threshold), columns_(memory_, most) {}
-
-  void add(const math::FusionMember& member) {
-    const auto count = static_cast<int64_t>(fused_.size());
-    int64_t k = DETOPS_IN_USE(best_overlap)(columns_, count, member.box, threshold_);
-    if (k < 0) {
-      k = count;
-      fused_.emplace_back().begin(member, models_);
-    } else {
-      fused_[k].add(member, models_);
-    }
-    columns_.set(k, fused_[k].box);
-  }
-
-  const std::vector<math::FusedBox>& fused() const { return fused_; }
-
- private:
-  const math::FusedModels& models_;
-  double threshold_;
-  Buffer<double> memory_;
-  BoxColumns<double> columns_;
-  std::vector<math::FusedBox> fused_;
-};
-
 struct Result {
   math::Box<double> box;
   double score;
@@ -75,13 +47,24 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const auto segments = static_cast<int64_t>(selection.ends().size());
   std::vector<std::vector<math::FusedBox>> fused(segments);
   parallel_each(segments, grain_for(segments * 512, n + 1), [&](int64_t k) {
-    Fusion fusion(selection.count(k), taking_part, iou_threshold);
+    Buffer<double> memory;
+    const BoxColumns<double> columns(memory, selection.count(k));
+    std::vector<math::FusedBox> of_label;  // in the order in which they began
     for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
       const int64_t from = selection.order()[i];
       if (c[from] == kNone) break;
-      fusion.add({box[from], c[from], static_cast<int>(of_model[from])});
+      const math::FusionMember member{box[from], c[from], static_cast<int>(of_model[from])};
+      const auto count = static_cast<int64_t>(of_label.size());
+      int64_t at = DETOPS_IN_USE(best_overlap)(columns, count, member.box, iou_threshold);
+      if (at >= 0) {
+        of_label[at].add(member, taking_part);
+      } else {
+        at = count;
+        of_label.emplace_back().begin(member, taking_part);
+      }
+      columns.set(at, of_label[at].box);
     }
-    fused[k] = fusion.fused();
+    fused[k] = std::move(of_label);
   });
   // By descending score; of equals by label, and then as they began.
   std::vector<Result> results;
