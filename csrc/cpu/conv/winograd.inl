@@ -107,8 +107,7 @@ void winograd_weights(const T* weights, int64_t size, T* planes) {
   }
 }
 
-// A tile's input or the gradients of its results, zeros beyond the map, to the planes of its
-// points.
+// A tile's input or the gradients of its results, zeros beyond the map, to its points' planes.
 template <int64_t kDown, int64_t kAcross, bool kGradients, typename T>
 DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T* maps,
                                   const T* zeros, T* values, int64_t plane) {

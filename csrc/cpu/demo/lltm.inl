@@ -26,12 +26,10 @@ DETOPS_INLINE void product_tile(const SmallProduct<T>& p, int64_t row, int64_t c
   const int64_t n = p.columns - column;
   Vector<T> acc[kRows][kVectors] = {};
   multiply<kRows, kVectors>(left, right, {p.left_row, p.left_depth, p.right_row}, p.depth, n, acc);
-  DETOPS_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
     T* out = p.out + (row + r) * p.out_row + column;
-    DETOPS_UNROLL
-    for (int v = 0; v < kVectors; ++v)
-      store_first(out + v * kLanes<T>, acc[r][v], n - v * kLanes<T>);
+    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v)
+        store_first(out + v * kLanes<T>, acc[r][v], n - v * kLanes<T>);
   }
 }
 
@@ -56,11 +54,9 @@ template <int kRows, typename T>
 DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, int64_t column, Vector<T>* tile) {
   const int64_t depth = p.depth + p.more_depth;
   Vector<T> acc[kRows][1];
-  DETOPS_UNROLL
-  for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
+  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
   multiply_packed<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
-  DETOPS_UNROLL
-  for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
+  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
 }
 
 // turned[k, lane] = rows[lane, k], zero for the lanes from `count` on.

@@ -5,11 +5,12 @@
 
 // to[phase * stride + x] = row[scale * x + phase], and zeros up to a whole row.
 template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, A* to, int64_t stride) {
+DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, int64_t scale, A* to,
+                             int64_t stride) {
   constexpr int64_t kWidth = kLanes<A>;
-  if (g.scale == 1) {
+  if (scale == 1) {
     for (int64_t x = 0; x < g.width; x += kWidth) store(to + x, load_first(row + x, g.width - x));
-  } else if (g.scale == 2) {
+  } else if (scale == 2) {
     for (int64_t x = 0; x < g.width; x += kWidth) {
       Vector<A> even, odd;
       load_unzipped(row + 2 * x, g.width - x, even, odd);
@@ -17,9 +18,9 @@ DETOPS_INLINE void split_row(const T* row, const ReassemblyRows& g, A* to, int64
       store(to + stride + x, odd);
     }
   } else {
-    for (int64_t phase = 0; phase < g.scale; ++phase) {
+    for (int64_t phase = 0; phase < scale; ++phase) {
       A* own = to + phase * stride;
-      for (int64_t x = 0; x < g.width; ++x) own[x] = math::to_float(row[g.scale * x + phase]);
+      for (int64_t x = 0; x < g.width; ++x) own[x] = math::to_float(row[scale * x + phase]);
       for (int64_t x = g.width; x < g.whole; ++x) own[x] = 0;
     }
   }
@@ -53,7 +54,23 @@ template <typename T, typename A = accumulate_t<T>>
 void load_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
     for (int64_t py = 0; py < g.scale; ++py, to += g.scale * g.whole) {
-      split_row(masks + tap * g.output_size() + g.output_row(row, py), g, to, g.whole);
+      split_row(masks + tap * g.output_size() + g.output_row(row, py), g, g.scale, to, g.whole);
+    }
+  }
+}
+
+// to[phase, x + radius] for the rows that a row of features becomes in a plane enlarged by `scale`;
+// it may be off the map.
+template <typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void load_padded(const ReassemblyRows& g, int64_t scale, const T* plane, int64_t row,
+                               A* to) {
+  const int64_t radius = g.radius();
+  if (row < 0 || row >= g.height) return clear(to, scale * scale * g.padded);
+  for (int64_t py = 0; py < scale; ++py) {
+    split_row(plane + (scale * row + py) * scale * g.width, g, scale, to + radius, g.padded);
+    for (int64_t px = 0; px < scale; ++px, to += g.padded) {
+      clear(to, radius);
+      clear(to + radius + g.width, g.padded - radius - g.width);
     }
   }
 }
@@ -64,17 +81,7 @@ DETOPS_INLINE void load_features(const ReassemblyRows& g, const T* features, int
                                  int64_t row, A* to) {
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t i = 0; i < g.kernel; ++i, to += g.padded) {
-      const int64_t y = row + i - g.radius();
-      if (y < 0 || y >= g.height) {
-        clear(to, g.padded);
-        continue;
-      }
-      const T* from = features + c * g.size() + y * g.width;
-      clear(to, g.radius());
-      for (int64_t x = 0; x < g.width; x += kLanes<A>) {
-        store(to + g.radius() + x, load_first(from + x, g.width - x));
-      }
-      clear(to + g.radius() + g.width, g.padded - g.radius() - g.width);
+      load_padded(g, 1, features + c * g.size(), row + i - g.radius(), to);
     }
   }
 }
@@ -135,7 +142,7 @@ void add_mask_gradients(const ReassemblyRows& g, const T* grad, const T* feature
   load_features(g, features, kChannels, row, rows);
   for (int c = 0; c < kChannels; ++c) {
     for (int64_t py = 0; py < g.scale; ++py) {
-      split_row(grad + c * g.output_size() + g.output_row(row, py), g,
+      split_row(grad + c * g.output_size() + g.output_row(row, py), g, g.scale,
                 split + (c * g.scale + py) * g.scale * whole, whole);
     }
   }
@@ -168,26 +175,12 @@ void store_masks(const ReassemblyRows& g, const A* from, int64_t row, T* masks) 
   }
 }
 
-// to[phase, x + radius] for the output rows of a row of features that may be off the map.
-template <typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void load_padded_phases(const ReassemblyRows& g, const T* plane, int64_t row, A* to) {
-  const int64_t radius = g.radius();
-  if (row < 0 || row >= g.height) return clear(to, g.phases() * g.padded);
-  for (int64_t py = 0; py < g.scale; ++py) {
-    split_row(plane + g.output_row(row, py), g, to + radius, g.padded);
-    for (int64_t px = 0; px < g.scale; ++px, to += g.padded) {
-      clear(to, radius);
-      clear(to + radius + g.width, g.padded - radius - g.width);
-    }
-  }
-}
-
 // to[i, j, phase, x + radius]: masks of output pixels that a row's features reach by tap (i, j).
 template <typename T, typename A = accumulate_t<T>>
 void load_reached_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
   const int64_t size = g.phases() * g.padded;
   for (int64_t tap = 0; tap < g.taps(); ++tap, to += size) {
-    load_padded_phases(g, masks + tap * g.output_size(), row - tap / g.kernel + g.radius(), to);
+    load_padded(g, g.scale, masks + tap * g.output_size(), row - tap / g.kernel + g.radius(), to);
   }
 }
 
@@ -198,8 +191,8 @@ void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const T* 
   const int64_t size = g.phases() * g.padded;
   for (int c = 0; c < kChannels; ++c) {
     for (int64_t i = 0; i < g.kernel; ++i) {
-      load_padded_phases(g, grad + c * g.output_size(), row - i + g.radius(),
-                         split + (c * g.kernel + i) * size);
+      load_padded(g, g.scale, grad + c * g.output_size(), row - i + g.radius(),
+                  split + (c * g.kernel + i) * size);
     }
   }
   for (int64_t x = 0; x < g.width; x += kLanes<A>) {

@@ -49,8 +49,7 @@ int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
   return first_of(best, highest);
 }
 
-// What the boxes [begin, end) say of box j, for matrix NMS, is added to its largest IoU and its
-// largest math::decay::matrix_weight.
+// Boxes [begin, end) raise the largest IoU and the largest math::decay::matrix_weight of box j.
 template <math::Decay kind, typename T>
 void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int64_t j,
                      T& largest_iou, T& largest_weight) {

@@ -54,8 +54,7 @@ DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
   return {box, area, scaled < T(kTiny) ? T(0) : scaled, can_meet(box)};
 }
 
-// Calls hit(k) for the boxes k in [begin, end) of a list that suppress the candidate, until it
-// returns true; says whether it did.
+// As scan_bounds, but hit(k) is called only for boxes that suppress the candidate.
 template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
                         const SuppressionTest<T>& test, Hit&& hit) {

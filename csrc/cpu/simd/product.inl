@@ -14,15 +14,12 @@ DETOPS_INLINE void multiply(const T* left, const T* right, const ProductStrides&
   for (int64_t k = 0; k < depth; ++k) {
     const T* row = right + k * stride.right_row;
     Vector<T> w[kVectors];
-    DETOPS_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
       w[v] = kVectors > 1 ? load(row + v * kLanes<T>) : load_first(row, n);
     }
-    DETOPS_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
       const Vector<T> x = splat(left[r * stride.left_row + k * stride.left_depth]);
-      DETOPS_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
+      DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, w[v], acc[r][v]);
     }
   }
 }
