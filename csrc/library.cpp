@@ -12,7 +12,7 @@
 using detops::Contract;
 
 int detops_op_count(void) { return static_cast<int>(Contract::all().size()); }
-const char* detops_op_name(int i) { return Contract::all()[i].op().c_str(); }
+const char* detops_op_name(int i) { return Contract::all()[i].op.c_str(); }
 const char* detops_contracts(void) { return Contract::text(); }
 
 const char* detops_cpu_isa(void) { return detops::cpu::cpu_isa(); }

@@ -167,7 +167,7 @@ void implement_ops(torch::stable::detail::StableLibrary& m) {
 STABLE_TORCH_LIBRARY_IMPL(detops, CUDA, m) { implement_ops(m); }
 #else
 STABLE_TORCH_LIBRARY(detops, m) {
-  for (const detops::Contract& contract : detops::Contract::all()) m.def(contract.schema().c_str());
+  for (const detops::Contract& contract : detops::Contract::all()) m.def(contract.schema.c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) {

@@ -9,6 +9,34 @@
 #include <stdexcept>
 
 namespace detops {
+namespace {
+
+template <typename Holds>
+Number compare(const Number& a, const Number& b) {
+  const bool real = a.is_real || b.is_real;
+  return int64_t(real ? Holds()(a.real, b.real) : Holds()(a.whole, b.whole));
+}
+
+template <typename Operation>
+Number calculate(const Number& a, const Number& b) {
+  const __int128 result = Operation()(__int128(a.whole), __int128(b.whole));
+  if (result != int64_t(result)) throw std::overflow_error("its sizes overflow 64 bits");
+  return int64_t(result);
+}
+
+// As Python has it: rounded down, with the divisor's sign.
+Number divide(const Number& a, const Number& b) {
+  if (b.whole == 0) throw std::overflow_error("its sizes ask for a division by zero");
+  if (b.whole == -1) return -a.whole;
+  const bool negative = (a.whole < 0) != (b.whole < 0);
+  return a.whole / b.whole - int64_t(negative && a.whole % b.whole != 0);
+}
+
+Number modulo(const Number& a, const Number& b) {
+  return a.whole - divide(a, b).whole * b.whole;
+}
+
+}  // namespace
 
 std::string Number::text() const {
   if (!is_real) return std::to_string(whole);
@@ -45,8 +73,7 @@ class Parser {
     skip();
     if (text_.substr(at_, token.size()) != token) return false;
     const size_t end = at_ + token.size();
-    const bool word = std::isalpha(static_cast<unsigned char>(token[0]));
-    if (word && end < text_.size() && is_name(text_[end])) return false;
+    if (is_name(token[0]) && end < text_.size() && is_name(text_[end])) return false;
     at_ = end;
     return true;
   }
@@ -57,8 +84,8 @@ class Parser {
 
   static bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-  int add(Kind kind, int a = -1, int b = -1, int c = -1) {
-    to_.nodes_.push_back({kind, a, b, c, {}});
+  int add(Expression::Node node) {
+    to_.nodes_.push_back(node);
     return int(to_.nodes_.size()) - 1;
   }
 
@@ -67,85 +94,77 @@ class Parser {
     if (!take("if")) return yes;
     const int condition = operation();
     expect("else");
-    return add(Kind::kIf, condition, yes, choice());
+    return add({Kind::kIf, condition, yes, choice()});
   }
 
   // From the weakest on; `not` stands between `and` and the comparisons.
   struct Operator {
     const char* token;
-    Kind kind;
     int strength;
+    Kind kind;
+    Number (*operation)(const Number&, const Number&);
   };
   static constexpr int kNegation = 2, kComparison = 3, kAtom = 6;
-  static constexpr Operator kOperators[] = {
-      {"or", Kind::kOr, 0},      {"and", Kind::kAnd, 1},      {"==", Kind::kEqual, 3},
-      {"!=", Kind::kUnequal, 3}, {"<=", Kind::kLessEqual, 3}, {">=", Kind::kGreaterEqual, 3},
-      {"<", Kind::kLess, 3},     {">", Kind::kGreater, 3},    {"+", Kind::kAdd, 4},
-      {"-", Kind::kSubtract, 4}, {"//", Kind::kDivide, 5},    {"*", Kind::kMultiply, 5},
-      {"%", Kind::kModulo, 5}};
+  static constexpr Operator kOperators[] = {{"or", 0, Kind::kOr, nullptr},
+                                            {"and", 1, Kind::kAnd, nullptr},
+                                            {"==", 3, Kind::kBinary, compare<std::equal_to<>>},
+                                            {"!=", 3, Kind::kBinary, compare<std::not_equal_to<>>},
+                                            {"<=", 3, Kind::kBinary, compare<std::less_equal<>>},
+                                            {">=", 3, Kind::kBinary, compare<std::greater_equal<>>},
+                                            {"<", 3, Kind::kBinary, compare<std::less<>>},
+                                            {">", 3, Kind::kBinary, compare<std::greater<>>},
+                                            {"+", 4, Kind::kBinary, calculate<std::plus<>>},
+                                            {"-", 4, Kind::kBinary, calculate<std::minus<>>},
+                                            {"//", 5, Kind::kBinary, divide},
+                                            {"*", 5, Kind::kBinary, calculate<std::multiplies<>>},
+                                            {"%", 5, Kind::kBinary, modulo}};
 
   int operation(int strength = 0) {
     if (strength == kAtom) return atom();
-    if (strength == kNegation && take("not")) return add(Kind::kNot, operation(kNegation));
+    if (strength == kNegation && take("not")) return add({Kind::kNot, operation(kNegation)});
     int left = operation(strength + 1);
     for (;;) {
       const Operator* found =
           std::find_if(std::begin(kOperators), std::end(kOperators),
                        [&](const Operator& o) { return o.strength == strength && take(o.token); });
       if (found == std::end(kOperators)) return left;
-      left = add(found->kind, left, operation(strength + 1));
+      left = add({found->kind, left, operation(strength + 1), -1, 0, found->operation});
       if (strength == kComparison) return left;  // Python's chains are not read
     }
   }
 
   int atom() {
-    skip();
-    if (take("(")) {
-      const int inner = choice();
-      expect(")");
-      return inner;
+    if (take("(")) return closed(choice(), ")");
+    if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+      char* end;
+      const int64_t number = std::strtoll(text_.data() + at_, &end, 10);
+      at_ = size_t(end - text_.data());
+      return add({Kind::kNumber, -1, -1, -1, number});
     }
-    if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) return number();
     const std::string_view name = word();
-    if (name == "len") return of_argument(Kind::kLength);
-    if (name == "count") return of_argument(Kind::kCount);
-    if (name == "given") return of_argument(Kind::kGiven);
-    if (name == "size") return of_argument(Kind::kExtent);
+    for (const auto& [function, kind] :
+         {std::pair("len", Kind::kLength), std::pair("count", Kind::kCount),
+          std::pair("given", Kind::kGiven)}) {
+      if (name != function) continue;
+      expect("(");
+      return closed(add({kind, names_.argument(word())}), ")");
+    }
     const int argument = names_.argument(name);
-    if (argument < 0) return add(Kind::kSlot, names_.slot(name));
-    if (!take("[")) return add(Kind::kValue, argument);
-    const int index = choice();
-    expect("]");
-    return add(Kind::kElement, argument, index);
+    if (argument < 0) return add({Kind::kSlot, names_.slot(name)});
+    return add({Kind::kValue, argument, take("[") ? closed(choice(), "]") : -1});
   }
 
-  int number() {
-    char* end;
-    const int64_t value = std::strtoll(text_.data() + at_, &end, 10);
-    at_ = size_t(end - text_.data());
-    const int node = add(Kind::kNumber);
-    to_.nodes_[node].number = Number(value);
-    return node;
+  int closed(int inner, const char* bracket) {
+    expect(bracket);
+    return inner;
   }
 
   std::string_view word() {
+    skip();
     const size_t begin = at_;
     while (at_ < text_.size() && is_name(text_[at_])) ++at_;
     if (at_ == begin) fail("a name");
     return text_.substr(begin, at_ - begin);
-  }
-
-  int of_argument(Kind kind) {
-    expect("(");
-    skip();
-    const int argument = names_.argument(word());
-    int dimension = -1;
-    if (kind == Kind::kExtent) {
-      expect(",");
-      dimension = choice();
-    }
-    expect(")");
-    return add(kind, argument, dimension);
   }
 
   std::string_view text_;
@@ -154,88 +173,37 @@ class Parser {
   size_t at_ = 0;
 };
 
-Expression::Expression(std::string_view text, const Names& names) : text_(text) {
+Expression::Expression(std::string_view text, const Names& names) {
   Parser(text, names, *this).parse();
 }
-
-int Expression::slot() const {
-  return nodes_.size() == 1 && nodes_[0].kind == Kind::kSlot ? nodes_[0].a : -1;
-}
-
-namespace {
-
-[[noreturn]] void overflow() { throw std::overflow_error("its sizes overflow 64 bits"); }
-
-// As Python has it: rounded down, with the divisor's sign.
-int64_t floor_divide(int64_t a, int64_t b) {
-  if (b == 0) throw std::overflow_error("its sizes ask for a division by zero");
-  if (b == -1) return -a;
-  return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-
-}  // namespace
 
 Number Expression::evaluate(const Scope& scope, int i) const {
   const Node& node = nodes_[i];
   const auto operand = [&](int at) { return evaluate(scope, at); };
-  const auto flag = [](bool b) { return Number(int64_t(b)); };
+  const auto is_true = [&](int at) { return operand(at).real != 0; };
   switch (node.kind) {
     case Kind::kNumber:
       return node.number;
     case Kind::kSlot:
-      return scope.size_of(node.a);
+      return scope.sizes[node.a];
     case Kind::kValue:
-      return scope.value_of(node.a);
-    case Kind::kElement:
-      return scope.element_of(node.a, operand(node.b).whole);
+      return scope.arguments[node.a].number(node.b < 0 ? 0 : operand(node.b).whole);
     case Kind::kLength:
-      return scope.length_of(node.a);
-    case Kind::kExtent:
-      return scope.extent_of(node.a, operand(node.b).whole);
+      return scope.arguments[node.a].size;
     case Kind::kCount:
-      return scope.count_of(node.a);
+      return scope.arguments[node.a].tensors()->numel();
     case Kind::kGiven:
-      return flag(scope.given(node.a));
+      return int64_t(scope.arguments[node.a].kind != Argument::Kind::kNone);
     case Kind::kAnd:
-      return flag(operand(node.a).is_true() && operand(node.b).is_true());
+      return int64_t(is_true(node.a) && is_true(node.b));
     case Kind::kOr:
-      return flag(operand(node.a).is_true() || operand(node.b).is_true());
+      return int64_t(is_true(node.a) || is_true(node.b));
     case Kind::kNot:
-      return flag(!operand(node.a).is_true());
+      return int64_t(!is_true(node.a));
     case Kind::kIf:
-      return operand(operand(node.a).is_true() ? node.b : node.c);
+      return operand(is_true(node.a) ? node.b : node.c);
     default:
-      break;
-  }
-  const Number a = operand(node.a), b = operand(node.b);
-  const bool real = a.is_real || b.is_real;
-  int64_t result;
-  switch (node.kind) {
-    case Kind::kEqual:
-      return flag(real ? a.real == b.real : a.whole == b.whole);
-    case Kind::kUnequal:
-      return flag(real ? a.real != b.real : a.whole != b.whole);
-    case Kind::kLess:
-      return flag(real ? a.real < b.real : a.whole < b.whole);
-    case Kind::kLessEqual:
-      return flag(real ? a.real <= b.real : a.whole <= b.whole);
-    case Kind::kGreater:
-      return flag(real ? a.real > b.real : a.whole > b.whole);
-    case Kind::kGreaterEqual:
-      return flag(real ? a.real >= b.real : a.whole >= b.whole);
-    case Kind::kAdd:
-      if (__builtin_add_overflow(a.whole, b.whole, &result)) overflow();
-      return result;
-    case Kind::kSubtract:
-      if (__builtin_sub_overflow(a.whole, b.whole, &result)) overflow();
-      return result;
-    case Kind::kMultiply:
-      if (__builtin_mul_overflow(a.whole, b.whole, &result)) overflow();
-      return result;
-    case Kind::kDivide:
-      return floor_divide(a.whole, b.whole);
-    default:
-      return a.whole - floor_divide(a.whole, b.whole) * b.whole;
+      return node.operation(operand(node.a), operand(node.b));
   }
 }
 
