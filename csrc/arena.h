@@ -13,9 +13,8 @@ namespace detops {
 
 // Whether large tensors that the ops make in this thread are taken from the arena; what was before.
 bool use_arena(bool on);
-bool arena_in_use();
 
-// Undefined where the arena has no room, or nothing that it would be worth.
+// Undefined where they are not, or the arena has no room, or nothing that it would be worth.
 Tensor empty_in_arena(IntArrayRef sizes, const int64_t* strides, const Options& options);
 
 // Bytes that the arena holds, and of those, which no tensor has.

@@ -5,7 +5,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "library.h"
+#include "../detops/include/detops/library.h"
 #include "parallel.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these

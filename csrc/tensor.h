@@ -44,6 +44,12 @@ struct TensorFacts {
   ScalarType dtype;
   int device;  // its type, as PyTorch numbers them
   int index;   // of the device
+
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int64_t d = 0; d < dim; ++d) count *= sizes[d];
+    return count;
+  }
 };
 
 constexpr int kCPU = 0;
@@ -84,7 +90,7 @@ class Tensor {
   IntArrayRef strides() const { return {facts_.strides, size_t(facts_.dim)}; }
   int64_t size(int64_t d) const { return facts_.sizes[d < 0 ? d + facts_.dim : d]; }
   int64_t stride(int64_t d) const { return facts_.strides[d < 0 ? d + facts_.dim : d]; }
-  int64_t numel() const;
+  int64_t numel() const { return facts_.numel(); }
   ScalarType scalar_type() const { return facts_.dtype; }
   int64_t element_size() const {
     return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.dtype)));
@@ -141,6 +147,14 @@ class Tensor {
 };
 
 using TensorList = ArrayRef<Tensor>;
+
+// Of [N, C, H, W].
+struct MapSizes {
+  int64_t images, channels, height, width;
+
+  explicit MapSizes(const Tensor& maps)
+      : images(maps.size(0)), channels(maps.size(1)), height(maps.size(2)), width(maps.size(3)) {}
+};
 
 // PyTorch's rule: whether strides count as channels_last.
 bool is_channels_last(const TensorFacts& t);

@@ -6,18 +6,11 @@
 namespace detops {
 
 // The sizes that a reassembly of features works with, of arguments that have been checked.
-struct Reassembly {
-  int64_t images, channels, height, width;  // of the features
+struct Reassembly : MapSizes {  // of the features
   int64_t kernel, groups, scale;
 
   Reassembly(const Tensor& features, int64_t kernel_size, int64_t group_size, int64_t scale_factor)
-      : images(features.size(0)),
-        channels(features.size(1)),
-        height(features.size(2)),
-        width(features.size(3)),
-        kernel(kernel_size),
-        groups(group_size),
-        scale(scale_factor) {}
+      : MapSizes(features), kernel(kernel_size), groups(group_size), scale(scale_factor) {}
 
   // constexpr: for devices too.
   constexpr int64_t taps() const { return kernel * kernel; }

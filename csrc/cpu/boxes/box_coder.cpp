@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/box_coder.h"
-#include "../../ops.h"
+#include "../../boxes/box_lists.h"
 
 namespace detops::cpu {
 namespace {
