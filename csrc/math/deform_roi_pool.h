@@ -44,17 +44,9 @@ struct MovableRoI {
 // from the border. It is that to the right of a pixel's centre, where the two sides differ.
 template <typename T, typename Visit>
 DETOPS_HD void visit_moved(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  const T origin = axis.start + T(p) * axis.bin;
-  int64_t first = 0, last = static_cast<int64_t>(axis.count);
-  if (last > 16) {
-    clip_samples(double(origin), double(axis.bin) / double(axis.count), -1.0, double(size), first,
-                 last);
-  }
-  for (int64_t i = first; i < last; ++i) {
-    Taps<T> taps;
-    const T x = origin + (T(i) + T(0.5)) * axis.bin / axis.count;
-    if (bilinear_taps(x, size, taps)) visit(taps, x >= 0 && taps.high > taps.low ? T(1) : T(0));
-  }
+  visit_bin_samples(axis, p, size, -1.0, double(size), [&](T x, const Taps<T>& taps) {
+    visit(taps, x >= 0 && taps.high > taps.low ? T(1) : T(0));
+  });
 }
 
 }  // namespace detops::math
