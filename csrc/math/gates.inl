@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by gates.h, and once per instruction set by the CPU kernels; T is a
-// number, V that number or a vector of it.
+// Included once in namespace math by the CUDA kernels, and once per instruction set by those of the
+// CPU; T is a number, V that number or a vector of it.
 
 // The cell of the PyTorch tutorial "Custom C++ and CUDA Extensions" (LLTM): an LSTM without a
 // forget gate and with elu for the candidate,

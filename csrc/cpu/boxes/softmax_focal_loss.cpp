@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "../../math/softmax_focal_loss.h"
+#include "../../math/focal_loss.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"

@@ -4,8 +4,6 @@
 #include "../simd/functions.inl"
 //
 #include "../../math/focal_loss.inl"
-//
-#include "../../math/softmax_focal_loss.inl"
 
 // The lanes 0, 1, 2 ...
 template <typename A>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../math/quad_iou.h"
+#include "../../math/polygon.h"
 #include "../common/buffer.h"
 #include "../nms/nms_boxes.h"
 
