@@ -62,7 +62,7 @@ class Check : Scope {
     for (const Line& each : contract_.lines) line(each);
     for (const OutputLine& each : contract_.outputs) {
       if (each.shape.by_values) continue;
-      const int64_t count = each.repeated ? each.repeated->evaluate(*this).whole : 1;
+      const int64_t count = each.repeated ? each.repeated(*this).whole : 1;
       for (int64_t i = 0; i < count; ++i) {
         if (each.repeated) name(contract_.index_slot, i);
         if (made.count == Outputs::kMost) throw std::length_error("too many outputs");
@@ -78,22 +78,22 @@ class Check : Scope {
     __builtin_unreachable();
   }
 
-  bool given(int i) const { return i >= 0 && arguments[i].kind != Argument::Kind::kNone; }
+  bool holds(const Expression& condition) const { return condition(*this).real != 0; }
 
   void line(const Line& line) {
     switch (line.kind) {
       case Line::Kind::kTensor:
-        for (int64_t i = 0; given(line.argument) && i < arguments[line.argument].size; ++i) {
+        for (int64_t i = 0; i < arguments[line.argument].size; ++i) {
           tensor(line, arguments[line.argument].tensors()[i]);
         }
         return;
       case Line::Kind::kRule:
-        if (given(line.argument)) rule(line);
+        if (arguments[line.argument].given()) rule(line);
         return;
       case Line::Kind::kName:
-        return name(line.slot, line.expression.evaluate(*this).whole);
+        return name(line.slot, line.expression(*this).whole);
       case Line::Kind::kCheck:
-        if (!line.expression.holds(*this)) refuse(message(line));
+        if (!holds(line.expression)) refuse(message(line));
     }
   }
 
@@ -103,7 +103,7 @@ class Check : Scope {
   }
 
   void output(const OutputLine& line, Output& to) const {
-    const bool wanted = !line.wanted || line.wanted->holds(*this);
+    const bool wanted = !line.wanted || holds(line.wanted);
     to = {{}, 0, type_of(wanted || !line.otherwise ? line.type : *line.otherwise), false};
     if (!wanted && !line.otherwise) {
       to.dim = 1;
@@ -117,7 +117,7 @@ class Check : Scope {
       if (d.kind == Dimension::Kind::kMany) {
         std::for_each_n(many_, many_count_, add);
       } else if (d.kind != Dimension::Kind::kName) {
-        add(d.size.evaluate(*this).whole);
+        add(d.size(*this).whole);
       } else if (sizes[d.slot] != kMissing) {
         add(sizes[d.slot]);
       }
@@ -180,7 +180,7 @@ class Check : Scope {
         name(d.slot, size);
       } else if (named ? size != sizes[d.slot]
                        : d.kind == Dimension::Kind::kSize && size != kMissing &&
-                             size != d.size.evaluate(*this).whole) {
+                             size != d.size(*this).whole) {
         return false;
       }
     }
@@ -199,7 +199,7 @@ class Check : Scope {
           if (sizes[d.slot] == kMissing) continue;
           size = std::to_string(sizes[d.slot]);
         } else if (d.kind == Dimension::Kind::kSize) {
-          size = d.size.evaluate(*this).text();
+          size = d.size(*this).text();
         } else if (d.kind == Dimension::Kind::kMany && many_before_) {
           size = joined(many_count_, [&](int64_t i) { return many_[i]; });
         }
@@ -213,7 +213,8 @@ class Check : Scope {
 
   ScalarType type_of(const Type& type) const {
     if (type.kind == Type::Kind::kOne) return type.one;
-    ScalarType found = arguments[given(type.argument) ? type.argument : 0].tensors()->dtype;
+    const bool given = type.argument >= 0 && arguments[type.argument].given();
+    ScalarType found = arguments[given ? type.argument : 0].tensors()->dtype;
     if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensors()->dtype);
     return type.kind == Type::Kind::kWide ? compute_type(found) : found;
   }
@@ -250,7 +251,7 @@ class Check : Scope {
       text += line.texts[i];
       if (i >= line.holes.size()) continue;
       const auto& [expression, argument] = line.holes[i];
-      text += argument < 0 ? expression.evaluate(*this).text() : value_text(arguments[argument]);
+      text += argument < 0 ? expression(*this).text() : value_text(arguments[argument]);
     }
     return text;
   }

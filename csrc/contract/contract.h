@@ -111,9 +111,9 @@ struct OutputLine {
   Type type;
   Shape shape;
   int like = -1;
-  std::optional<Expression> wanted{};
-  std::optional<Type> otherwise{};       // where it is not wanted; without one, it is empty there
-  std::optional<Expression> repeated{};  // an output for each i below it
+  Expression wanted{};
+  std::optional<Type> otherwise{};  // where it is not wanted; without one, it is empty there
+  Expression repeated{};            // an output for each i below it
 };
 
 struct Contract {

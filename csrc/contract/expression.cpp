@@ -11,55 +11,55 @@
 namespace detops {
 namespace {
 
+bool is_true(const Expression& x, const Scope& s) { return x(s).real != 0; }
+
+Number either(const Expression& a, const Expression& b, const Scope& s) {
+  return int64_t(is_true(a, s) || is_true(b, s));
+}
+
+Number both(const Expression& a, const Expression& b, const Scope& s) {
+  return int64_t(is_true(a, s) && is_true(b, s));
+}
+
 template <typename Holds>
-Number compare(const Number& a, const Number& b) {
-  const bool real = a.is_real || b.is_real;
-  return int64_t(real ? Holds()(a.real, b.real) : Holds()(a.whole, b.whole));
+Number compare(const Expression& a, const Expression& b, const Scope& s) {
+  const Number x = a(s), y = b(s);
+  return int64_t(x.is_real || y.is_real ? Holds()(x.real, y.real) : Holds()(x.whole, y.whole));
 }
 
 template <typename Operation>
-Number calculate(const Number& a, const Number& b) {
-  const __int128 result = Operation()(__int128(a.whole), __int128(b.whole));
+Number calculate(const Expression& a, const Expression& b, const Scope& s) {
+  const __int128 result = Operation()(__int128(a(s).whole), __int128(b(s).whole));
   if (result != int64_t(result)) throw std::overflow_error("its sizes overflow 64 bits");
   return int64_t(result);
 }
 
 // As Python has it: rounded down, with the divisor's sign.
-Number divide(const Number& a, const Number& b) {
-  if (b.whole == 0) throw std::overflow_error("its sizes ask for a division by zero");
-  if (b.whole == -1) return -a.whole;
-  const bool negative = (a.whole < 0) != (b.whole < 0);
-  return a.whole / b.whole - int64_t(negative && a.whole % b.whole != 0);
+Number quotient(const Expression& a, const Expression& b, const Scope& s) {
+  const int64_t x = a(s).whole, y = b(s).whole;
+  if (y == 0) throw std::overflow_error("its sizes ask for a division by zero");
+  if (y == -1) return -x;
+  return x / y - int64_t(x % y != 0 && (x < 0) != (y < 0));
 }
 
-Number modulo(const Number& a, const Number& b) {
-  return a.whole - divide(a, b).whole * b.whole;
-}
-
-}  // namespace
-
-std::string Number::text() const {
-  if (!is_real) return std::to_string(whole);
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%g", real);
-  return digits;
+Number modulo(const Expression& a, const Expression& b, const Scope& s) {
+  return a(s).whole - quotient(a, b, s).whole * b(s).whole;
 }
 
 // By precedence climbing; the weakest binding first.
 class Parser {
  public:
-  Parser(std::string_view text, const Expression::Names& names, Expression& to)
-      : text_(text), names_(names), to_(to) {}
+  Parser(std::string_view text, const Lookup& argument, const Lookup& slot)
+      : text_(text), argument_(argument), slot_(slot) {}
 
-  void parse() {
-    choice();
+  Expression parse() {
+    Expression whole = choice();
     skip();
     if (at_ != text_.size()) fail("the end");
+    return whole;
   }
 
  private:
-  using Kind = Expression::Kind;
-
   [[noreturn]] void fail(const char* expected) const {
     throw std::logic_error("a contract: expected " + std::string(expected) + " at character " +
                            std::to_string(at_) + " of: " + std::string(text_));
@@ -84,77 +84,81 @@ class Parser {
 
   static bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-  int add(Expression::Node node) {
-    to_.nodes_.push_back(node);
-    return int(to_.nodes_.size()) - 1;
-  }
-
-  int choice() {
-    const int yes = operation();
+  Expression choice() {
+    const Expression yes = operation();
     if (!take("if")) return yes;
-    const int condition = operation();
+    const Expression condition = operation();
     expect("else");
-    return add({Kind::kIf, condition, yes, choice()});
+    return [yes, condition, no = choice()](const Scope& s) {
+      return is_true(condition, s) ? yes(s) : no(s);
+    };
   }
 
   // From the weakest on; `not` stands between `and` and the comparisons.
   struct Operator {
     const char* token;
     int strength;
-    Kind kind;
-    Number (*operation)(const Number&, const Number&);
+    Number (*operation)(const Expression&, const Expression&, const Scope&);
   };
   static constexpr int kNegation = 2, kComparison = 3, kAtom = 6;
-  static constexpr Operator kOperators[] = {{"or", 0, Kind::kOr, nullptr},
-                                            {"and", 1, Kind::kAnd, nullptr},
-                                            {"==", 3, Kind::kBinary, compare<std::equal_to<>>},
-                                            {"!=", 3, Kind::kBinary, compare<std::not_equal_to<>>},
-                                            {"<=", 3, Kind::kBinary, compare<std::less_equal<>>},
-                                            {">=", 3, Kind::kBinary, compare<std::greater_equal<>>},
-                                            {"<", 3, Kind::kBinary, compare<std::less<>>},
-                                            {">", 3, Kind::kBinary, compare<std::greater<>>},
-                                            {"+", 4, Kind::kBinary, calculate<std::plus<>>},
-                                            {"-", 4, Kind::kBinary, calculate<std::minus<>>},
-                                            {"//", 5, Kind::kBinary, divide},
-                                            {"*", 5, Kind::kBinary, calculate<std::multiplies<>>},
-                                            {"%", 5, Kind::kBinary, modulo}};
+  static constexpr Operator kOperators[] = {{"or", 0, either},
+                                            {"and", 1, both},
+                                            {"==", 3, compare<std::equal_to<>>},
+                                            {"!=", 3, compare<std::not_equal_to<>>},
+                                            {"<=", 3, compare<std::less_equal<>>},
+                                            {">=", 3, compare<std::greater_equal<>>},
+                                            {"<", 3, compare<std::less<>>},
+                                            {">", 3, compare<std::greater<>>},
+                                            {"+", 4, calculate<std::plus<>>},
+                                            {"-", 4, calculate<std::minus<>>},
+                                            {"//", 5, quotient},
+                                            {"*", 5, calculate<std::multiplies<>>},
+                                            {"%", 5, modulo}};
 
-  int operation(int strength = 0) {
+  Expression operation(int strength = 0) {
     if (strength == kAtom) return atom();
-    if (strength == kNegation && take("not")) return add({Kind::kNot, operation(kNegation)});
-    int left = operation(strength + 1);
+    if (strength == kNegation && take("not")) {
+      return [x = operation(kNegation)](const Scope& s) { return int64_t(!is_true(x, s)); };
+    }
+    Expression left = operation(strength + 1);
     for (;;) {
       const Operator* found =
           std::find_if(std::begin(kOperators), std::end(kOperators),
                        [&](const Operator& o) { return o.strength == strength && take(o.token); });
       if (found == std::end(kOperators)) return left;
-      left = add({found->kind, left, operation(strength + 1), -1, 0, found->operation});
+      left = [of = found->operation, left, right = operation(strength + 1)](const Scope& s) {
+        return of(left, right, s);
+      };
       if (strength == kComparison) return left;  // Python's chains are not read
     }
   }
 
-  int atom() {
+  Expression atom() {
     if (take("(")) return closed(choice(), ")");
     if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
       char* end;
       const int64_t number = std::strtoll(text_.data() + at_, &end, 10);
       at_ = size_t(end - text_.data());
-      return add({Kind::kNumber, -1, -1, -1, number});
+      return [number](const Scope&) { return number; };
     }
     const std::string_view name = word();
-    for (const auto& [function, kind] :
-         {std::pair("len", Kind::kLength), std::pair("count", Kind::kCount),
-          std::pair("given", Kind::kGiven)}) {
-      if (name != function) continue;
+    if (name == "len" || name == "count" || name == "given") {
       expect("(");
-      return closed(add({kind, names_.argument(word())}), ")");
+      const int i = closed(argument_(word()), ")");
+      if (name == "len") return [i](const Scope& s) { return s.arguments[i].size; };
+      if (name == "count") return [i](const Scope& s) { return s.arguments[i].tensors()->numel(); };
+      return [i](const Scope& s) { return int64_t(s.arguments[i].given()); };
     }
-    const int argument = names_.argument(name);
-    if (argument < 0) return add({Kind::kSlot, names_.slot(name)});
-    return add({Kind::kValue, argument, take("[") ? closed(choice(), "]") : -1});
+    const int i = argument_(name);
+    if (i < 0) return [slot = slot_(name)](const Scope& s) { return s.sizes[slot]; };
+    if (!take("[")) return [i](const Scope& s) { return s.arguments[i].number(0); };
+    return [i, at = closed(choice(), "]")](const Scope& s) {
+      return s.arguments[i].number(at(s).whole);
+    };
   }
 
-  int closed(int inner, const char* bracket) {
+  template <typename T>
+  T closed(T inner, const char* bracket) {
     expect(bracket);
     return inner;
   }
@@ -168,43 +172,21 @@ class Parser {
   }
 
   std::string_view text_;
-  const Expression::Names& names_;
-  Expression& to_;
+  const Lookup &argument_, &slot_;
   size_t at_ = 0;
 };
 
-Expression::Expression(std::string_view text, const Names& names) {
-  Parser(text, names, *this).parse();
+}  // namespace
+
+std::string Number::text() const {
+  if (!is_real) return std::to_string(whole);
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%g", real);
+  return digits;
 }
 
-Number Expression::evaluate(const Scope& scope, int i) const {
-  const Node& node = nodes_[i];
-  const auto operand = [&](int at) { return evaluate(scope, at); };
-  const auto is_true = [&](int at) { return operand(at).real != 0; };
-  switch (node.kind) {
-    case Kind::kNumber:
-      return node.number;
-    case Kind::kSlot:
-      return scope.sizes[node.a];
-    case Kind::kValue:
-      return scope.arguments[node.a].number(node.b < 0 ? 0 : operand(node.b).whole);
-    case Kind::kLength:
-      return scope.arguments[node.a].size;
-    case Kind::kCount:
-      return scope.arguments[node.a].tensors()->numel();
-    case Kind::kGiven:
-      return int64_t(scope.arguments[node.a].kind != Argument::Kind::kNone);
-    case Kind::kAnd:
-      return int64_t(is_true(node.a) && is_true(node.b));
-    case Kind::kOr:
-      return int64_t(is_true(node.a) || is_true(node.b));
-    case Kind::kNot:
-      return int64_t(!is_true(node.a));
-    case Kind::kIf:
-      return operand(is_true(node.a) ? node.b : node.c);
-    default:
-      return node.operation(operand(node.a), operand(node.b));
-  }
+Expression parsed(std::string_view text, const Lookup& argument, const Lookup& slot) {
+  return Parser(text, argument, slot).parse();
 }
 
 }  // namespace detops

@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "../tensor.h"
 
@@ -30,6 +29,7 @@ struct Argument {
   int64_t size = 0;
   const void* data = nullptr;
 
+  bool given() const { return kind != Kind::kNone; }
   const TensorFacts* tensors() const { return static_cast<const TensorFacts*>(data); }
   std::string_view text() const { return {static_cast<const char*>(data), size_t(size)}; }
   // One of several numbers, or the only one.
@@ -47,45 +47,10 @@ struct Scope {
   int64_t sizes[kMostSlots];
 };
 
-class Expression {
- public:
-  // Names are looked up once, here.
-  struct Names {
-    std::function<int(std::string_view)> argument;  // its place, or -1
-    std::function<int(std::string_view)> slot;      // of a size
-  };
+using Expression = std::function<Number(const Scope&)>;
 
-  Expression() = default;
-  Expression(std::string_view text, const Names& names);
-
-  Number evaluate(const Scope& scope) const { return evaluate(scope, int(nodes_.size()) - 1); }
-  bool holds(const Scope& scope) const { return evaluate(scope).real != 0; }
-
- private:
-  friend class Parser;
-  enum class Kind : uint8_t {
-    kNumber,
-    kSlot,
-    kValue,
-    kLength,
-    kCount,
-    kGiven,
-    kAnd,
-    kOr,
-    kNot,
-    kIf,
-    kBinary
-  };
-  struct Node {
-    Kind kind;
-    int a = -1, b = -1, c = -1;  // operands, or a place among arguments or slots
-    int64_t number = 0;
-    Number (*operation)(const Number&, const Number&) = nullptr;
-  };
-
-  Number evaluate(const Scope& scope, int node) const;
-
-  std::vector<Node> nodes_;  // operands before what is made of them
-};
+// Names are looked up once, here: as the place of an argument, or -1, and as the slot of a size.
+using Lookup = std::function<int(std::string_view)>;
+Expression parsed(std::string_view text, const Lookup& argument, const Lookup& slot);
 
 }  // namespace detops

@@ -165,8 +165,9 @@ class Reader {
   }
 
   Expression expression(Text text) {
-    return Expression(text, {[this](Text name) { return argument(name); },
-                             [this](Text name) { return slot(name); }});
+    return parsed(
+        text, [this](Text name) { return argument(name); },
+        [this](Text name) { return slot(name); });
   }
 
   Type type(Text text) const {
