@@ -94,7 +94,7 @@ DETOPS_HD void differentiate(Taps<T>& taps) {
 template <typename T>
 struct DeformedBin {
   DeformedAxis<T> rows, cols;
-  T shift_y, shift_x;
+  T shift_y = 0, shift_x = 0;
   int64_t ph, pw, samples;
 
   // `roi` is (batch index, x1, y1, x2, y2); `offset` that of its class, [2, part, part] as x, y, or
@@ -103,8 +103,6 @@ struct DeformedBin {
                         int64_t pw)
       : rows(roi[2], roi[4], T(p.spatial_scale), p.pooled_height),
         cols(roi[1], roi[3], T(p.spatial_scale), p.pooled_width),
-        shift_y(0),
-        shift_x(0),
         ph(ph),
         pw(pw),
         samples(p.samples) {

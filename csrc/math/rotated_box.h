@@ -30,22 +30,15 @@ DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
   }
   const double quarters = ::floor(degrees / 90 + 0.5);
   const double x = (degrees - 90 * quarters) * 0.017453292519943295769, z = x * x;
-  double s = -1.0 / 1307674368000, c = 1.0 / 20922789888000;
-  s = s * z + 1.0 / 6227020800;
-  s = s * z - 1.0 / 39916800;
-  s = s * z + 1.0 / 362880;
-  s = s * z - 1.0 / 5040;
-  s = s * z + 1.0 / 120;
-  s = s * z - 1.0 / 6;
+  constexpr double kSine[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
+                              -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
+  constexpr double kCosine[] = {
+      1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
+      -1.0 / 720,           1.0 / 24,           -1.0 / 2,        1.0 / 1};
+  double s = 0, c = 0;
+  for (const double factor : kSine) s = s * z + factor;
+  for (const double factor : kCosine) c = c * z + factor;
   s = s * z * x + x;
-  c = c * z - 1.0 / 87178291200;
-  c = c * z + 1.0 / 479001600;
-  c = c * z - 1.0 / 3628800;
-  c = c * z + 1.0 / 40320;
-  c = c * z - 1.0 / 720;
-  c = c * z + 1.0 / 24;
-  c = c * z - 0.5;
-  c = c * z + 1;
   const int turn = static_cast<int>(static_cast<int64_t>(quarters) & 3);
   sin = turn == 0 ? s : (turn == 1 ? c : (turn == 2 ? -s : -c));
   cos = turn == 0 ? c : (turn == 1 ? -s : (turn == 2 ? -c : s));

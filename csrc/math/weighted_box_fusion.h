@@ -75,13 +75,9 @@ struct FusedBox {
   uint64_t models;  // a bit for each
 
   DETOPS_HD void begin(const FusionMember& m, const FusedModels& all) {
-    const double c = m.confidence;
+    *this = {};
+    add(m, all);
     box = m.box;
-    sum = {c * box.x1, c * box.y1, c * box.x2, c * box.y2};
-    confidence = most = c;
-    weight = all.weights[m.model];
-    members = 1;
-    models = uint64_t(1) << m.model;
   }
 
   DETOPS_HD void add(const FusionMember& m, const FusedModels& all) {
