@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <limits>
 
-#include "../../boxes/point_sets.h"
+#include "../../boxes/box_lists.h"
+#include "../../math/chamfer_distance.h"
 #include "../common/buffer.h"
 
 #define DETOPS_KERNELS "../boxes/chamfer_distance.inl"
