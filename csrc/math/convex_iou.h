@@ -15,15 +15,11 @@ struct PointSet {
 };
 
 template <typename T>
-DETOPS_HD void read_points(const T* numbers, Point* points) {
-  for (int i = 0; i < kSetPoints; ++i)
-    points[i] = {double(numbers[2 * i]), double(numbers[2 * i + 1])};
-}
-
-template <typename T>
 DETOPS_HD PointSet point_set(const T* numbers) {
   Point points[kSetPoints];
-  read_points(numbers, points);
+  for (int i = 0; i < kSetPoints; ++i) {
+    points[i] = {double(numbers[2 * i]), double(numbers[2 * i + 1])};
+  }
   PointSet set{};
   set.area = not_finite(points, kSetPoints);
   if (set.area == 0) {

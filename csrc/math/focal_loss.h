@@ -42,7 +42,6 @@ struct SoftmaxFocal {
   }
 };
 
-// See with_constant.
 template <typename Run>
 void with_focus(Focus focus, const Run& run) {
   with_constant<Focus::kZero, Focus::kOne, Focus::kTwo, Focus::kAny>(focus, run);

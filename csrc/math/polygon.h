@@ -102,14 +102,6 @@ DETOPS_HD Quad quad(const T* corners) {
 
 DETOPS_HD double area(const Quad& q) { return area(q.at, 4) + not_finite(q.at, 4); }
 
-DETOPS_HD bool is_convex(const Quad& q) {
-  bool convex = true;
-  for (int i = 0; i < 4; ++i) {
-    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
-  }
-  return convex;
-}
-
 // A convex polygon, counter-clockwise, that counts with its sign.
 struct Part {
   Point at[4];
@@ -120,7 +112,11 @@ struct Part {
 // Convex parts whose sum is the quadrilateral: itself, or the triangles on both sides of a
 // diagonal, of which one may count negative. Their number.
 DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
-  if (is_convex(q)) {
+  bool convex = true;
+  for (int i = 0; i < 4; ++i) {
+    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
+  }
+  if (convex) {
     parts[0] = {{q.at[0], q.at[1], q.at[2], q.at[3]}, 4, 1};
     return 1;
   }
