@@ -13,23 +13,13 @@ constexpr int64_t kMissing = INT64_MIN;  // of a dimension that need not be ther
 // need no bound: their memory is one.
 constexpr int64_t kMostSize = INT32_MAX;
 
-template <typename At>
-std::string joined(int64_t count, const At& at) {
+std::string sizes_text(const int64_t* sizes, int64_t count) {
   std::string text;
-  for (int64_t i = 0; i < count; ++i) text += (i ? ", " : "") + Number(at(i)).text();
+  for (int64_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(sizes[i]);
   return text;
 }
 
-std::string shape_text(const TensorFacts& t) {
-  return "[" + joined(t.dim, [&](int64_t d) { return t.sizes[d]; }) + "]";
-}
-
-std::string value_text(const Argument& a) {
-  if (a.kind == Argument::Kind::kTensors) return shape_text(*a.tensors());
-  if (a.kind == Argument::Kind::kText) return std::string(a.text());
-  const std::string text = joined(a.size, [&](int64_t i) { return a.number(i); });
-  return a.is_list ? "[" + text + "]" : text;
-}
+std::string shape_text(const TensorFacts& t) { return "[" + sizes_text(t.sizes, t.dim) + "]"; }
 
 std::string device_text(const TensorFacts& t) {
   constexpr const char* kNames[] = {"cpu", "cuda"};
@@ -56,7 +46,7 @@ class Check : Scope {
       const auto& [name, is_size] = contract_.arguments[i];
       for (int64_t k = 0; is_size && k < arguments[i].size; ++k) {
         if (arguments[i].number(k).whole <= kMostSize) continue;
-        refuse(name, " must be at most ", kMostSize, ", got ", value_text(arguments[i]));
+        refuse(name, " must be at most ", kMostSize, ", got ", arguments[i].shown());
       }
     }
     for (const Line& each : contract_.lines) line(each);
@@ -81,19 +71,13 @@ class Check : Scope {
   bool holds(const Expression& condition) const { return condition(*this).real != 0; }
 
   void line(const Line& line) {
-    switch (line.kind) {
-      case Line::Kind::kTensor:
-        for (int64_t i = 0; i < arguments[line.argument].size; ++i) {
-          tensor(line, arguments[line.argument].tensors()[i]);
-        }
-        return;
-      case Line::Kind::kRule:
-        if (arguments[line.argument].given()) rule(line);
-        return;
-      case Line::Kind::kName:
-        return name(line.slot, line.expression(*this).whole);
-      case Line::Kind::kCheck:
-        if (!holds(line.expression)) refuse(message(line));
+    if (line.message) {
+      if (!holds(line.expression)) refuse(line.message(*this));
+    } else if (line.slot >= 0) {
+      name(line.slot, line.expression(*this).whole);
+    } else {
+      const Argument& a = arguments[line.argument];
+      for (int64_t i = 0; i < a.size; ++i) tensor(line, a.tensors()[i]);
     }
   }
 
@@ -114,9 +98,9 @@ class Check : Scope {
       to.sizes[to.dim++] = size;
     };
     for (const Dimension& d : line.shape.dimensions) {
-      if (d.kind == Dimension::Kind::kMany) {
+      if (d.many) {
         std::for_each_n(many_, many_count_, add);
-      } else if (d.kind != Dimension::Kind::kName) {
+      } else if (d.slot < 0) {
         add(d.size(*this).whole);
       } else if (sizes[d.slot] != kMissing) {
         add(sizes[d.slot]);
@@ -125,12 +109,8 @@ class Check : Scope {
     if (line.like >= 0) to.channels_last = is_channels_last(*arguments[line.like].tensors());
   }
 
-  const std::string& name_of(const Line& line) const {
-    return contract_.arguments[line.argument].name;
-  }
-
   void tensor(const Line& line, const TensorFacts& t) {
-    const std::string& name = name_of(line);
+    const std::string& name = contract_.arguments[line.argument].name;
     if (!shape_holds(line.shape, t)) {
       refuse(name, " must be ", expected(line.shape), ", got ", shape_text(t));
     }
@@ -159,7 +139,7 @@ class Check : Scope {
     if (shape.many ? t.dim < fixed : t.dim != fixed && !missing) return false;
     int64_t at = 0;
     for (const Dimension& d : shape.dimensions) {
-      if (d.kind == Dimension::Kind::kMany) {
+      if (d.many) {
         const int64_t count = t.dim - fixed;
         if (many_ == nullptr) {
           many_ = t.sizes + at;
@@ -170,17 +150,16 @@ class Check : Scope {
         at += count;
         continue;
       }
-      const bool named = d.kind == Dimension::Kind::kName;
       const int64_t size = d.optional && missing ? kMissing : t.sizes[at++];
       if (size != kMissing && size < d.least) {
         too_small_ = true;
         return false;
       }
-      if (named && !(known_ >> d.slot & 1)) {
+      if (d.slot < 0) {
+        if (d.size && size != kMissing && size != d.size(*this).whole) return false;
+      } else if (!(known_ >> d.slot & 1)) {
         name(d.slot, size);
-      } else if (named ? size != sizes[d.slot]
-                       : d.kind == Dimension::Kind::kSize && size != kMissing &&
-                             size != d.size(*this).whole) {
+      } else if (size != sizes[d.slot]) {
         return false;
       }
     }
@@ -195,13 +174,13 @@ class Check : Scope {
         if (d.optional && !all) continue;
         std::string size = d.text;
         if (too_small_ && d.least > 0) size += " >= " + std::to_string(d.least);
-        if (d.kind == Dimension::Kind::kName && (known_before_ >> d.slot & 1)) {
+        if (d.slot >= 0 && (known_before_ >> d.slot & 1)) {
           if (sizes[d.slot] == kMissing) continue;
           size = std::to_string(sizes[d.slot]);
-        } else if (d.kind == Dimension::Kind::kSize) {
+        } else if (d.size) {
           size = d.size(*this).text();
-        } else if (d.kind == Dimension::Kind::kMany && many_before_) {
-          size = joined(many_count_, [&](int64_t i) { return many_[i]; });
+        } else if (d.many && many_before_) {
+          size = sizes_text(many_, many_count_);
         }
         if (!size.empty()) text += (text.empty() ? "" : ", ") + size;
       }
@@ -230,32 +209,6 @@ class Check : Scope {
     return "have the dtype of " + contract_.arguments[type.argument].name + " (" + name + ")";
   }
 
-  void rule(const Line& line) const {
-    const Argument& a = arguments[line.argument];
-    const Rule& rule = line.rule;
-    bool holds = true;
-    if (a.kind == Argument::Kind::kText) {
-      holds = std::find(rule.words.begin(), rule.words.end(), a.text()) != rule.words.end();
-    } else {
-      for (int64_t i = 0; i < a.size; ++i) {
-        const double x = a.number(i).real;
-        holds &= (rule.above ? x > rule.low : x >= rule.low) && x <= rule.high;
-      }
-    }
-    if (!holds) refuse(name_of(line), " must be ", rule.text, ", got ", value_text(a));
-  }
-
-  std::string message(const Line& line) const {
-    std::string text;
-    for (size_t i = 0; i < line.texts.size(); ++i) {
-      text += line.texts[i];
-      if (i >= line.holes.size()) continue;
-      const auto& [expression, argument] = line.holes[i];
-      text += argument < 0 ? expression(*this).text() : value_text(arguments[argument]);
-    }
-    return text;
-  }
-
   const Contract& contract_;
   std::string_view name_;                  // what messages call the op
   bool too_small_ = false;                 // a size: messages tell the bounds
@@ -268,6 +221,14 @@ class Check : Scope {
 };
 
 }  // namespace
+
+std::string Argument::shown() const {
+  if (kind == Kind::kTensors) return shape_text(*tensors());
+  if (kind == Kind::kText) return std::string(text());
+  std::string all;
+  for (int64_t i = 0; i < size; ++i) all += (i ? ", " : "") + number(i).text();
+  return is_list ? "[" + all + "]" : all;
+}
 
 void Contract::check(const Argument* values, Outputs& made) const {
   try {

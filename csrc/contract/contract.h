@@ -55,13 +55,12 @@ struct Outputs {
 };
 
 struct Dimension {
-  enum class Kind : uint8_t { kAny, kName, kSize, kMany };
-  Kind kind;
+  std::string text;
+  bool many = false;      // ...
   bool optional = false;  // N?
   int64_t least = 0;      // N >= 1
   int slot = -1;          // of a name
-  Expression size{};
-  std::string text{};
+  Expression size{};      // of what is neither a name nor any size
 };
 
 struct Shape {
@@ -85,26 +84,16 @@ struct Type {
   int argument = -1, other = -1;  // of `as` and `wide`: one of them, or both promoted
 };
 
-// What a number must be, or a text.
-struct Rule {
-  double low, high;
-  bool above = false;  // not `low` itself
-  std::vector<std::string> words{};
-  std::string text{};  // "at least 1"
-};
-
+// What must hold, and what to say where it does not; or what a slot is to be; or what a tensor
+// must.
 struct Line {
-  enum class Kind : uint8_t { kTensor, kRule, kName, kCheck };
-  Kind kind;
-  int argument = -1, slot = -1;
-  bool on_cpu_too = false;
+  Expression expression{};
+  Message message{};
+  int slot = -1;
+  int argument = -1;
   Type type{};
   Shape shape{};
-  Rule rule{};
-  Expression expression{};
-  // Of a message: text, and between two pieces of it an expression or an argument.
-  std::vector<std::string> texts{};
-  std::vector<std::pair<Expression, int>> holes{};
+  bool on_cpu_too = false;
 };
 
 struct OutputLine {

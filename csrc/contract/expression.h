@@ -38,6 +38,8 @@ struct Argument {
     if (kind == Kind::kFlags) return int64_t(static_cast<const bool*>(data)[i]);
     return static_cast<const double*>(data)[i];
   }
+  // As messages have it: of a tensor its shape.
+  std::string shown() const;
 };
 
 // What names stand for in a call: arguments, and the sizes of slots.
@@ -48,6 +50,7 @@ struct Scope {
 };
 
 using Expression = std::function<Number(const Scope&)>;
+using Message = std::function<std::string(const Scope&)>;
 
 // Names are looked up once, here: as the place of an argument, or -1, and as the slot of a size.
 using Lookup = std::function<int(std::string_view)>;

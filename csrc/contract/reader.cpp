@@ -87,25 +87,6 @@ constexpr TypeClass kClasses[] = {
     {"mask", [](ScalarType t) { return t == kBool || t == kByte; }, "bool or uint8"},
     {"any", [](ScalarType) { return true; }, "of any dtype"}};
 
-Rule rule(Text text) {
-  constexpr double kMost = std::numeric_limits<double>::max();
-  constexpr double kEndless = std::numeric_limits<double>::infinity();
-  const std::string whole(text);
-  if (text == "a number") return {-kEndless, kEndless, false, {}, whole};
-  if (text == "finite") return {-kMost, kMost, false, {}, whole};
-  if (text == "positive") return {0, kMost, true, {}, "positive and finite"};
-  if (skip(text, "at least ")) return {double(number(text)), kEndless, false, {}, whole};
-  if (skip(text, "at most ")) return {-kEndless, double(number(text)), false, {}, whole};
-  if (skip(text, "in [")) {
-    const Text low = before(text, ",");
-    return {double(number(low)), double(number(text)), false, {}, whole};
-  }
-  Rule to{0, 0, false, {}, whole};
-  for (const Text word : split(before(text, " or "))) to.words.emplace_back(word);
-  to.words.emplace_back(text);
-  return to;
-}
-
 // Lines of one op.
 class Reader {
  public:
@@ -129,17 +110,15 @@ class Reader {
     } else if (skip(line, "->")) {
       read_output(line);
     } else if (line.find(" | ") != Text::npos) {
-      const Text condition = before(line, " | ");
-      read_check(condition, line);
+      const Expression condition = expression(before(line, " | "));
+      contract_.lines.push_back({condition, message(line)});
     } else if (line.find(": ") != Text::npos) {
       const Text names = before(line, ": ");
       for (const Text name : split(names)) read_argument(argument(name), line);
     } else if (line.find(" = ") != Text::npos) {
-      Line to{Line::Kind::kName};
       const Text name = before(line, " = ");
-      to.expression = expression(line);
-      to.slot = slot(name);
-      contract_.lines.push_back(std::move(to));
+      const Expression value = expression(line);
+      contract_.lines.push_back({value, {}, slot(name)});
     } else {
       fail("not a line", line);
     }
@@ -184,21 +163,15 @@ class Reader {
   }
 
   Dimension dimension(Text text) {
-    Dimension to{Dimension::Kind::kSize};
     Text least = text;
     text = before(least, " >= ");
+    const bool optional = text.back() == '?';
+    if (optional) text.remove_suffix(1);
+    Dimension to{std::string(text), text == "...", optional};
     if (!least.empty()) to.least = number(least);
-    to.optional = text.back() == '?';
-    if (to.optional) text.remove_suffix(1);
-    to.text = text;
-    if (text == "...") {
-      to.kind = Dimension::Kind::kMany;
-    } else if (text == "_") {
-      to.kind = Dimension::Kind::kAny;
-    } else if (is_word(text) && argument(text) < 0) {
-      to.kind = Dimension::Kind::kName;
-      to.slot = slot(text);
-    } else {
+    if (is_word(text) && argument(text) < 0) {
+      if (text != "_") to.slot = slot(text);
+    } else if (!to.many) {
       to.size = expression(text);
     }
     return to;
@@ -218,7 +191,7 @@ class Reader {
       to.by_values |= part == "?";
       if (part == "?") continue;
       to.dimensions.push_back(dimension(part));
-      to.many |= to.dimensions.back().kind == Dimension::Kind::kMany;
+      to.many |= to.dimensions.back().many;
       to.optional |= to.dimensions.back().optional;
     }
     text = trimmed(text.substr(close + 1));
@@ -228,31 +201,66 @@ class Reader {
   // What is no argument here stands in a line about several ops.
   void read_argument(int place, Text what) {
     if (place < 0) return;
-    Line to{Line::Kind::kRule, place};
-    if (const size_t open = what.find(" ["); open == Text::npos || what.substr(0, open) == "in") {
-      to.rule = rule(what);
-    } else {
-      to.kind = Line::Kind::kTensor;
-      to.type = type(what.substr(0, open));
-      to.shape = shape(what);
-      to.on_cpu_too = what == "or on the CPU";
-    }
+    const size_t open = what.find(" [");
+    if (open == Text::npos || what.substr(0, open) == "in") return read_rule(place, what);
+    Line to;
+    to.argument = place;
+    to.type = type(what.substr(0, open));
+    to.shape = shape(what);
+    to.on_cpu_too = what == "or on the CPU";
     contract_.lines.push_back(std::move(to));
   }
 
-  void read_check(Text condition, Text message) {
-    Line to{Line::Kind::kCheck};
-    to.expression = expression(condition);
-    while (!message.empty()) {
-      const size_t open = message.find('{'), close = message.find('}');
-      to.texts.emplace_back(message.substr(0, open));
-      if (open == Text::npos) break;
-      const Text hole = message.substr(open + 1, close - open - 1);
-      const int whole = argument(hole);
-      to.holes.emplace_back(whole < 0 ? expression(hole) : Expression(), whole);
-      message = message.substr(close + 1);
+  // What all numbers of an argument must be, or a text.
+  void read_rule(int place, Text text) {
+    double low = -std::numeric_limits<double>::infinity(), high = -low;
+    bool above = false;  // not `low` itself
+    std::vector<std::string> words;
+    std::string what = contract_.arguments[place].name + " must be ";
+    what += text == "positive" ? "positive and finite" : text;
+    if (text == "finite" || text == "positive") {
+      high = std::numeric_limits<double>::max();
+      above = text == "positive";
+      low = above ? 0 : -high;
+    } else if (skip(text, "at least ")) {
+      low = double(number(text));
+    } else if (skip(text, "at most ")) {
+      high = double(number(text));
+    } else if (skip(text, "in [")) {
+      low = double(number(before(text, ",")));
+      high = double(number(text));
+    } else if (text != "a number") {
+      for (const Text word : split(before(text, " or "))) words.emplace_back(word);
+      words.emplace_back(text);
     }
-    contract_.lines.push_back(std::move(to));
+    const auto holds = [=](const Scope& s) {
+      const Argument& a = s.arguments[place];
+      if (a.kind == Argument::Kind::kText) {
+        return int64_t(std::find(words.begin(), words.end(), a.text()) != words.end());
+      }
+      int64_t all = 1;
+      for (int64_t i = 0; i < a.size; ++i) {
+        const double x = a.number(i).real;
+        all &= (above ? x > low : x >= low) && x <= high;
+      }
+      return all;
+    };
+    contract_.lines.push_back(
+        {holds, [=](const Scope& s) { return what + ", got " + s.arguments[place].shown(); }});
+  }
+
+  // A text with values in its braces: of arguments, or of expressions.
+  Message message(Text text) {
+    const size_t open = text.find('{'), close = text.find('}');
+    const std::string head(text.substr(0, open));
+    if (open == Text::npos) return [head](const Scope&) { return head; };
+    const Text hole = text.substr(open + 1, close - open - 1);
+    const int whole = argument(hole);
+    const Expression value = whole < 0 ? expression(hole) : Expression();
+    const Message rest = message(text.substr(close + 1));
+    return [=](const Scope& s) {
+      return head + (whole < 0 ? value(s).text() : s.arguments[whole].shown()) + rest(s);
+    };
   }
 
   void read_output(Text text) {
