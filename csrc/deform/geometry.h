@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../math/ms_deform_attn.h"
+#include "../math/deform.h"
 #include "../tensor.h"
 
 namespace detops {

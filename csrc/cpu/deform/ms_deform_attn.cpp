@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/ms_deform_attn.h"
+#include "../../math/deform.h"
 #include "../../deform/geometry.h"
 #include "../../ops.h"
 #include "../common/buffer.h"

@@ -2,7 +2,7 @@
 // Included once per instruction set; see variants.h. Places and weights are computed for as many
 // samples at a time as a vector has lanes; values and their gradients are vectors over channels.
 
-#include "../../math/ms_deform_attn.inl"
+#include "../../math/deform.inl"
 
 template <typename A>
 DETOPS_INLINE Vector<lane_index_t<A>> load_index(const lane_index_t<A>* p) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/ms_deform_attn.h"
+#include "../../math/deform.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
