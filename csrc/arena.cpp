@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "arena.h"
-
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <mutex>
+
+#include "tensor.h"
 
 #if defined(__linux__) && !defined(DETOPS_EMULATE_CUDA)
 #include <sys/mman.h>

@@ -4,7 +4,6 @@
 #include <exception>
 #include <string>
 
-#include "arena.h"
 #include "contract/contract.h"
 #include "cpu/simd/isa.h"
 #include "parallel.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tensor.h"
 
-#include "arena.h"
-
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 
 #include <algorithm>

@@ -72,13 +72,11 @@ DETOPS_HD LargestSample<T> largest_sample(const SampleLine<T>& rows, const Sampl
   return best.row < 0 ? first : best;
 }
 
-// Where the samples of a border are: one of the lines has one place, the other all of them.
+// Where the samples of a border are: one of the lines has one place, and a step of 0, the other all
+// of them.
 template <typename T>
 struct Border {
   SampleLine<T> rows, cols;
-
-  DETOPS_HD T y(int64_t i) const { return rows.at(rows.count > 1 ? i : 0); }
-  DETOPS_HD T x(int64_t i) const { return cols.at(cols.count > 1 ? i : 0); }
 };
 
 // Borders are 0 top, 1 left, 2 bottom, 3 right; the first two begin at (x1, y1), the others at
@@ -100,8 +98,8 @@ DETOPS_HD void border_sample(const T* box, int64_t border, int64_t pool_size, in
   y = x = T(kOffMap);
   if (i < 0 || i > pool_size) return;
   const Border<T> samples = border_of(box, border, pool_size);
-  y = samples.y(i);
-  x = samples.x(i);
+  y = samples.rows.at(i);
+  x = samples.cols.at(i);
 }
 
 }  // namespace detops::math
