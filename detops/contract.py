@@ -183,10 +183,9 @@ class Contract:
     def read(self, line: str) -> None:
         """Adds a line."""
         if line.startswith("called "):
-            name, _, word = line[7:].partition(" for ")
+            name, _, words = line[7:].partition(" for ")
             self.name = self.name if self.names else name
-            if word:
-                self.names[word] = name
+            self.names |= dict.fromkeys(words.split(", ") if words else [], name)
         elif line.startswith("-> "):
             self.outputs.append(OutputLine(line[3:]))
             self.output_lines.append(line[3:])

@@ -32,7 +32,7 @@
 //                                   value, or the shape of a tensor.
 //   use a, b                        What groups, or other ops, ask: those stand before. Of what is no
 //                                   argument of the op nothing is asked.
-//   called name for word            What messages call the op, where its text argument is that word.
+//   called name for a, b            What messages call the op, where its text argument is one of these.
 //   -> float [N, 4] like x          An output, in the memory format of x. ? is a size that depends on
 //                                   values. What comes after `if` must hold, or it has no elements.
 // Without such a line, x_forward is called x where there is an x.

@@ -106,7 +106,7 @@ class Reader {
     if (skip(line, "called ")) {
       const std::string name(before(line, " for "));
       if (contract_.names.empty()) contract_.name = name;
-      if (!line.empty()) contract_.names.emplace_back(line, name);
+      for (const Text word : split(line)) contract_.names.emplace_back(word, name);
     } else if (skip(line, "->")) {
       read_output(line);
     } else if (line.find(" | ") != Text::npos) {

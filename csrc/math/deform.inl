@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by deform.h, and once per instruction set by the CPU kernels; T is a
-// number, V that number or a vector of it, I an integer or a vector of it.
+// See host_device.h.
 
 // "Deformable DETR" (Zhu et al., 2020), equations 2 and 3: a query's value is a weighted sum of
 // bilinear samples of several maps, each of which continues with zeros beyond its border.

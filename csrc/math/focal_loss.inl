@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by focal_loss.h, and once per instruction set by the CPU kernels; T
-// is a number, V that number or a vector of it.
+// See host_device.h.
 
 // "Focal Loss for Dense Object Detection" (Lin et al., 2017), equation 5, with targets t in [0, 1]:
 //   weight * miss^gamma * cross,  miss = 1 - p_t = p (1 - t) + (1 - p) t,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included once in namespace math by the CUDA kernels, and once per instruction set by those of the
-// CPU; T is a number, V that number or a vector of it.
+// See host_device.h.
 
 // The cell of the PyTorch tutorial "Custom C++ and CUDA Extensions" (LLTM): an LSTM without a
 // forget gate and with elu for the candidate,

@@ -7,6 +7,9 @@
 
 // Everything in csrc/math compiles for host and device and knows no PyTorch. A value that decides
 // a result (a comparison with NaN, an empty range, an overlap with nothing) is decided here only.
+// A file that ends in .inl is included in namespace math by a header, and once per instruction set
+// by the CPU kernels: a function works on vectors only if it is compiled for them. In it T is a
+// number, V that number or a vector of it, I an integer or a vector of it.
 #if defined(__CUDACC__)
 #define DETOPS_HD __host__ __device__ __forceinline__
 #else

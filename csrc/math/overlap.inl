@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by overlap.h, and once per instruction set by the CPU kernels: a
-// function works on vectors of an instruction set only if it is compiled for it.
+// See host_device.h.
 
 namespace pairwise {
 
