@@ -95,18 +95,11 @@ namespace backend = detops::cuda;
 namespace backend = detops::cpu;
 #endif
 
-// As template arguments.
-namespace name_of {
-
-#define DETOPS_NAME_OF(op, function) constexpr char op[] = #op;
-DETOPS_OPS(DETOPS_NAME_OF)
-DETOPS_CPU_OPS(DETOPS_NAME_OF)
-
-}  // namespace name_of
-
+// The name is a template argument, and so an object.
 void implement_ops(torch::stable::detail::StableLibrary& m) {
 #define DETOPS_IMPLEMENT(op, function) \
-  m.impl(#op, &detops::Structured<name_of::op, &backend::function>::call);
+  static constexpr char op[] = #op;    \
+  m.impl(op, &detops::Structured<op, &backend::function>::call);
   DETOPS_OPS(DETOPS_IMPLEMENT)
 }
 
@@ -122,7 +115,8 @@ STABLE_TORCH_LIBRARY(detops, m) {
 STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) {
   implement_ops(m);
 #define DETOPS_IMPLEMENT_ON_CPU(op, function) \
-  m.impl(#op, &detops::Structured<name_of::op, &detops::cpu::function>::call);
+  static constexpr char op[] = #op;           \
+  m.impl(op, &detops::Structured<op, &detops::cpu::function>::call);
   DETOPS_CPU_OPS(DETOPS_IMPLEMENT_ON_CPU)
 }
 #endif
