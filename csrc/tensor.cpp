@@ -215,12 +215,4 @@ Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType 
   return Tensor(result);
 }
 
-StableIValue call::boxed(const Tensor& t) {
-  return reinterpret_cast<StableIValue>(Tensor(t).release());
-}
-
-void call::boxed_call(const char* op, const char* overload, StableIValue* stack) {
-  check_status(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION), op);
-}
-
 }  // namespace detops

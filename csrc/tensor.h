@@ -191,17 +191,14 @@ void release_arena();
 namespace call {
 
 inline StableIValue boxed(int64_t value) { return static_cast<StableIValue>(value); }
-inline StableIValue boxed(bool value) { return value; }
-StableIValue boxed(const Tensor& t);  // for the callee to release
-inline StableIValue boxed(std::nullptr_t) { return 0; }
-
-// The outputs in the first places of the stack.
-void boxed_call(const char* op, const char* overload, StableIValue* stack);
+inline StableIValue boxed(const Tensor& t) {  // for the callee to release
+  return reinterpret_cast<StableIValue>(Tensor(t).release());
+}
 
 template <typename... Arguments>
 Tensor op(const char* name, const char* overload, const Arguments&... arguments) {
   StableIValue stack[] = {boxed(arguments)...};
-  boxed_call(name, overload, stack);
+  check_status(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION), name);
   return Tensor(reinterpret_cast<AtenTensorHandle>(stack[0]));
 }
 

@@ -81,13 +81,6 @@ DETOPS_HD V max_slope(V a, V b) {
   return where(a > b, V{} + T(1)) + where(a == b, V{} + T(0.5));
 }
 
-// What the derivative of an overlap is put together from: with respect to the intersection's sides
-// w and h, to the areas of the two boxes, and to the sides of the hull.
-template <typename V>
-struct Slopes {
-  V w, h, area, cw, ch;
-};
-
 // Along one axis: the intersection is min(a2, b2) - max(a1, b1) wide, the hull max(a2, b2) -
 // min(a1, b1).
 template <typename T, typename V>
@@ -136,8 +129,9 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   const auto solid = meets & finite & (all > V{});
   const V ratio = where(solid, meet / whole);
   const V to_meet = where(solid, kOfFirst ? grad / whole : grad / whole * (T(1) + ratio));
-  Slopes<V> to{where(solid, to_meet * h), where(solid, to_meet * w),
-               where(solid, -grad / whole * ratio), V{}, V{}};
+  // To the sides of the intersection and of the hull, and to the areas of the two boxes.
+  V to_w = where(solid, to_meet * h), to_h = where(solid, to_meet * w), to_cw{}, to_ch{};
+  V to_area = where(solid, -grad / whole * ratio);
   const V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
   const V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
   const auto wraps = (cw >= V{}) & (ch >= V{});
@@ -147,11 +141,11 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
     const V share = whole / bound, to_union = grad / bound;
     const auto sound = loss ? (share - share == V{}) & (to_union - to_union == V{})
                             : wraps & (hull > V{}) & (hull - hull == V{}) & finite;
-    to.cw = where(sound, -grad * share * (ch / bound));
-    to.ch = where(sound, -grad * share * (cw / bound));
-    to.area += where(sound & finite, to_union);
-    to.w -= where(sound & meets, to_union * h);
-    to.h -= where(sound & meets, to_union * w);
+    to_cw = where(sound, -grad * share * (ch / bound));
+    to_ch = where(sound, -grad * share * (cw / bound));
+    to_area += where(sound & finite, to_union);
+    to_w -= where(sound & meets, to_union * h);
+    to_h -= where(sound & meets, to_union * w);
   }
   if (kind == math::Overlap::kDIoU || kind == math::Overlap::kCIoU) {
     const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
@@ -163,8 +157,8 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
     const V to_x = where(sound, to_distance * dx), to_y = where(sound, to_distance * dy);
     da.x1 += to_x, da.x2 += to_x, da.y1 += to_y, da.y2 += to_y;
     db.x1 -= to_x, db.x2 -= to_x, db.y1 -= to_y, db.y2 -= to_y;
-    to.cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
-    to.ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
+    to_cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
+    to_ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
     if (kind == math::Overlap::kCIoU) {
       const V turn = first.angle - second.angle, v = T(kAspectScale) * turn * turn;
       const V alpha = finite_or_zero(v / (T(1) - ratio + v + eps));
@@ -173,10 +167,10 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
       angle_gradient(b, -to_angle, db);
     }
   }
-  side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to.w, to.cw, da.x1, da.x2, db.x1, db.x2);
-  side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to.h, to.ch, da.y1, da.y2, db.y1, db.y2);
-  area_gradient(a, finite, to.area, da);
-  if (!kOfFirst) area_gradient(b, finite, to.area, db);
+  side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to_w, to_cw, da.x1, da.x2, db.x1, db.x2);
+  side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to_h, to_ch, da.y1, da.y2, db.y1, db.y2);
+  area_gradient(a, finite, to_area, da);
+  if (!kOfFirst) area_gradient(b, finite, to_area, db);
 }
 
 template <math::Overlap kind, typename T, typename V>
