@@ -68,8 +68,7 @@ StableIValue given(std::vector<Tensor>& list) {
 Options device_of(const Argument* arguments, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const Argument& a = arguments[i];
-    if (a.kind != Argument::Kind::kTensors || a.size == 0) continue;
-    return {a.tensors()->dtype, a.tensors()->device, a.tensors()->index};
+    if (a.kind == Argument::Kind::kTensors && a.size > 0) return *a.tensors();
   }
   return {kFloat, kCPU, -1};
 }

@@ -56,7 +56,7 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
   // PyTorch adds numbers of dtypes and never changes one: files hold them.
-  facts_ = {sizes, strides, facts_.dim, static_cast<ScalarType>(dtype), device, index};
+  facts_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, facts_.dim};
 }
 
 Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
@@ -109,8 +109,8 @@ void* Tensor::mutable_data_ptr() const {
 }
 
 void Tensor::expect_elements(ScalarType type) const {
-  if (facts_.dtype != type) {
-    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.dtype));
+  if (facts_.type != type) {
+    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.type));
   }
 }
 
@@ -167,7 +167,7 @@ Tensor Tensor::contiguous(MemoryFormat format) const {
 }
 
 Tensor Tensor::to(ScalarType type) const {
-  if (facts_.dtype == type) return *this;
+  if (facts_.type == type) return *this;
   return empty_like(*this, options().dtype(type)).copy_(*this);
 }
 

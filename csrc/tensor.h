@@ -36,29 +36,27 @@ void check(bool holds, const Parts&... parts) {
 // Of a function of the stable ABI.
 void check_status(AOTITorchError status, const char* function);
 
-// What can be known of a tensor without its elements. Sizes and strides are the tensor's own
-// memory.
-struct TensorFacts {
-  const int64_t *sizes, *strides;
-  int64_t dim;
-  ScalarType dtype;
+constexpr int kCPU = 0;
+
+struct Options {
+  ScalarType type;
   int device;  // its type, as PyTorch numbers them
   int index;   // of the device
+
+  Options dtype(ScalarType other) const { return {other, device, index}; }
+};
+
+// What can be known of a tensor without its elements. Sizes and strides are the tensor's own
+// memory.
+struct TensorFacts : Options {
+  const int64_t *sizes, *strides;
+  int64_t dim;
 
   int64_t numel() const {
     int64_t count = 1;
     for (int64_t d = 0; d < dim; ++d) count *= sizes[d];
     return count;
   }
-};
-
-constexpr int kCPU = 0;
-
-struct Options {
-  ScalarType type;
-  int device, index;
-
-  Options dtype(ScalarType other) const { return {other, device, index}; }
 };
 
 // A reference to a tensor; what is known of it is asked for once.
@@ -91,12 +89,12 @@ class Tensor {
   int64_t size(int64_t d) const { return facts_.sizes[d < 0 ? d + facts_.dim : d]; }
   int64_t stride(int64_t d) const { return facts_.strides[d < 0 ? d + facts_.dim : d]; }
   int64_t numel() const { return facts_.numel(); }
-  ScalarType scalar_type() const { return facts_.dtype; }
+  ScalarType scalar_type() const { return facts_.type; }
   int64_t element_size() const {
-    return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.dtype)));
+    return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.type)));
   }
   int64_t nbytes() const { return numel() * element_size(); }
-  Options options() const { return {facts_.dtype, facts_.device, facts_.index}; }
+  Options options() const { return facts_; }
   bool is_cpu() const { return facts_.device == kCPU; }
   bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
   MemoryFormat suggest_memory_format() const;

@@ -114,12 +114,12 @@ class Check : Scope {
     if (!shape_holds(line.shape, t)) {
       refuse(name, " must be ", expected(line.shape), ", got ", shape_text(t));
     }
-    if (!type_holds(line.type, t.dtype)) {
-      refuse(name, " must ", type_text(line.type), ", got ", dtype_name(t.dtype));
+    if (!type_holds(line.type, t.type)) {
+      refuse(name, " must ", type_text(line.type), ", got ", dtype_name(t.type));
     }
-    const ScalarType shared = arguments[line.argument].tensors()->dtype;
-    if (t.dtype != shared) {
-      refuse(name, " must share one dtype (", dtype_name(shared), "), got ", dtype_name(t.dtype));
+    const ScalarType shared = arguments[line.argument].tensors()->type;
+    if (t.type != shared) {
+      refuse(name, " must share one dtype (", dtype_name(shared), "), got ", dtype_name(t.type));
     }
     if (first_ == nullptr) {
       first_ = &t;
@@ -193,8 +193,8 @@ class Check : Scope {
   ScalarType type_of(const Type& type) const {
     if (type.kind == Type::Kind::kOne) return type.one;
     const bool given = type.argument >= 0 && arguments[type.argument].given();
-    ScalarType found = arguments[given ? type.argument : 0].tensors()->dtype;
-    if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensors()->dtype);
+    ScalarType found = arguments[given ? type.argument : 0].tensors()->type;
+    if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensors()->type);
     return type.kind == Type::Kind::kWide ? compute_type(found) : found;
   }
 
