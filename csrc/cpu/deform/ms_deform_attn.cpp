@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/deform.h"
 #include "../../deform/geometry.h"
+#include "../../math/deform.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/element_type.h"
