@@ -47,8 +47,8 @@ struct PointSets : BoxLists {
         m(second.size(1)) {}
 };
 
-// `grad` is that of the first set's distances.
 struct PointSetGradients : ListGradients<PointSets> {
+  const Tensor& grad_first = grad;
   Tensor grad_second, index_first, index_second;
 
   PointSetGradients(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,

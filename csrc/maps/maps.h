@@ -61,8 +61,8 @@ struct CornerLines {
     outer = length == 0 || inner == 0 ? 0 : n * c * h * w / length / inner;
   }
 
-  int64_t step() const { return back ? -inner : inner; }
-  int64_t first() const { return back ? (length - 1) * inner : 0; }
+  constexpr int64_t step() const { return back ? -inner : inner; }
+  constexpr int64_t first() const { return back ? (length - 1) * inner : 0; }
 };
 
 // mask > 0 as bool: of any dtype that the contract takes.

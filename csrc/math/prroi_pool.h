@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "bilinear.h"
+#include "host_device.h"
 
 // "Acquisition of Localization Confidence for Accurate Object Detection" (Jiang et al., 2018),
 // section 3.3 (Precise RoI pooling). A bin's value is the mean of the bilinear surface over it, the
@@ -62,6 +62,11 @@ DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, dou
   visit_slopes(axis, p, size, low, high, [&](int64_t i, T weight, T, T) {
     if (weight != 0) visit(i, weight);
   });
+}
+
+template <typename T, typename Visit>
+DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
+  visit_taps(axis, p, size, 0.0, double(size), visit);
 }
 
 // The slopes of a weight as the two coordinates of the box grow, out of those of the bin's ends.

@@ -90,7 +90,7 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
   const int64_t sets = g.sets, n = g.n, m = g.m;
   DETOPS_WIDE_SWITCH(g.type(), [&] {
     const int64_t grain = std::max<int64_t>(1, kPairsPerThread / std::max<int64_t>(1, n + m));
-    const scalar_t* g1 = g.grad.const_data_ptr<scalar_t>();
+    const scalar_t* g1 = g.grad_first.const_data_ptr<scalar_t>();
     const scalar_t* g2 = g.grad_second.const_data_ptr<scalar_t>();
     const auto* p1 = rows<math::Point, scalar_t>(g.first);
     const auto* p2 = rows<math::Point, scalar_t>(g.second);

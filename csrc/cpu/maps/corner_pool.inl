@@ -3,7 +3,7 @@
 
 #include "../simd/squares.inl"
 
-// What comes after `best`; see csrc/maps/corner_pool.h.
+// What comes after `best`; see csrc/maps/maps.h.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
   return ((x >= best) | (x != x)) ? x : best;

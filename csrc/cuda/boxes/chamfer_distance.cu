@@ -75,7 +75,7 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
   DETOPS_WIDE_SWITCH(g.type(), [&] {
     using T = scalar_t;
     const auto *a = rows<math::Point, T>(g.first), *b = rows<math::Point, T>(g.second);
-    const T *g1 = g.grad.const_data_ptr<T>(), *g2 = g.grad_second.const_data_ptr<T>();
+    const T *g1 = g.grad_first.const_data_ptr<T>(), *g2 = g.grad_second.const_data_ptr<T>();
     const int64_t* i1 = g.index_first.const_data_ptr<int64_t>();
     const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
     if (n > 0) {
