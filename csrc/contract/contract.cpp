@@ -114,8 +114,9 @@ class Check : Scope {
     if (!shape_holds(line.shape, t)) {
       refuse(name, " must be ", expected(line.shape), ", got ", shape_text(t));
     }
-    if (!type_holds(line.type, t.type)) {
-      refuse(name, " must ", type_text(line.type), ", got ", dtype_name(t.type));
+    const Type& type = line.type;
+    if (type.kind == Type::Kind::kClass ? !type.of->has(t.type) : t.type != type_of(type)) {
+      refuse(name, " must ", type_text(type), ", got ", dtype_name(t.type));
     }
     const ScalarType shared = arguments[line.argument].tensors()->type;
     if (t.type != shared) {
@@ -196,10 +197,6 @@ class Check : Scope {
     ScalarType found = arguments[given ? type.argument : 0].tensors()->type;
     if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensors()->type);
     return type.kind == Type::Kind::kWide ? compute_type(found) : found;
-  }
-
-  bool type_holds(const Type& type, ScalarType got) const {
-    return type.kind == Type::Kind::kClass ? type.of->has(got) : got == type_of(type);
   }
 
   std::string type_text(const Type& type) const {
