@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "arena.h"
-
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <mutex>
+
+#include "tensor.h"
 
 #if defined(__linux__) && !defined(DETOPS_EMULATE_CUDA)
 #include <sys/mman.h>
@@ -20,14 +20,9 @@ torch_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* st
 #endif
 
 namespace detops {
-namespace {
 
-thread_local bool in_use = false;
-
-}  // namespace
-
+static thread_local bool in_use = false;
 bool use_arena(bool on) { return std::exchange(in_use, on); }
-bool arena_in_use() { return in_use; }
 
 #ifdef DETOPS_ARENA
 namespace {
@@ -115,6 +110,7 @@ Arena& arena() {
 }  // namespace
 
 Tensor empty_in_arena(IntArrayRef sizes, const int64_t* strides, const Options& options) {
+  if (!in_use || options.device != kCPU) return {};
   size_t bytes = aoti_torch_dtype_element_size(int32_t(options.type));
   for (const int64_t size : sizes) {
     if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) return {};

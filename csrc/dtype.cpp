@@ -8,17 +8,16 @@
 namespace detops {
 
 bool is_float(ScalarType type) {
-  return type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
-         type == ScalarType::BFloat16;
+  return type == kFloat || type == kDouble || type == kHalf || type == kBFloat16;
 }
 
 bool is_integer(ScalarType type) {
-  return type == ScalarType::Long || type == ScalarType::Int || type == ScalarType::Short ||
-         type == ScalarType::Char || type == ScalarType::Byte;
+  return type == kLong || type == kInt || type == kByte || type == ScalarType::Short ||
+         type == ScalarType::Char;
 }
 
 bool is_discrete(ScalarType type) {
-  return is_integer(type) || type == ScalarType::Bool || type == ScalarType::UInt16 ||
+  return is_integer(type) || type == kBool || type == ScalarType::UInt16 ||
          type == ScalarType::UInt32 || type == ScalarType::UInt64;
 }
 
@@ -50,14 +49,11 @@ const char* dtype_name(ScalarType type) {
   return code < sizeof kNames / sizeof *kNames ? kNames[code] : "a dtype unknown to it";
 }
 
-ScalarType compute_type(ScalarType type) {
-  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
+ScalarType compute_type(ScalarType type) { return type == kDouble ? kDouble : kFloat; }
 
 ScalarType promoted_type(ScalarType a, ScalarType b) {
   if (a == b) return a;
-  if (a == ScalarType::Double || b == ScalarType::Double) return ScalarType::Double;
-  return ScalarType::Float;  // of two halves, or of one with float32
+  return a == kDouble || b == kDouble ? kDouble : kFloat;  // float32 of two halves, too
 }
 
 }  // namespace detops

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "library.h"
+#include "../detops/include/detops/library.h"
 
 #include <exception>
 #include <string>
 
-#include "arena.h"
 #include "contract/contract.h"
 #include "cpu/simd/isa.h"
 #include "parallel.h"
@@ -12,7 +11,7 @@
 using detops::Contract;
 
 int detops_op_count(void) { return static_cast<int>(Contract::all().size()); }
-const char* detops_op_name(int i) { return Contract::all()[i].op().c_str(); }
+const char* detops_op_name(int i) { return Contract::all()[i].op.c_str(); }
 const char* detops_contracts(void) { return Contract::text(); }
 
 const char* detops_cpu_isa(void) { return detops::cpu::cpu_isa(); }

@@ -49,10 +49,8 @@ using detops::masks_to_rle;
 
 }  // namespace cuda
 
-// The tensor itself where it has that type: `to` alone would ask the dispatcher.
-inline Tensor as_type(const Tensor& t, ScalarType type) {
-  return t.scalar_type() == type ? t : t.to(type);
-}
+// The tensor itself where it has that type.
+inline Tensor as_type(const Tensor& t, ScalarType type) { return t.to(type); }
 
 // One number for all elements, as the gradient of a sum is.
 inline bool is_constant(const Tensor& t) {

@@ -5,14 +5,11 @@
 // Sized by values: they make their outputs themselves.
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
            std::optional<double> score_threshold, std::optional<int64_t> max_output);
+decltype(nms) nms_rotated;
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold, std::optional<double> score_threshold,
                    std::optional<int64_t> max_output);
-Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
-                   std::optional<double> score_threshold, std::optional<int64_t> max_output);
-Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
-                           double iou_threshold, std::optional<double> score_threshold,
-                           std::optional<int64_t> max_output);
+decltype(batched_nms) batched_nms_rotated;
 Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold);
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
                                     double sigma, double min_score, std::string_view method,
@@ -53,10 +50,12 @@ void multiscale_roi_align_backward(const Tensor& grad, const Tensor& boxes,
 void roi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                                Tensor& output);
+decltype(roi_align_rotated_forward) ps_roi_align_forward;
 void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                 int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                                 int64_t channels, int64_t height, int64_t width,
                                 int64_t sampling_ratio, Tensor& map);
+decltype(roi_align_rotated_backward) ps_roi_align_backward;
 void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                  int64_t pooled_height, int64_t pooled_width,
                                  int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
@@ -81,6 +80,7 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                            int64_t pool_size, int64_t height, int64_t width, Tensor& map);
 void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                         int64_t pooled_height, int64_t pooled_width, Tensor& output);
+decltype(prroi_pool_forward) ps_roi_pool_forward;
 void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
                          double spatial_scale, bool input_wanted, bool boxes_wanted,
                          Tensor& to_input, Tensor& to_boxes);
@@ -90,15 +90,6 @@ void roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& bo
                        const Tensor& argmax, double spatial_scale, int64_t pooled_height,
                        int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height,
                        int64_t width, Tensor& map);
-void ps_roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                          Tensor& output);
-void ps_roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                           int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
-                           Tensor& map);
-void ps_roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                         int64_t pooled_height, int64_t pooled_width, Tensor& output);
 void ps_roi_pool_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                           int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
                           int64_t channels, int64_t height, int64_t width, Tensor& map);
@@ -144,21 +135,14 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
 
 void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
                      Tensor& output);
+decltype(box_iou_forward) box_iou_aligned_forward, box_iou_loss_forward;
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
-void box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
-                             double eps, Tensor& output);
-void box_iou_aligned_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
-                              std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
-void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
-                          double eps, Tensor& loss);
-void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
-                           std::string_view kind, double eps, Tensor& grad1, Tensor& grad2);
+decltype(box_iou_backward) box_iou_aligned_backward, box_iou_loss_backward;
 // A `mode` of iof: over the area of the first box.
 void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                      Tensor& output);
-void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
-                         Tensor& ratios);
+decltype(box_iou_rotated) rotated_iou_forward, box_iou_quadri, box_iou_quadri_pairs, mask_iou;
 void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                           std::string_view mode, Tensor& grad1, Tensor& grad2);
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index);
@@ -177,8 +161,7 @@ void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tenso
 // An alpha below 0: no weights.
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss);
-void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
-                            Tensor& sum);
+decltype(sigmoid_focal_loss_forward) sigmoid_focal_loss_sum;
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs);
 
@@ -198,7 +181,6 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
                                Tensor& to_points1, Tensor& to_points2);
 
 void masks_to_boxes(const Tensor& masks, Tensor& boxes);
-void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode, Tensor& output);
 Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold);  // by values
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted);
@@ -251,11 +233,6 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
                           Tensor& to_pointsets);
 void min_area_polygons(const Tensor& pointsets, Tensor& polygons);
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output);
-
-void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
-                    Tensor& output);
-void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
-                          Tensor& output);
 
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output);
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y);

@@ -3,7 +3,7 @@
 // so that a build depends on the version of Python alone.
 #include <pybind11/pybind11.h>
 
-#include "library.h"
+#include "../detops/include/detops/library.h"
 
 PYBIND11_MODULE(_C, m) {
   namespace py = pybind11;

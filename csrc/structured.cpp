@@ -5,7 +5,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "library.h"
+#include "../detops/include/detops/library.h"
 #include "parallel.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these
@@ -18,19 +18,10 @@ const char* detops_last_error(void) { return last_error().c_str(); }
 void detops_set_last_error(const char* message) { last_error() = message; }
 
 namespace detops {
-namespace {
-
-// PyTorch's C functions tell a caller that an op failed, and not why.
-[[noreturn]] void fail_and_tell(const std::string& message) {
-  detops_set_last_error(message.c_str());
-  fail(message);
-}
-
-}  // namespace
 
 const TensorFacts& facts_of(const Place& place, const Tensor& t) {
   const auto refuse = [&](const char* what) {
-    check(false, "detops.", place.contract.name(), ": ", place.contract.argument(place.index),
+    check(false, "detops.", place.contract.name, ": ", place.contract.arguments[place.index].name,
           " must be ", what);
   };
   if (!t.defined()) refuse("a tensor, got None");
@@ -50,14 +41,20 @@ std::vector<StableIValue> list_of(StableIValue value) {
   return items;
 }
 
-Parameter<std::string_view>::Parameter(StableIValue from) {
+void take(StableIValue from, std::string& to) {
   const auto string = reinterpret_cast<StringHandle>(from);
   size_t length = 0;
   const char* data = nullptr;
   check_status(torch_string_length(string, &length), "torch_string_length");
   check_status(torch_string_c_str(string, &data), "torch_string_c_str");
-  value.assign(data, length);
+  to.assign(data, length);
   check_status(torch_delete_string(string), "torch_delete_string");
+}
+
+void take(StableIValue from, FiveFlags& to) {
+  const auto list = list_of(from);
+  to.size = int64_t(list.size());
+  for (size_t i = 0; i < std::min(to.flags.size(), list.size()); ++i) to.flags[i] = list[i] & 1;
 }
 
 StableIValue given(std::vector<Tensor>& list) {
@@ -71,8 +68,7 @@ StableIValue given(std::vector<Tensor>& list) {
 Options device_of(const Argument* arguments, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const Argument& a = arguments[i];
-    if (a.kind != Argument::Kind::kTensors || a.size == 0) continue;
-    return {a.tensors()[0].dtype, a.tensors()[0].device, a.tensors()[0].index};
+    if (a.kind == Argument::Kind::kTensors && a.size > 0) return *a.tensors();
   }
   return {kFloat, kCPU, -1};
 }
@@ -87,18 +83,19 @@ bool is_empty(const Tensor* outputs, size_t count) {
 }
 
 void rethrow(const Contract& contract) {
-  const std::string op = "detops." + contract.name();
-  const std::string no_memory = op + ": not enough memory for the result or on the way to it";
+  const std::string op = "detops." + contract.name;
+  std::string message = op + ": not enough memory for the result or on the way to it";
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    fail_and_tell(no_memory);
   } catch (const std::length_error&) {  // of a std::vector
-    fail_and_tell(no_memory);
   } catch (const std::exception& error) {
-    const std::string message = error.what();
-    fail_and_tell(message.find("detops") == 0 ? message : op + ": " + message);
+    message = error.what();
+    if (message.find("detops") != 0) message = op + ": " + message;
   }
+  // PyTorch's C functions tell a caller that an op failed, and not why.
+  detops_set_last_error(message.c_str());
+  fail(message);
 }
 
 }  // namespace detops

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -21,121 +22,93 @@ struct Place {
 // Refuses what no op takes: None where a tensor is due, and tensors without strides.
 const TensorFacts& facts_of(const Place& place, const Tensor& t);
 
-// How a parameter of a host function comes out of a call, which hands its values over. A `Tensor&`
-// is an output, and so is a `std::vector<Tensor>&`.
+// What holds a parameter of a host function while it runs.
 template <typename P>
-struct Parameter;
-
-inline Tensor tensor_of(StableIValue value) {
-  return Tensor(reinterpret_cast<AtenTensorHandle>(value));
-}
+struct Held {
+  using type = P;
+};
+template <typename P>
+struct Held<const P&> {
+  using type = P;
+};
+template <typename T>
+struct Held<ArrayRef<T>> {
+  using type = std::vector<T>;
+};
+template <>
+struct Held<std::string_view> {
+  using type = std::string;
+};
+template <>
+struct Held<std::array<bool, 5>> {
+  struct type {
+    std::array<bool, 5> flags{};
+    int64_t size = 0;  // which a contract compares with 5
+    operator const std::array<bool, 5>&() const { return flags; }
+  };
+};
+using FiveFlags = Held<std::array<bool, 5>>::type;
 
 // The values of a list.
 std::vector<StableIValue> list_of(StableIValue value);
 
+// These take values out of a call, which hands them over.
 template <typename T>
-T number_of(StableIValue value) {
-  T number;
-  std::memcpy(&number, &value, sizeof number);
-  return number;
+void take(StableIValue from, T& number) {
+  std::memcpy(&number, &from, sizeof number);
+}
+inline void take(StableIValue from, Tensor& to) {
+  to = Tensor(reinterpret_cast<AtenTensorHandle>(from));
+}
+void take(StableIValue from, std::string& to);
+void take(StableIValue from, FiveFlags& to);
+
+template <typename T>
+void take(StableIValue from, std::optional<T>& to) {
+  const std::unique_ptr<StableIValue> inner(reinterpret_cast<StableIValue*>(from));
+  if (inner != nullptr) take(*inner, to.emplace());
+  if constexpr (std::is_same_v<T, Tensor>) {
+    if (to && !to->defined()) to.reset();
+  }
 }
 
+template <typename T>
+void take(StableIValue from, std::vector<T>& to) {
+  for (const StableIValue each : list_of(from)) take(each, to.emplace_back());
+}
+
+// These describe them to a contract; `facts` are for those of a list of tensors.
 template <typename T>
 constexpr Argument::Kind kKind = std::is_same_v<T, int64_t>  ? Argument::Kind::kInts
                                  : std::is_same_v<T, double> ? Argument::Kind::kFloats
                                                              : Argument::Kind::kFlags;
 
-template <>
-struct Parameter<const Tensor&> {
-  Tensor value;
-  explicit Parameter(StableIValue from) : value(tensor_of(from)) {}
-  Argument argument(const Place& place, std::vector<TensorFacts>&) const {
-    return {Argument::Kind::kTensors, false, 1, &facts_of(place, value)};
-  }
-};
-
-template <>
-struct Parameter<const std::optional<Tensor>&> {
-  std::optional<Tensor> value;
-  explicit Parameter(StableIValue from) {
-    const std::unique_ptr<StableIValue> inner(reinterpret_cast<StableIValue*>(from));
-    if (inner == nullptr) return;
-    Tensor t = tensor_of(*inner);
-    if (t.defined()) value = std::move(t);
-  }
-  Argument argument(const Place& place, std::vector<TensorFacts>&) const {
-    if (!value) return {};
-    return {Argument::Kind::kTensors, false, 1, &facts_of(place, *value)};
-  }
-};
-
-template <>
-struct Parameter<TensorList> {
-  std::vector<Tensor> value;
-  explicit Parameter(StableIValue from) {
-    for (const StableIValue each : list_of(from)) value.push_back(tensor_of(each));
-  }
-  Argument argument(const Place& place, std::vector<TensorFacts>& facts) const {
-    for (const Tensor& t : value) facts.push_back(facts_of(place, t));
-    return {Argument::Kind::kTensors, true, int64_t(value.size()), facts.data()};
-  }
-};
-
+using Facts = std::vector<TensorFacts>;
 template <typename T>
-struct Parameter {
-  T value;
-  explicit Parameter(StableIValue from) : value(number_of<T>(from)) {}
-  Argument argument(const Place&, std::vector<TensorFacts>&) const {
-    return {kKind<T>, false, 1, &value};
-  }
-};
-
+Argument argument(const Place&, const T& number, Facts&) {
+  return {kKind<T>, false, 1, &number};
+}
 template <typename T>
-struct Parameter<std::optional<T>> {
-  std::optional<T> value;
-  explicit Parameter(StableIValue from) {
-    const std::unique_ptr<StableIValue> inner(reinterpret_cast<StableIValue*>(from));
-    if (inner != nullptr) value = number_of<T>(*inner);
-  }
-  Argument argument(const Place&, std::vector<TensorFacts>&) const {
-    if (!value) return {};
-    return {kKind<T>, false, 1, &*value};
-  }
-};
-
+Argument argument(const Place&, const std::vector<T>& numbers, Facts&) {
+  return {kKind<T>, true, int64_t(numbers.size()), numbers.data()};
+}
+inline Argument argument(const Place&, const FiveFlags& list, Facts&) {
+  return {Argument::Kind::kFlags, true, list.size, list.flags.data()};
+}
+inline Argument argument(const Place&, const std::string& text, Facts&) {
+  return {Argument::Kind::kText, false, int64_t(text.size()), text.data()};
+}
+inline Argument argument(const Place& place, const Tensor& t, Facts&) {
+  return {Argument::Kind::kTensors, false, 1, &facts_of(place, t)};
+}
+inline Argument argument(const Place& place, const std::vector<Tensor>& list, Facts& facts) {
+  for (const Tensor& t : list) facts.push_back(facts_of(place, t));
+  return {Argument::Kind::kTensors, true, int64_t(list.size()), facts.data()};
+}
 template <typename T>
-struct Parameter<ArrayRef<T>> {
-  std::vector<T> value;
-  explicit Parameter(StableIValue from) {
-    for (const StableIValue each : list_of(from)) value.push_back(number_of<T>(each));
-  }
-  Argument argument(const Place&, std::vector<TensorFacts>&) const {
-    return {kKind<T>, true, int64_t(value.size()), value.data()};
-  }
-};
-
-template <>
-struct Parameter<std::array<bool, 5>> {
-  std::array<bool, 5> value{};
-  int64_t size;  // which a contract compares with 5
-  explicit Parameter(StableIValue from) {
-    const auto list = list_of(from);
-    size = int64_t(list.size());
-    for (size_t i = 0; i < std::min(value.size(), list.size()); ++i) value[i] = list[i] & 1;
-  }
-  Argument argument(const Place&, std::vector<TensorFacts>&) const {
-    return {Argument::Kind::kFlags, true, size, value.data()};
-  }
-};
-
-template <>
-struct Parameter<std::string_view> {
-  std::string value;
-  explicit Parameter(StableIValue from);
-  Argument argument(const Place&, std::vector<TensorFacts>&) const {
-    return {Argument::Kind::kText, false, int64_t(value.size()), value.data()};
-  }
-};
+Argument argument(const Place& place, const std::optional<T>& value, Facts& facts) {
+  return value ? argument(place, *value, facts) : Argument{};
+}
 
 template <typename P>
 constexpr bool kIsOutput = std::is_same_v<P, Tensor&> || std::is_same_v<P, std::vector<Tensor>&>;
@@ -158,8 +131,8 @@ class NoGrad {
 // Makes the device of the tensors the current one.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(const Options& of) {
 #ifdef USE_CUDA
+  explicit DeviceGuard(const Options& of) {
     check_status(aoti_torch_create_cuda_guard(of.index, &guard_), "device guard");
   }
   DeviceGuard(const DeviceGuard&) = delete;
@@ -168,8 +141,7 @@ class DeviceGuard {
  private:
   CUDAGuardHandle guard_ = nullptr;
 #else
-    (void)of;
-  }
+  explicit DeviceGuard(const Options&) {}
 #endif
 };
 
@@ -211,27 +183,26 @@ struct Structured<op, function> {
   static void run(const Contract& contract, StableIValue* stack, std::index_sequence<in...>,
                   std::index_sequence<out...>) {
     const NoGrad no_grad;
-    std::tuple<Parameter<std::tuple_element_t<in, Parameters>>...> values{
-        Parameter<std::tuple_element_t<in, Parameters>>(stack[in])...};
-    std::vector<TensorFacts> facts[kInputs];  // of lists
-    const Argument arguments[] = {std::get<in>(values).argument(Place{contract, in}, facts[in])...};
+    std::tuple<typename Held<std::tuple_element_t<in, Parameters>>::type...> values;
+    (take(stack[in], std::get<in>(values)), ...);
+    Facts facts[kInputs];
+    const Argument arguments[] = {argument({contract, in}, std::get<in>(values), facts[in])...};
     Outputs described;
     contract.check(arguments, described);
     const Options device = device_of(arguments, kInputs);
     const DeviceGuard guard(device);
     if constexpr (kOutputs == 0) {
-      give(stack, function(std::get<in>(values).value...));
+      give(stack, function(std::get<in>(values)...));
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {
       std::vector<Tensor> outputs;
-      for (const Output& output : described) outputs.push_back(make(output, device));
-      if (!is_empty(outputs.data(), outputs.size()))
-        function(std::get<in>(values).value..., outputs);
+      for (int i = 0; i < described.count; ++i) outputs.push_back(make(described.items[i], device));
+      if (!is_empty(outputs.data(), outputs.size())) function(std::get<in>(values)..., outputs);
       stack[0] = given(outputs);
     } else {
       Tensor outputs[kOutputs];
-      for (size_t i = 0; i < kOutputs; ++i) outputs[i] = make(described.begin()[i], device);
-      if (!is_empty(outputs, kOutputs)) function(std::get<in>(values).value..., outputs[out]...);
-      for (size_t i = 0; i < contract.returns(); ++i) stack[i] = given(outputs[i]);
+      for (size_t i = 0; i < kOutputs; ++i) outputs[i] = make(described.items[i], device);
+      if (!is_empty(outputs, kOutputs)) function(std::get<in>(values)..., outputs[out]...);
+      for (size_t i = 0; i < contract.returns; ++i) stack[i] = given(outputs[i]);
     }
   }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tensor.h"
 
-#include "arena.h"
-
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 
 #include <algorithm>
@@ -12,7 +10,8 @@ namespace detops {
 namespace {
 
 using Sizes = std::vector<int64_t>;
-constexpr size_t kMostDims = 64;  // PyTorch's own limit
+constexpr size_t kMostDims = 64;               // PyTorch's own limit
+constexpr int kChannelsLast[] = {1, 3, 2, 0};  // dimensions from the innermost on
 
 // The strides of these sizes, without gaps.
 void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
@@ -22,21 +21,10 @@ void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
     stride *= std::max<int64_t>(1, sizes[d]);
   };
   if (format == MemoryFormat::ChannelsLast) {
-    for (const size_t d : {1, 3, 2, 0}) set(d);
+    for (const int d : kChannelsLast) set(d);
   } else {
     for (size_t d = sizes.size(); d-- > 0;) set(d);
   }
-}
-
-bool is_dense(const TensorFacts& t, const int* order) {
-  int64_t stride = 1;
-  for (int64_t i = 0; i < t.dim; ++i) {
-    const int64_t d = order == nullptr ? t.dim - 1 - i : order[i];
-    if (t.sizes[d] == 0) return true;
-    if (t.sizes[d] != 1 && t.strides[d] != stride) return false;
-    stride *= t.sizes[d];
-  }
-  return true;
 }
 
 }  // namespace
@@ -68,7 +56,7 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
   // PyTorch adds numbers of dtypes and never changes one: files hold them.
-  facts_ = {sizes, strides, facts_.dim, static_cast<ScalarType>(dtype), device, index};
+  facts_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, facts_.dim};
 }
 
 Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
@@ -80,16 +68,10 @@ bool Tensor::is_same(const Tensor& other) const {
   return sizes().data() == other.sizes().data();  // which lie in the tensor itself
 }
 
-int64_t Tensor::numel() const {
-  int64_t count = 1;
-  for (int64_t d = 0; d < facts_.dim; ++d) count *= facts_.sizes[d];
-  return count;
-}
-
 bool is_channels_last(const TensorFacts& t) {
   if (t.dim != 4 || t.strides[1] == 0) return false;
   int64_t least = 0;
-  for (const int d : {1, 3, 2, 0}) {
+  for (const int d : kChannelsLast) {
     if (t.sizes[d] == 0 || t.strides[d] < least) return false;
     if (d == 0 && least == t.strides[1]) return false;  // nothing tells the layouts apart: NCHW
     least = t.strides[d] * std::max<int64_t>(1, t.sizes[d]);
@@ -98,9 +80,16 @@ bool is_channels_last(const TensorFacts& t) {
 }
 
 bool Tensor::is_contiguous(MemoryFormat format) const {
-  constexpr int kOrder[] = {1, 3, 2, 0};
-  if (format != MemoryFormat::ChannelsLast) return is_dense(facts_, nullptr);
-  return facts_.dim == 4 && is_dense(facts_, kOrder);
+  const bool last = format == MemoryFormat::ChannelsLast;
+  if (last && dim() != 4) return false;
+  int64_t dense = 1;
+  for (int64_t i = 0; i < dim(); ++i) {
+    const int64_t d = last ? kChannelsLast[i] : dim() - 1 - i;
+    if (size(d) == 0) return true;
+    if (size(d) != 1 && stride(d) != dense) return false;
+    dense *= size(d);
+  }
+  return true;
 }
 
 MemoryFormat Tensor::suggest_memory_format() const {
@@ -120,8 +109,8 @@ void* Tensor::mutable_data_ptr() const {
 }
 
 void Tensor::expect_elements(ScalarType type) const {
-  if (facts_.dtype != type) {
-    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.dtype));
+  if (facts_.type != type) {
+    fail(std::string("a kernel for ") + dtype_name(type) + " got " + dtype_name(facts_.type));
   }
 }
 
@@ -178,7 +167,7 @@ Tensor Tensor::contiguous(MemoryFormat format) const {
 }
 
 Tensor Tensor::to(ScalarType type) const {
-  if (facts_.dtype == type) return *this;
+  if (facts_.type == type) return *this;
   return empty_like(*this, options().dtype(type)).copy_(*this);
 }
 
@@ -203,9 +192,7 @@ Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
   int64_t strides[kMostDims];
   check(sizes.size() <= kMostDims, "at most ", kMostDims, " dimensions");
   dense_strides(sizes, format, strides);
-  if (arena_in_use() && options.device == kCPU) {
-    if (Tensor kept = empty_in_arena(sizes, strides, options); kept.defined()) return kept;
-  }
+  if (Tensor kept = empty_in_arena(sizes, strides, options); kept.defined()) return kept;
   AtenTensorHandle result = nullptr;
   if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides, int32_t(options.type),
                                options.device, options.index, &result)) {
@@ -226,14 +213,6 @@ Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType 
   DETOPS_STABLE(aoti_torch_create_tensor_from_blob, data, int64_t(sizes.size()), sizes.data(),
                 strides.data(), 0, int32_t(type), kCPU, -1, &result);
   return Tensor(result);
-}
-
-StableIValue call::boxed(const Tensor& t) {
-  return reinterpret_cast<StableIValue>(Tensor(t).release());
-}
-
-void call::boxed_call(const char* op, const char* overload, StableIValue* stack) {
-  check_status(torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION), op);
 }
 
 }  // namespace detops

@@ -36,23 +36,27 @@ void check(bool holds, const Parts&... parts) {
 // Of a function of the stable ABI.
 void check_status(AOTITorchError status, const char* function);
 
-// What can be known of a tensor without its elements. Sizes and strides are the tensor's own
-// memory.
-struct TensorFacts {
-  const int64_t *sizes, *strides;
-  int64_t dim;
-  ScalarType dtype;
-  int device;  // its type, as PyTorch numbers them
-  int index;   // of the device
-};
-
 constexpr int kCPU = 0;
 
 struct Options {
   ScalarType type;
-  int device, index;
+  int device;  // its type, as PyTorch numbers them
+  int index;   // of the device
 
   Options dtype(ScalarType other) const { return {other, device, index}; }
+};
+
+// What can be known of a tensor without its elements. Sizes and strides are the tensor's own
+// memory.
+struct TensorFacts : Options {
+  const int64_t *sizes, *strides;
+  int64_t dim;
+
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int64_t d = 0; d < dim; ++d) count *= sizes[d];
+    return count;
+  }
 };
 
 // A reference to a tensor; what is known of it is asked for once.
@@ -84,13 +88,13 @@ class Tensor {
   IntArrayRef strides() const { return {facts_.strides, size_t(facts_.dim)}; }
   int64_t size(int64_t d) const { return facts_.sizes[d < 0 ? d + facts_.dim : d]; }
   int64_t stride(int64_t d) const { return facts_.strides[d < 0 ? d + facts_.dim : d]; }
-  int64_t numel() const;
-  ScalarType scalar_type() const { return facts_.dtype; }
+  int64_t numel() const { return facts_.numel(); }
+  ScalarType scalar_type() const { return facts_.type; }
   int64_t element_size() const {
-    return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.dtype)));
+    return int64_t(aoti_torch_dtype_element_size(int32_t(facts_.type)));
   }
   int64_t nbytes() const { return numel() * element_size(); }
-  Options options() const { return {facts_.dtype, facts_.device, facts_.index}; }
+  Options options() const { return facts_; }
   bool is_cpu() const { return facts_.device == kCPU; }
   bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
   MemoryFormat suggest_memory_format() const;
@@ -142,6 +146,14 @@ class Tensor {
 
 using TensorList = ArrayRef<Tensor>;
 
+// Of [N, C, H, W].
+struct MapSizes {
+  int64_t images, channels, height, width;
+
+  explicit MapSizes(const Tensor& maps)
+      : images(maps.size(0)), channels(maps.size(1)), height(maps.size(2)), width(maps.size(3)) {}
+};
+
 // PyTorch's rule: whether strides count as channels_last.
 bool is_channels_last(const TensorFacts& t);
 
@@ -154,21 +166,37 @@ Tensor zeros_like(const Tensor& t);
 // Of memory that outlives it.
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type);
 
+// An arena has memory for large tensors on the CPU that stays when they go, for the next ones. The
+// C library gives each such block back to the system, and the system clears page after page for the
+// next: a detector has more than a gigabyte of maps an image, and a fifth of its time goes there.
+
+// Whether large tensors that the ops make in this thread are taken from the arena; what was before.
+bool use_arena(bool on);
+
+// Undefined where they are not, or the arena has no room, or nothing that it would be worth.
+Tensor empty_in_arena(IntArrayRef sizes, const int64_t* strides, const Options& options);
+
+// Bytes that the arena holds, and of those, which no tensor has.
+struct ArenaSize {
+  int64_t held, free;
+};
+ArenaSize arena_size();
+
+// Gives what no tensor has back to the system.
+void release_arena();
+
 // An operator of PyTorch by its name.
 namespace call {
 
 inline StableIValue boxed(int64_t value) { return static_cast<StableIValue>(value); }
-inline StableIValue boxed(bool value) { return value; }
-StableIValue boxed(const Tensor& t);  // for the callee to release
-inline StableIValue boxed(std::nullptr_t) { return 0; }
-
-// The outputs in the first places of the stack.
-void boxed_call(const char* op, const char* overload, StableIValue* stack);
+inline StableIValue boxed(const Tensor& t) {  // for the callee to release
+  return reinterpret_cast<StableIValue>(Tensor(t).release());
+}
 
 template <typename... Arguments>
 Tensor op(const char* name, const char* overload, const Arguments&... arguments) {
   StableIValue stack[] = {boxed(arguments)...};
-  boxed_call(name, overload, stack);
+  check_status(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION), name);
   return Tensor(reinterpret_cast<AtenTensorHandle>(stack[0]));
 }
 

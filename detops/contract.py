@@ -183,34 +183,36 @@ class Contract:
     def read(self, line: str) -> None:
         """Adds a line."""
         if line.startswith("called "):
-            name, _, word = line[7:].partition(" for ")
+            name, _, words = line[7:].partition(" for ")
             self.name = self.name if self.names else name
-            if word:
-                self.names[word] = name
+            self.names |= dict.fromkeys(words.split(", ") if words else [], name)
         elif line.startswith("-> "):
             self.outputs.append(OutputLine(line[3:]))
             self.output_lines.append(line[3:])
         elif " | " in line:
             self.checks.append(_requirement(line))
-        elif match := re.match(r"(\w+): (.*)", line):
-            argument, text = match.groups()
-            if argument in self.arguments:
-                is_tensor = " [" in text and not text.startswith("in [")
-                check = (_tensor if is_tensor else _rule)(argument, text)
-                if is_tensor:
-                    self.tensor_lines.append(line)
-                else:
-                    self.rules[argument] = text
-
-                def unless_missing(call: Call) -> None:
-                    if call.arguments[argument] is not None:
-                        check(call)
-
-                self.checks.append(unless_missing)
+        elif match := re.match(r"([\w, ]+): (.*)", line):
+            for argument in match[1].split(", "):
+                if argument in self.arguments:
+                    self._read_argument(argument, match[2])
         else:
             name, expression = line.split(" = ", 1)
             self.definitions[name] = expression
             self.checks.append(_name(name, expression))
+
+    def _read_argument(self, argument: str, text: str) -> None:
+        is_tensor = " [" in text and not text.startswith("in [")
+        check = (_tensor if is_tensor else _rule)(argument, text)
+        if is_tensor:
+            self.tensor_lines.append(f"{argument}: {text}")
+        else:
+            self.rules[argument] = text
+
+        def unless_missing(call: Call) -> None:
+            if call.arguments[argument] is not None:
+                check(call)
+
+        self.checks.append(unless_missing)
 
     def check_dense(self, arguments: dict[str, Any]) -> None:
         """Refuses what no op takes; see :func:`check_dense`."""
@@ -269,38 +271,40 @@ def _lines(text: str) -> Iterator[str]:
 def read(text: str) -> dict[str, Contract]:
     """All contracts of a text as ops.contract is, by op."""
     contracts: dict[str, Contract] = {}
-    groups: dict[str, list[str]] = {}
-    current: list[Contract] = []
-    group: list[str] | None = None
+    checks: dict[str, list[str]] = {}  # of groups and ops
+    names: list[str] = []  # of those that the next lines are about
     below = False
     for line in _lines(text):
         if not line.startswith(" "):
-            current = [] if below else current
-            below, group = False, None
+            names = [] if below else names
+            below = False
             if line.startswith("group "):
-                group = groups.setdefault(line[6:], [])
+                names.append(line[6:])
+                checks[line[6:]] = []
                 continue
-            op, formals, result = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", line).groups()  # type: ignore[union-attr]
+            heads, formals, result = re.fullmatch(r"([\w, ]+)\((.*)\) -> (.*)", line).groups()  # type: ignore[union-attr]
             typed = [f.split("=")[0].split() for f in re.split(r", (?![^\[]*\])", formals) if f]
             returns = (
                 -1 if result.endswith("[]") else len([r for r in result.split(",") if r != "()"])
             )
             sizes = [words[-1] for words in typed if words[0].startswith("SymInt")]
             tensors = [words[-1] for words in typed if re.fullmatch(r"Tensor(\(.*\))?", words[0])]
-            contract = Contract(
-                line, op, op, [words[-1] for words in typed], tensors, sizes, returns
-            )
-            contracts[op] = contract
-            current.append(contract)
+            arguments = [words[-1] for words in typed]
+            for op in heads.split(", "):
+                schema = f"{op}({formals}) -> {result}"
+                contracts[op] = Contract(schema, op, op, arguments, tensors, sizes, returns)
+                checks[op] = []
+                names.append(op)
             continue
         below = True
         line = line.strip()
-        lines = groups[line[4:]] if line.startswith("use ") else [line]
-        for each in lines:
-            if group is not None:
-                group.append(each)
-            for contract in current:
-                contract.read(each)
+        used = line[4:].split(", ") if line.startswith("use ") else []
+        for each in [each for name in used for each in checks[name]] if used else [line]:
+            for name in names:
+                if name in contracts:
+                    contracts[name].read(each)
+                if not each.startswith(("->", "called ")):
+                    checks[name].append(each)
     for op, contract in contracts.items():
         if contract.name == op and op.removesuffix("_forward") in contracts:
             contract.name = op.removesuffix("_forward")

@@ -11,25 +11,53 @@ struct BoxLists {
 
   BoxLists(const Tensor& boxes1, const Tensor& boxes2, ScalarType type)
       : first(as_type(boxes1, type).contiguous()), second(as_type(boxes2, type).contiguous()) {}
-};
-
-// With the gradient of what came of them, and where theirs are written, until store() rounds them.
-struct BoxListGradients : BoxLists {
-  Tensor grad, to_first, to_second;
-
-  BoxListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2,
-                   const Tensor& grad1, const Tensor& grad2)
-      : BoxLists(boxes1, boxes2, compute_type(boxes1, boxes2)),
-        grad(as_type(of_values, type()).contiguous()),
-        to_first(as_type(grad1, type())),
-        to_second(as_type(grad2, type())) {}
 
   ScalarType type() const { return first.scalar_type(); }
+};
+
+// Lists with the gradient of what came of them, and where theirs are written, until store() rounds
+// them.
+template <typename Lists>
+struct ListGradients : Lists {
+  Tensor grad, to_first, to_second;
+
+  ListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2,
+                const Tensor& grad1, const Tensor& grad2)
+      : Lists(boxes1, boxes2, compute_type(boxes1, boxes2)),
+        grad(as_type(of_values, this->type()).contiguous()),
+        to_first(as_type(grad1, this->type())),
+        to_second(as_type(grad2, this->type())) {}
 
   void store(Tensor& grad1, Tensor& grad2) const {
     grad1 = as_type(to_first, grad1.scalar_type());
     grad2 = as_type(to_second, grad2.scalar_type());
   }
+};
+
+using BoxListGradients = ListGradients<BoxLists>;
+
+// Two sets of points for each of `sets` pairs: [sets, n, 2] and [sets, m, 2].
+struct PointSets : BoxLists {
+  int64_t sets, n, m;
+
+  PointSets(const Tensor& points1, const Tensor& points2, ScalarType type)
+      : BoxLists(points1, points2, type),
+        sets(first.size(0)),
+        n(first.size(1)),
+        m(second.size(1)) {}
+};
+
+struct PointSetGradients : ListGradients<PointSets> {
+  const Tensor& grad_first = grad;
+  Tensor grad_second, index_first, index_second;
+
+  PointSetGradients(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
+                    const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
+                    const Tensor& to_points1, const Tensor& to_points2)
+      : ListGradients(grad1, points1, points2, to_points1, to_points2),
+        grad_second(as_type(grad2, type()).contiguous()),
+        index_first(idx1.contiguous()),
+        index_second(idx2.contiguous()) {}
 };
 
 }  // namespace detops

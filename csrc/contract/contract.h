@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +12,9 @@
 // clang-format off
 // The contract of every op: its schema, what its arguments must be, and what its outputs are. It is
 // read on both sides, by csrc/contract/contract.cpp for calls and by detops/contract.py for fake tensors, so
-// that an op is checked alike, in the same words, whoever asks. In the order in which they are
-// checked, an op's lines say:
+// that an op is checked alike, in the same words, whoever asks. Ops that differ in their names alone
+// share a schema: a, b(Tensor x) -> Tensor. The lines below one schema or several say, in the order in
+// which they are checked, where the names before a colon may be several:
 //   name: float [N, C, H >= 1, 4]   The dtype and shape of a tensor, or of each tensor of a list. A
 //                                   name stands for the same size wherever it occurs, _ for any, an
 //                                   expression for its value; N? may be missing, ... is any number
@@ -24,32 +24,20 @@
 //       real       float or discrete                       integer    int64, int32, int16, int8, uint8
 //       numbers    float or integer                        mask       bool or uint8
 //       any        any at all
-//   name: at least 1                What a number must be, or each of several: see Rule in
-//                                   contract.h. SymInts are sizes, and at most 2^31 - 1.
+//   name: at least 1                What a number must be, or each of several: a number, finite,
+//                                   positive, at least 1, at most 2 or in [1, 2]; of a text, its
+//                                   words: iou or iof. SymInts are sizes, and at most 2^31 - 1.
 //   name = expression               A name for what is needed more than once.
 //   expression | message            What must hold, and what to say where it does not; {x} is a
 //                                   value, or the shape of a tensor.
-//   use group                       The lines of a group, which stands before its first use.
-//   called name for word            What messages call the op, where its text argument is that word.
+//   use a, b                        What groups, or other ops, ask: those stand before. Of what is no
+//                                   argument of the op nothing is asked.
+//   called name for a, b            What messages call the op, where its text argument is one of these.
 //   -> float [N, 4] like x          An output, in the memory format of x. ? is a size that depends on
 //                                   values. What comes after `if` must hold, or it has no elements.
 // Without such a line, x_forward is called x where there is an x.
 // clang-format on
 namespace detops {
-
-struct Argument {
-  enum class Kind : uint8_t { kNone, kTensors, kInts, kFloats, kFlags, kText };
-  Kind kind = Kind::kNone;
-  bool is_list = false;
-  int64_t size = 0;
-  const void* data = nullptr;
-
-  const TensorFacts* tensors() const { return static_cast<const TensorFacts*>(data); }
-  const int64_t* ints() const { return static_cast<const int64_t*>(data); }
-  const double* floats() const { return static_cast<const double*>(data); }
-  const bool* flags() const { return static_cast<const bool*>(data); }
-  const char* text() const { return static_cast<const char*>(data); }
-};
 
 struct Output {
   static constexpr int64_t kMostDimensions = 8;
@@ -60,121 +48,88 @@ struct Output {
 };
 
 // Of one call; on the stack, since a call may take a microsecond in all.
-class Outputs {
- public:
-  Output& add() {
-    if (count_ == kMost) throw std::length_error("too many outputs");
-    return items_[count_++];
-  }
-  const Output* begin() const { return items_; }
-  const Output* end() const { return items_ + count_; }
-  int count() const { return count_; }
-
- private:
+struct Outputs {
   static constexpr int kMost = 16;  // a map per level
-  Output items_[kMost];
-  int count_ = 0;
+  Output items[kMost];
+  int count = 0;
 };
 
 struct Dimension {
-  enum class Kind : uint8_t { kAny, kName, kSize, kMany };
-  Kind kind;
+  std::string text;
+  bool many = false;      // ...
   bool optional = false;  // N?
   int64_t least = 0;      // N >= 1
   int slot = -1;          // of a name
-  Expression size{};
-  std::string text{};
+  Expression size{};      // of what is neither a name nor any size
 };
 
 struct Shape {
-  std::vector<Dimension> dimensions;
+  std::vector<Dimension> dimensions{};
   bool many = false, optional = false;
+  bool by_values = false;  // a size of an output depends on values
 };
 
-// A dtype, or those that may be.
+// Dtypes that have a name in contracts, and what messages say of them.
+struct TypeClass {
+  std::string_view name;
+  bool (*has)(ScalarType);
+  const char* text;
+};
+
 struct Type {
-  enum class Kind : uint8_t {
-    kFloat,
-    kInteger,
-    kNumbers,
-    kDiscrete,
-    kReal,
-    kMask,
-    kAny,
-    kOne,
-    kAs,
-    kWide
-  };
+  enum class Kind : uint8_t { kClass, kOne, kAs, kWide };
   Kind kind;
+  const TypeClass* of = nullptr;
   ScalarType one{};
   int argument = -1, other = -1;  // of `as` and `wide`: one of them, or both promoted
 };
 
-// What a number must be.
-struct Rule {
-  enum class Kind : uint8_t { kNumber, kFinite, kPositive, kAtLeast, kAtMost, kWithin, kOneOf };
-  Kind kind;
-  int64_t low = 0, high = 0;
-  std::vector<std::string> words{};
-  std::string text{};  // "at least 1"
-};
-
+// What must hold, and what to say where it does not; or what a slot is to be; or what a tensor
+// must.
 struct Line {
-  enum class Kind : uint8_t { kTensor, kRule, kName, kCheck };
-  Kind kind;
-  int argument = -1, slot = -1;
-  bool on_cpu_too = false;
+  Expression expression{};
+  Message message{};
+  int slot = -1;
+  int argument = -1;
   Type type{};
   Shape shape{};
-  Rule rule{};
-  Expression expression{};
-  // Of a message: text, and between two pieces of it an expression or the shape of an argument.
-  std::vector<std::string> texts{};
-  std::vector<std::pair<Expression, int>> holes{};
+  bool on_cpu_too = false;
 };
 
 struct OutputLine {
-  Type type{}, otherwise{};
+  Type type;
   Shape shape;
   int like = -1;
-  bool by_values = false;            // its size depends on values
-  std::optional<Expression> wanted;  // without `else`: empty where not
-  bool has_otherwise = false;
-  std::optional<Expression> repeated;  // an output for each i below it
+  Expression wanted{};
+  std::optional<Type> otherwise{};  // where it is not wanted; without one, it is empty there
+  Expression repeated{};            // an output for each i below it
 };
 
-class Contract {
- public:
+struct Contract {
+  struct Formal {
+    std::string name;
+    bool is_size;  // SymInt, or several
+  };
+
+  std::string op;    // roi_align_forward
+  std::string name;  // roi_align: what callers know it by
+  std::string schema;
+  size_t returns;  // those of the schema: the first of the outputs
+  std::vector<Formal> arguments{};
+  std::vector<std::string> slots{};
+  std::vector<Line> lines{};
+  std::vector<OutputLine> outputs{};
+  int index_slot = 0;                                        // i, of repeated outputs
+  std::vector<std::pair<std::string, std::string>> names{};  // by a word, other names
+
   // The contract of an op of a .contract file. Those are read once.
   static const Contract& of(std::string_view op);
   static const std::vector<Contract>& all();
   static const char* text();
 
-  const std::string& op() const { return op_; }      // roi_align_forward
-  const std::string& name() const { return name_; }  // roi_align: what callers know it by
-  const std::string& schema() const { return schema_; }
-  const std::string& argument(size_t i) const { return arguments_[i].name; }
-  size_t returns() const { return returns_; }  // those of the schema: the first of the outputs
-
   // Raises an error that names op and argument; otherwise gives the outputs whose sizes depend on
   // no values.
-  void check(const Argument* arguments, Outputs& outputs) const;
-
- private:
-  friend class Reader;
-  struct Formal {
-    std::string name, type;
-    bool is_size;  // SymInt, or several
-  };
-
-  std::string op_, name_, schema_;
-  std::vector<Formal> arguments_;
-  std::vector<std::string> slots_;
-  std::vector<Line> lines_;
-  std::vector<OutputLine> outputs_;
-  int index_slot_ = 0;  // i, of repeated outputs
-  size_t returns_ = 1;
-  std::vector<std::pair<std::string, std::string>> names_;  // by a word, other names
+  void check(const Argument* values, Outputs& made) const;
 };
 
 }  // namespace detops

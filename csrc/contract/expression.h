@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "../tensor.h"
 
 // Arithmetic in contracts: Python's, so that Python reads the same text with its own parser.
 namespace detops {
@@ -16,82 +16,44 @@ struct Number {
   double real = 0;
   bool is_real = false;
 
-  Number() = default;
   Number(int64_t n) : whole(n), real(double(n)) {}
   Number(double x) : real(x), is_real(true) {}
-  bool is_true() const { return is_real ? real != 0 : whole != 0; }
   std::string text() const;
 };
 
-// Who knows what names mean: the size that a name stands for, and an argument's value, length, size
-// along a dimension, number of elements, and whether there is one.
-class Scope {
- public:
-  virtual Number size_of(int slot) const = 0;
-  virtual Number value_of(int argument) const = 0;
-  virtual Number element_of(int argument, int64_t i) const = 0;
-  virtual int64_t length_of(int argument) const = 0;
-  virtual int64_t extent_of(int argument, int64_t dimension) const = 0;
-  virtual int64_t count_of(int argument) const = 0;
-  virtual bool given(int argument) const = 0;
+// What a call gives for an argument.
+struct Argument {
+  enum class Kind : uint8_t { kNone, kTensors, kInts, kFloats, kFlags, kText };
+  Kind kind = Kind::kNone;
+  bool is_list = false;
+  int64_t size = 0;
+  const void* data = nullptr;
 
- protected:
-  ~Scope() = default;
+  bool given() const { return kind != Kind::kNone; }
+  const TensorFacts* tensors() const { return static_cast<const TensorFacts*>(data); }
+  std::string_view text() const { return {static_cast<const char*>(data), size_t(size)}; }
+  // One of several numbers, or the only one.
+  Number number(int64_t i) const {
+    if (kind == Kind::kInts) return static_cast<const int64_t*>(data)[i];
+    if (kind == Kind::kFlags) return int64_t(static_cast<const bool*>(data)[i]);
+    return static_cast<const double*>(data)[i];
+  }
+  // As messages have it: of a tensor its shape.
+  std::string shown() const;
 };
 
-class Expression {
- public:
-  // Names are looked up once, here.
-  struct Names {
-    std::function<int(std::string_view)> argument;  // its place, or -1
-    std::function<int(std::string_view)> slot;      // of a size
-  };
-
-  Expression() = default;
-  Expression(std::string_view text, const Names& names);
-
-  Number evaluate(const Scope& scope) const { return evaluate(scope, int(nodes_.size()) - 1); }
-  const std::string& text() const { return text_; }
-  // The slot that this is, or -1 for anything more than a name.
-  int slot() const;
-
- private:
-  friend class Parser;
-  enum class Kind : uint8_t {
-    kNumber,
-    kSlot,
-    kValue,
-    kElement,
-    kLength,
-    kExtent,
-    kCount,
-    kGiven,
-    kAdd,
-    kSubtract,
-    kMultiply,
-    kDivide,
-    kModulo,
-    kEqual,
-    kUnequal,
-    kLess,
-    kLessEqual,
-    kGreater,
-    kGreaterEqual,
-    kAnd,
-    kOr,
-    kNot,
-    kIf,
-  };
-  struct Node {
-    Kind kind;
-    int a = -1, b = -1, c = -1;  // operands, or a place among arguments or slots
-    Number number{};
-  };
-
-  Number evaluate(const Scope& scope, int node) const;
-
-  std::vector<Node> nodes_;  // operands before what is made of them
-  std::string text_;
+// What names stand for in a call: arguments, and the sizes of slots.
+struct Scope {
+  static constexpr size_t kMostSlots = 32;
+  const Argument* arguments;
+  int64_t sizes[kMostSlots];
 };
+
+using Expression = std::function<Number(const Scope&)>;
+using Message = std::function<std::string(const Scope&)>;
+
+// Names are looked up once, here: as the place of an argument, or -1, and as the slot of a size.
+using Lookup = std::function<int(std::string_view)>;
+Expression parsed(std::string_view text, const Lookup& argument, const Lookup& slot);
 
 }  // namespace detops

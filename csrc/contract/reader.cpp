@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Reads ops.contract: a schema or several, and under them lines for all of these.
+// Reads the .contract files: a schema or several, and under them lines for all of these.
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <stdexcept>
 
 #include "contract.h"
@@ -35,8 +37,15 @@ Text trimmed(Text text) {
 Text before(Text& text, Text mark) {
   const size_t at = text.find(mark);
   const Text head = text.substr(0, at);
-  text = at == Text::npos ? Text() : text.substr(at + mark.size());
+  text = at == Text::npos ? Text() : trimmed(text.substr(at + mark.size()));
   return trimmed(head);
+}
+
+// Whether `text` begins with `mark`, which is taken off then.
+bool skip(Text& text, Text mark) {
+  if (text.substr(0, mark.size()) != mark) return false;
+  text = trimmed(text.substr(mark.size()));
+  return true;
 }
 
 // Parts between commas that stand in no bracket.
@@ -56,295 +65,278 @@ std::vector<Text> split(Text text) {
 }
 
 bool is_word(Text text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '_';
-  }) && !std::isdigit(static_cast<unsigned char>(text[0]));
+  return !text.empty() && !std::isdigit(static_cast<unsigned char>(text[0])) &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
 }
+
+int64_t number(Text text) { return std::stoll(std::string(text)); }
 
 [[noreturn]] void fail(const std::string& what, Text where) {
   throw std::logic_error("a contract: " + what + ": " + std::string(where));
 }
 
-constexpr std::pair<const char*, ScalarType> kTypes[] = {{"bool", ScalarType::Bool},
-                                                         {"uint8", ScalarType::Byte},
-                                                         {"int32", ScalarType::Int},
-                                                         {"int64", ScalarType::Long},
-                                                         {"float32", ScalarType::Float}};
-constexpr std::pair<const char*, Type::Kind> kClasses[] = {{"float", Type::Kind::kFloat},
-                                                           {"integer", Type::Kind::kInteger},
-                                                           {"numbers", Type::Kind::kNumbers},
-                                                           {"real", Type::Kind::kReal},
-                                                           {"discrete", Type::Kind::kDiscrete},
-                                                           {"mask", Type::Kind::kMask},
-                                                           {"any", Type::Kind::kAny}};
-
-}  // namespace
+constexpr TypeClass kClasses[] = {
+    {"float", is_float, "float32, float64, float16 or bfloat16"},
+    {"integer", is_integer, "int64, int32, int16, int8 or uint8"},
+    {"numbers", [](ScalarType t) { return is_float(t) || is_integer(t); },
+     "float32, float64, float16 or bfloat16, or int64, int32, int16, int8 or uint8"},
+    {"discrete", is_discrete, "integers or bool"},
+    {"real", [](ScalarType t) { return is_float(t) || is_discrete(t); },
+     "bool, an integer or float32, float64, float16 or bfloat16"},
+    {"mask", [](ScalarType t) { return t == kBool || t == kByte; }, "bool or uint8"},
+    {"any", [](ScalarType) { return true; }, "of any dtype"}};
 
 // Lines of one op.
 class Reader {
  public:
-  explicit Reader(Text schema) {
-    contract_.schema_ = schema;
-    contract_.op_ = before(schema, "(");
-    contract_.name_ = contract_.op_;
-    const Text formals = before(schema, ") -> ");
-    contract_.returns_ = schema[0] == '(' ? split(schema.substr(1, schema.size() - 2)).size() : 1;
-    for (Text formal : split(formals)) {
-      const Text type = before(formal, " ");
-      contract_.arguments_.push_back(
-          {std::string(before(formal, "=")), std::string(type), type.substr(0, 6) == "SymInt"});
+  Reader(Text name, Text rest) {
+    contract_.op = contract_.name = name;
+    contract_.schema = contract_.op + std::string(rest);
+    const Text formals = before(rest, ") -> ");
+    contract_.returns = rest[0] == '(' ? split(rest.substr(1, rest.size() - 2)).size() : 1;
+    for (Text formal : split(formals.substr(1))) {
+      const bool is_size = formal.substr(0, 6) == "SymInt";
+      before(formal, " ");
+      contract_.arguments.push_back({std::string(before(formal, "=")), is_size});
     }
   }
 
   void read(Text line) {
-    if (line.substr(0, 7) == "called ") {
-      Text word = line.substr(7);
-      const std::string name(before(word, " for "));
-      contract_.name_ = contract_.names_.empty() ? name : contract_.name_;
-      if (!word.empty()) contract_.names_.emplace_back(word, name);
-      return;
+    if (skip(line, "called ")) {
+      const std::string name(before(line, " for "));
+      if (contract_.names.empty()) contract_.name = name;
+      for (const Text word : split(line)) contract_.names.emplace_back(word, name);
+    } else if (skip(line, "->")) {
+      read_output(line);
+    } else if (line.find(" | ") != Text::npos) {
+      const Expression condition = expression(before(line, " | "));
+      contract_.lines.push_back({condition, message(line)});
+    } else if (line.find(": ") != Text::npos) {
+      const Text names = before(line, ": ");
+      for (const Text name : split(names)) read_argument(argument(name), line);
+    } else if (line.find(" = ") != Text::npos) {
+      const Text name = before(line, " = ");
+      const Expression value = expression(line);
+      contract_.lines.push_back({value, {}, slot(name)});
+    } else {
+      fail("not a line", line);
     }
-    if (line.substr(0, 2) == "->") return read_output(trimmed(line.substr(2)));
-    if (const size_t bar = line.find(" | "); bar != Text::npos) {
-      return read_check(line.substr(0, bar), trimmed(line.substr(bar + 3)));
-    }
-    const size_t colon = line.find(": "), equals = line.find(" = ");
-    if (colon != Text::npos) return read_argument(line.substr(0, colon), line.substr(colon + 2));
-    if (equals == Text::npos) fail("not a line", line);
-    Line to{Line::Kind::kName};
-    to.expression = expression(line.substr(equals + 3));
-    to.slot = slot(trimmed(line.substr(0, equals)));
-    contract_.lines_.push_back(std::move(to));
   }
 
   Contract take() { return std::move(contract_); }
 
  private:
   int argument(Text name) const {
-    const auto& formals = contract_.arguments_;
+    const auto& formals = contract_.arguments;
     const auto found = std::find_if(formals.begin(), formals.end(),
                                     [&](const auto& formal) { return formal.name == name; });
     return found == formals.end() ? -1 : int(found - formals.begin());
   }
 
   int slot(Text name) {
-    auto& slots = contract_.slots_;
+    auto& slots = contract_.slots;
     const auto found = std::find(slots.begin(), slots.end(), name);
     if (found != slots.end()) return int(found - slots.begin());
+    if (slots.size() == Scope::kMostSlots) fail("too many names", name);
     slots.emplace_back(name);
     return int(slots.size()) - 1;
   }
 
   Expression expression(Text text) {
-    return Expression(trimmed(text), {[this](Text name) { return argument(name); },
-                                      [this](Text name) { return slot(name); }});
+    return parsed(
+        text, [this](Text name) { return argument(name); },
+        [this](Text name) { return slot(name); });
   }
 
-  Type type(Text text) {
-    for (const auto& [name, kind] : kClasses) {
-      if (text == name) return {kind};
+  Type type(Text text) const {
+    for (const TypeClass& each : kClasses) {
+      if (text == each.name) return {Type::Kind::kClass, &each};
     }
-    for (const auto& [name, one] : kTypes) {
-      if (text == name) return {Type::Kind::kOne, one};
+    for (const ScalarType one : {kBool, kByte, kInt, kLong, kFloat}) {
+      if (text == dtype_name(one)) return {Type::Kind::kOne, nullptr, one};
     }
     const Text how = before(text, " "), first = before(text, " ");
     if (how != "as" && how != "wide") fail("not a dtype", how);
-    return {how == "as" ? Type::Kind::kAs : Type::Kind::kWide,
-            {},
-            argument(first),
-            text.empty() ? -1 : argument(trimmed(text))};
+    const Type::Kind kind = how == "as" ? Type::Kind::kAs : Type::Kind::kWide;
+    return {kind, nullptr, {}, argument(first), text.empty() ? -1 : argument(text)};
   }
 
   Dimension dimension(Text text) {
-    Dimension to{Dimension::Kind::kSize};
-    if (const size_t at = text.find(" >= "); at != Text::npos) {
-      to.least = std::stoll(std::string(text.substr(at + 4)));
-      text = text.substr(0, at);
-    }
-    if (text.back() == '?') {
-      to.optional = true;
-      text.remove_suffix(1);
-    }
-    to.text = text;
-    if (text == "...") {
-      to.kind = Dimension::Kind::kMany;
-    } else if (text == "_") {
-      to.kind = Dimension::Kind::kAny;
-    } else if (text != "" && is_word(text) && argument(text) < 0) {
-      to.kind = Dimension::Kind::kName;
-      to.slot = slot(text);
-    } else {
+    Text least = text;
+    text = before(least, " >= ");
+    const bool optional = text.back() == '?';
+    if (optional) text.remove_suffix(1);
+    Dimension to{std::string(text), text == "...", optional};
+    if (!least.empty()) to.least = number(least);
+    if (is_word(text) && argument(text) < 0) {
+      if (text != "_") to.slot = slot(text);
+    } else if (!to.many) {
       to.size = expression(text);
     }
     return to;
   }
 
-  // `[N, 4]`, which is taken off the text.
+  // `[N, 4]`, which is taken off the text with all before it.
   Shape shape(Text& text) {
+    const size_t open = text.find('[');
+    size_t close = open;
+    for (int depth = 0; close < text.size(); ++close) {
+      depth += (text[close] == '[') - (text[close] == ']');
+      if (depth == 0) break;
+    }
+    if (close >= text.size()) fail("no shape", text);
     Shape to;
-    const size_t open = text.find('['), close = text.rfind(']');
-    if (open == Text::npos || close == Text::npos) fail("no shape", text);
     for (const Text part : split(text.substr(open + 1, close - open - 1))) {
+      to.by_values |= part == "?";
       if (part == "?") continue;
       to.dimensions.push_back(dimension(part));
-      to.many |= to.dimensions.back().kind == Dimension::Kind::kMany;
+      to.many |= to.dimensions.back().many;
       to.optional |= to.dimensions.back().optional;
     }
     text = trimmed(text.substr(close + 1));
     return to;
   }
 
-  void read_argument(Text name, Text what) {
-    Line to{Line::Kind::kTensor};
-    to.argument = argument(name);
-    if (to.argument < 0) return;  // a line of a group, about an argument of other ops
-    if (what.find(" [") == Text::npos || what.substr(0, 4) == "in [") {
-      to.kind = Line::Kind::kRule;
-      to.rule = rule(what);
-    } else {
-      const size_t open = what.find(" [");
-      to.type = type(what.substr(0, open));
-      to.shape = shape(what);
-      to.on_cpu_too = what == "or on the CPU";
-    }
-    contract_.lines_.push_back(std::move(to));
+  // What is no argument here stands in a line about several ops.
+  void read_argument(int place, Text what) {
+    if (place < 0) return;
+    const size_t open = what.find(" [");
+    if (open == Text::npos || what.substr(0, open) == "in") return read_rule(place, what);
+    Line to;
+    to.argument = place;
+    to.type = type(what.substr(0, open));
+    to.shape = shape(what);
+    to.on_cpu_too = what == "or on the CPU";
+    contract_.lines.push_back(std::move(to));
   }
 
-  Rule rule(Text text) {
-    Rule to{Rule::Kind::kOneOf};
-    to.text = text;
-    const auto bound = [&](Text words) {
-      return std::stoll(std::string(text.substr(words.size())));
+  // What all numbers of an argument must be, or a text.
+  void read_rule(int place, Text text) {
+    double low = -std::numeric_limits<double>::infinity(), high = -low;
+    bool above = false;  // not `low` itself
+    std::vector<std::string> words;
+    std::string what = contract_.arguments[place].name + " must be ";
+    what += text == "positive" ? "positive and finite" : text;
+    if (text == "finite" || text == "positive") {
+      high = std::numeric_limits<double>::max();
+      above = text == "positive";
+      low = above ? 0 : -high;
+    } else if (skip(text, "at least ")) {
+      low = double(number(text));
+    } else if (skip(text, "at most ")) {
+      high = double(number(text));
+    } else if (skip(text, "in [")) {
+      low = double(number(before(text, ",")));
+      high = double(number(text));
+    } else if (text != "a number") {
+      for (const Text word : split(before(text, " or "))) words.emplace_back(word);
+      words.emplace_back(text);
+    }
+    const auto holds = [=](const Scope& s) {
+      const Argument& a = s.arguments[place];
+      if (a.kind == Argument::Kind::kText) {
+        return int64_t(std::find(words.begin(), words.end(), a.text()) != words.end());
+      }
+      int64_t all = 1;
+      for (int64_t i = 0; i < a.size; ++i) {
+        const double x = a.number(i).real;
+        all &= (above ? x > low : x >= low) && x <= high;
+      }
+      return all;
     };
-    if (text == "a number") {
-      to.kind = Rule::Kind::kNumber;
-    } else if (text == "finite") {
-      to.kind = Rule::Kind::kFinite;
-    } else if (text == "positive") {
-      to.kind = Rule::Kind::kPositive;
-      to.text = "positive and finite";
-    } else if (text.substr(0, 9) == "at least ") {
-      to.kind = Rule::Kind::kAtLeast;
-      to.low = bound("at least ");
-    } else if (text.substr(0, 8) == "at most ") {
-      to.kind = Rule::Kind::kAtMost;
-      to.high = bound("at most ");
-    } else if (text.substr(0, 4) == "in [") {
-      to.kind = Rule::Kind::kWithin;
-      to.low = bound("in [");
-      to.high = std::stoll(std::string(text.substr(text.find(',') + 1)));
-    } else {
-      const size_t last = text.find(" or ");
-      for (const Text word : split(text.substr(0, last))) to.words.emplace_back(word);
-      to.words.emplace_back(text.substr(last + 4));
-    }
-    return to;
+    contract_.lines.push_back(
+        {holds, [=](const Scope& s) { return what + ", got " + s.arguments[place].shown(); }});
   }
 
-  void read_check(Text condition, Text message) {
-    Line to{Line::Kind::kCheck};
-    to.expression = expression(condition);
-    while (!message.empty()) {
-      const size_t open = message.find('{');
-      to.texts.emplace_back(message.substr(0, open));
-      if (open == Text::npos) break;
-      const size_t close = message.find('}');
-      const Text hole = message.substr(open + 1, close - open - 1);
-      // A number is an expression; a tensor and a list are written whole.
-      const int whole = argument(hole);
-      const std::string kind = whole < 0 ? "" : contract_.arguments_[whole].type;
-      const bool number = kind == "int" || kind == "SymInt" || kind == "float";
-      to.holes.emplace_back(whole < 0 || number ? expression(hole) : Expression(),
-                            number ? -1 : whole);
-      message = message.substr(close + 1);
-    }
-    contract_.lines_.push_back(std::move(to));
+  // A text with values in its braces: of arguments, or of expressions.
+  Message message(Text text) {
+    const size_t open = text.find('{'), close = text.find('}');
+    const std::string head(text.substr(0, open));
+    if (open == Text::npos) return [head](const Scope&) { return head; };
+    const Text hole = text.substr(open + 1, close - open - 1);
+    const int whole = argument(hole);
+    const Expression value = whole < 0 ? expression(hole) : Expression();
+    const Message rest = message(text.substr(close + 1));
+    return [=](const Scope& s) {
+      return head + (whole < 0 ? value(s).text() : s.arguments[whole].shown()) + rest(s);
+    };
   }
 
   void read_output(Text text) {
-    OutputLine to;
-    const size_t open = text.find(" [");
-    to.type = type(text.substr(0, open));
-    Text rest = text.substr(open);
-    // What comes after may have brackets, too.
-    size_t close = 1, depth = 0;
-    do {
-      depth += rest[close] == '[';
-      depth -= rest[close++] == ']';
-    } while (depth > 0);
-    Text brackets = rest.substr(0, close);
-    to.by_values = brackets == " [?]";
-    to.shape = shape(brackets);
-    rest = trimmed(rest.substr(close));
-    if (const size_t at = rest.find("for "); at != Text::npos) {
-      to.repeated = expression(rest.substr(at + 4));
-      contract_.index_slot_ = slot("i");
-      rest = trimmed(rest.substr(0, at));
+    OutputLine to{type(trimmed(text.substr(0, text.find('[')))), shape(text)};
+    if (skip(text, "like ")) to.like = argument(before(text, " "));
+    if (skip(text, "for ")) {
+      to.repeated = expression(before(text, " "));
+      contract_.index_slot = slot("i");
     }
-    if (const size_t at = rest.find("if "); at != Text::npos) {
-      Text condition = rest.substr(at + 3);
-      to.wanted = expression(before(condition, " else "));
-      to.has_otherwise = !condition.empty();
-      if (to.has_otherwise) to.otherwise = type(trimmed(condition));
-      rest = trimmed(rest.substr(0, at));
+    if (skip(text, "if ")) {
+      to.wanted = expression(before(text, " else "));
+      if (!text.empty()) to.otherwise = type(text);
     }
-    if (rest.substr(0, 5) == "like ") to.like = argument(rest.substr(5));
-    contract_.outputs_.push_back(std::move(to));
+    contract_.outputs.push_back(std::move(to));
   }
 
-  Contract contract_;
+  Contract contract_{};
 };
-
-namespace {
 
 std::vector<Contract> read_all() {
   std::vector<Contract> contracts;
-  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
-  std::vector<Reader> readers;  // of the schemas above the line
-  bool in_group = false, in_lines = false;
+  std::map<Text, std::vector<Text>> checks;  // of groups and ops, by their names
+  std::vector<Text> names;                   // of those that the next lines are about
+  std::vector<Reader> readers;               // of the ops among them
+  const auto open = [&](Text name) {
+    if (!checks.emplace(name, std::vector<Text>()).second) fail("a second one", name);
+    names.push_back(name);
+  };
+  const auto read = [&](Text line) {
+    for (Reader& reader : readers) reader.read(line);
+    if (line.substr(0, 2) == "->" || line.substr(0, 7) == "called ") return;
+    for (const Text name : names) checks[name].push_back(line);
+  };
   const auto close = [&] {
     for (Reader& reader : readers) contracts.push_back(reader.take());
     readers.clear();
+    names.clear();
   };
-  Text rest = kText;
-  while (!rest.empty()) {
-    const size_t end = rest.find('\n');
-    const Text line = rest.substr(0, end);
-    rest = end == Text::npos ? Text() : rest.substr(end + 1);
+  bool in_lines = false;
+  for (Text rest = kText; !rest.empty();) {
+    Text line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (trimmed(line).empty() || line[0] == '#') continue;
-    if (line[0] == ' ') {
-      in_lines = true;
-      std::vector<std::string> lines{std::string(trimmed(line))};
-      if (lines[0].substr(0, 4) == "use ") {
-        const std::string name = lines[0].substr(4);
-        const auto group = std::find_if(groups.begin(), groups.end(),
-                                        [&](const auto& g) { return g.first == name; });
-        if (group == groups.end()) fail("no such group", name);
-        lines = group->second;
+    if (line[0] != ' ') {
+      if (in_lines) close();
+      in_lines = false;
+      if (skip(line, "group ")) {
+        open(line);
+        continue;
       }
-      for (const std::string& each : lines) {
-        if (in_group) groups.back().second.push_back(each);
-        for (Reader& reader : readers) reader.read(each);
+      const Text heads = line.substr(0, line.find('('));
+      for (const Text name : split(heads)) {
+        open(name);
+        readers.emplace_back(name, line.substr(heads.size()));
       }
       continue;
     }
-    if (in_lines) close();
-    in_lines = false;
-    in_group = line.substr(0, 6) == "group ";
-    if (in_group) {
-      groups.push_back({std::string(line.substr(6)), {}});
-    } else {
-      readers.emplace_back(line);
+    in_lines = true;
+    line = trimmed(line);
+    if (!skip(line, "use ")) {
+      read(line);
+      continue;
+    }
+    for (const Text name : split(line)) {
+      if (checks.count(name) == 0) fail("nothing to use", name);
+      for (const Text each : checks[name]) read(each);
     }
   }
   close();
+  for (Contract& each : contracts) {
+    const std::string caller = each.op.substr(0, each.op.rfind("_forward"));
+    const bool exists = std::any_of(contracts.begin(), contracts.end(),
+                                    [&](const Contract& other) { return other.op == caller; });
+    if (exists && each.name == each.op) each.name = caller;
+  }
   return contracts;
-}
-
-// `op` without `suffix`, or nothing.
-Text without(Text op, Text suffix) {
-  const bool ends = op.size() > suffix.size() && op.substr(op.size() - suffix.size()) == suffix;
-  return ends ? op.substr(0, op.size() - suffix.size()) : Text();
 }
 
 }  // namespace
@@ -352,24 +344,15 @@ Text without(Text op, Text suffix) {
 const char* Contract::text() { return kText; }
 
 const std::vector<Contract>& Contract::all() {
-  static const std::vector<Contract> contracts = [] {
-    std::vector<Contract> all = read_all();
-    for (Contract& each : all) {
-      const Text name = without(each.op(), "_forward");
-      for (const Contract& other : all) {
-        if (other.op() == name && each.name_ == each.op_) each.name_ = name;
-      }
-    }
-    return all;
-  }();
+  static const std::vector<Contract> contracts = read_all();
   return contracts;
 }
 
 const Contract& Contract::of(std::string_view op) {
-  for (const Contract& contract : all()) {
-    if (contract.op() == op) return contract;
-  }
-  throw std::logic_error("no contract of " + std::string(op));
+  const auto found = std::find_if(all().begin(), all().end(),
+                                  [&](const Contract& contract) { return contract.op == op; });
+  if (found == all().end()) throw std::logic_error("no contract of " + std::string(op));
+  return *found;
 }
 
 }  // namespace detops

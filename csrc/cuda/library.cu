@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../library.h"
+#include "../../detops/include/detops/library.h"
 
 #include <cuda_runtime.h>
 

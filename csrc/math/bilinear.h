@@ -38,6 +38,12 @@ DETOPS_HD Rectangle reach_of_map(int64_t height, int64_t width) {
   return {-1.0, double(height), -1.0, double(width)};
 }
 
+// For the taps of bin `p` on all of a map that is `size` pixels long; see each axis.
+template <typename Axis, typename Visit>
+DETOPS_HD void visit_taps(const Axis& axis, int64_t p, int64_t size, Visit&& visit) {
+  visit_taps(axis, p, size, -1.0, double(size), visit);
+}
+
 // Calls visit(row, column, weight) for the up to four pixels that a sample reads.
 template <typename T, typename Visit>
 DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) {
@@ -48,6 +54,31 @@ DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) 
   corner(y.low, x.high, y.weight_low * x.weight_high);
   corner(y.high, x.low, y.weight_high * x.weight_low);
   corner(y.high, x.high, y.weight_high * x.weight_high);
+}
+
+// A bilinear sample lies in the cell between four pixels, in the order upper left, upper right,
+// lower left, lower right. A cell has the number of its upper left pixel; samples that lie up to a
+// pixel above or left of a map are moved into the first row or column of cells, their shares with
+// them, so that there are as many cells as pixels.
+
+// From the pixels' numbers, which are -1 off the map; -1 where all are.
+DETOPS_HD int cell_of(const int* pixel) {
+  for (int i = 0; i < 4; ++i) {
+    if (pixel[i] >= 0) return pixel[i];
+  }
+  return -1;
+}
+
+template <typename T>
+DETOPS_HD void move_into_map(int& y, int& x, T* share) {
+  if (y < 0) {
+    y = 0;
+    for (int i = 0; i < 2; ++i) share[i] = share[i + 2], share[i + 2] = T(0);
+  }
+  if (x < 0) {
+    x = 0;
+    for (int i = 0; i < 4; i += 2) share[i] = share[i + 1], share[i + 1] = T(0);
+  }
 }
 
 }  // namespace detops::math

@@ -11,7 +11,6 @@ namespace detops::math {
 
 enum class Decay { kLinear, kGaussian, kNaive };
 
-// See with_constant.
 template <typename Run>
 void with_decay(Decay decay, const Run& run) {
   with_constant<Decay::kLinear, Decay::kGaussian, Decay::kNaive>(decay, run);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by decay.h, and behind overlap.inl once per instruction set by the CPU
-// kernels, which declare power_of_two of vectors first.
+// See host_device.h; behind overlap.inl, and behind a power_of_two of vectors.
 
 namespace decay {
 

@@ -3,8 +3,9 @@
 
 #include "roi.h"
 
-// "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2, on RoIAlign's samples: each
-// bin is moved by a learned offset, in units of the RoI's size.
+// "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2: each bin of a RoI is moved
+// by a learned offset, in units of the RoI's size; on RoIAlign's samples, or sensitive to
+// positions.
 namespace detops::math {
 
 struct DeformRoIPooling {
@@ -44,17 +45,91 @@ struct MovableRoI {
 // from the border. It is that to the right of a pixel's centre, where the two sides differ.
 template <typename T, typename Visit>
 DETOPS_HD void visit_moved(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  const T origin = axis.start + T(p) * axis.bin;
-  int64_t first = 0, last = static_cast<int64_t>(axis.count);
-  if (last > 16) {
-    clip_samples(double(origin), double(axis.bin) / double(axis.count), -1.0, double(size), first,
-                 last);
-  }
-  for (int64_t i = first; i < last; ++i) {
-    Taps<T> taps;
-    const T x = origin + (T(i) + T(0.5)) * axis.bin / axis.count;
-    if (bilinear_taps(x, size, taps)) visit(taps, x >= 0 && taps.high > taps.low ? T(1) : T(0));
-  }
+  visit_bin_samples(axis, p, size, -1.0, double(size), [&](T x, const Taps<T>& taps) {
+    visit(taps, x >= 0 && taps.high > taps.low ? T(1) : T(0));
+  });
 }
+
+struct DeformPSRoIPooling {
+  int64_t pooled_height, pooled_width, part_size, samples;  // samples per bin and axis
+  double spatial_scale, trans_std;
+};
+
+// The cell of `cells` that bin p of `pooled` belongs to.
+DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
+
+// One axis of a RoI from `low` to `high` in image pixels: whole pixels, both ends included.
+template <typename T>
+struct DeformedAxis {
+  T start, size, bin;
+
+  DETOPS_HD DeformedAxis(T low, T high, T scale, int64_t pooled) {
+    start = round(low) * scale - T(0.5);
+    size = max((round(high) + T(1)) * scale - T(0.5) - start, T(0.1));
+    bin = size / T(pooled);
+  }
+
+  // Where sample i of bin p lies. `shift` is in units of the RoI's size.
+  DETOPS_HD T at(int64_t p, T shift, int64_t i, int64_t samples) const {
+    return T(p) * bin + start + shift * size + T(i) * (bin / T(samples));
+  }
+};
+
+// False where a sample does not count: more than half a pixel outside, or NaN.
+template <typename T>
+DETOPS_HD bool deformed_taps(T x, int64_t size, Taps<T>& taps) {
+  return x >= T(-0.5) && x <= T(size) - T(0.5) && bilinear_taps(x, size, taps);
+}
+
+// The derivative of an interpolated value by the sample's position, as taps. At a pixel's centre,
+// where the two sides differ, it is 0.
+template <typename T>
+DETOPS_HD void differentiate(Taps<T>& taps) {
+  const bool between = taps.weight_high != 0;
+  taps.weight_low = between ? T(-1) : T(0);
+  taps.weight_high = between ? T(1) : T(0);
+}
+
+// A bin of a RoI, on both axes.
+template <typename T>
+struct DeformedBin {
+  DeformedAxis<T> rows, cols;
+  T shift_y = 0, shift_x = 0;
+  int64_t ph, pw, samples;
+
+  // `roi` is (batch index, x1, y1, x2, y2); `offset` that of its class, [2, part, part] as x, y, or
+  // null.
+  DETOPS_HD DeformedBin(const DeformPSRoIPooling& p, const T* roi, const T* offset, int64_t ph,
+                        int64_t pw)
+      : rows(roi[2], roi[4], T(p.spatial_scale), p.pooled_height),
+        cols(roi[1], roi[3], T(p.spatial_scale), p.pooled_width),
+        ph(ph),
+        pw(pw),
+        samples(p.samples) {
+    if (offset == nullptr) return;
+    const int64_t part = cell_of(ph, p.pooled_height, p.part_size) * p.part_size +
+                         cell_of(pw, p.pooled_width, p.part_size);
+    shift_x = offset[part] * T(p.trans_std);
+    shift_y = offset[p.part_size * p.part_size + part] * T(p.trans_std);
+  }
+
+  DETOPS_HD bool row_taps(int64_t i, int64_t height, Taps<T>& taps) const {
+    return deformed_taps(rows.at(ph, shift_y, i, samples), height, taps);
+  }
+  DETOPS_HD bool col_taps(int64_t i, int64_t width, Taps<T>& taps) const {
+    return deformed_taps(cols.at(pw, shift_x, i, samples), width, taps);
+  }
+
+  // How many samples count.
+  DETOPS_HD int64_t count(int64_t height, int64_t width) const {
+    int64_t high = 0, wide = 0;
+    Taps<T> taps;
+    for (int64_t i = 0; i < samples; ++i) {
+      high += row_taps(i, height, taps);
+      wide += col_taps(i, width, taps);
+    }
+    return high * wide;
+  }
+};
 
 }  // namespace detops::math

@@ -29,7 +29,19 @@ Focal<T> focal_of(double alpha, double gamma) {
 
 #include "focal_loss.inl"
 
-// See with_constant.
+// One loss for each row of logits. The weights, one for each class, may be null.
+template <typename T>
+struct SoftmaxFocal {
+  T alpha, gamma;
+  const T* weights;
+  int64_t classes;
+
+  DETOPS_HD bool counts(int64_t target) const { return target >= 0 && target < classes; }
+  DETOPS_HD T scale(int64_t target) const {
+    return weights == nullptr ? alpha : alpha * weights[target];
+  }
+};
+
 template <typename Run>
 void with_focus(Focus focus, const Run& run) {
   with_constant<Focus::kZero, Focus::kOne, Focus::kTwo, Focus::kAny>(focus, run);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by gates.h, and once per instruction set by the CPU kernels; T is a
-// number, V that number or a vector of it.
+// See host_device.h.
 
 // The cell of the PyTorch tutorial "Custom C++ and CUDA Extensions" (LLTM): an LSTM without a
 // forget gate and with elu for the candidate,

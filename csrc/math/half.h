@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 // The two 16-bit formats as bare bits, for code that knows no PyTorch.
 namespace detops {
@@ -17,19 +18,8 @@ struct BFloat16 {
 
 // Arithmetic is done in float32 at least.
 template <typename T>
-struct Accumulate {
-  using type = float;
-};
-template <>
-struct Accumulate<double> {
-  using type = double;
-};
-template <>
-struct Accumulate<int32_t> {
-  using type = int32_t;
-};
-template <typename T>
-using accumulate_t = typename Accumulate<T>::type;
+using accumulate_t =
+    std::conditional_t<std::is_same_v<T, double> || std::is_same_v<T, int32_t>, T, float>;
 
 namespace math {
 

@@ -7,7 +7,7 @@
 #include "roi_pool.h"
 
 // The largest of bilinear samples that lie on a grid: the maximum's form of RoIAlign ("Mask R-CNN",
-// He et al., 2017, section 3), and the borders of BorderDet.
+// He et al., 2017, section 3), and the borders of "BorderDet" (Qiu et al., 2020, section 3.2).
 namespace detops::math {
 
 // Samples of one axis at origin, origin + step, ...
@@ -70,6 +70,36 @@ DETOPS_HD LargestSample<T> largest_sample(const SampleLine<T>& rows, const Sampl
   const bool some_off_map = seen == 0 || seen < rows.count * cols.count;
   if (some_off_map && exceeds(T(0), best.value)) return {T(0), -1, -1};
   return best.row < 0 ? first : best;
+}
+
+// Where the samples of a border are: one of the lines has one place, and a step of 0, the other all
+// of them.
+template <typename T>
+struct Border {
+  SampleLine<T> rows, cols;
+};
+
+// Borders are 0 top, 1 left, 2 bottom, 3 right; the first two begin at (x1, y1), the others at
+// (x2, y2) and run back. `box` is (x1, y1, x2, y2) in pixels of the map.
+template <typename T>
+DETOPS_HD Border<T> border_of(const T* box, int64_t border, int64_t pool_size) {
+  const bool back = border >= 2, across = border % 2 == 0;
+  const T *corner = box + (back ? 2 : 0), size = across ? box[2] - box[0] : box[3] - box[1];
+  const T step = (back ? -size : size) / T(pool_size);
+  const SampleLine<T> row{corner[1], across ? T(0) : step, across ? 1 : pool_size + 1};
+  const SampleLine<T> col{corner[0], across ? step : T(0), across ? pool_size + 1 : 1};
+  return {row, col};
+}
+
+// The place of sample `i`; one that is none is not on the map.
+template <typename T>
+DETOPS_HD void border_sample(const T* box, int64_t border, int64_t pool_size, int64_t i, T& y,
+                             T& x) {
+  y = x = T(kOffMap);
+  if (i < 0 || i > pool_size) return;
+  const Border<T> samples = border_of(box, border, pool_size);
+  y = samples.rows.at(i);
+  x = samples.cols.at(i);
 }
 
 }  // namespace detops::math

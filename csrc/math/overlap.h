@@ -27,7 +27,6 @@ enum class Overlap { kIoU, kIoF, kGIoU, kDIoU, kCIoU };
 // What an intersection is divided by: the union, or the first box ("intersection over foreground").
 enum class Base { kUnion, kFirst };
 
-// See with_constant.
 template <typename Run>
 void with_kind(Overlap kind, const Run& run) {
   with_constant<Overlap::kIoU, Overlap::kIoF, Overlap::kGIoU, Overlap::kDIoU, Overlap::kCIoU>(kind,

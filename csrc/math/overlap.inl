@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by overlap.h, and once per instruction set by the CPU kernels: a
-// function works on vectors of an instruction set only if it is compiled for it.
+// See host_device.h.
 
 namespace pairwise {
 
@@ -44,42 +43,36 @@ DETOPS_HD V not_finite(const math::Box<V>& b) {
   return (b.x1 - b.x1) + (b.y1 - b.y1) + (b.x2 - b.x2) + (b.y2 - b.y2);
 }
 
-// The constants added to denominators: of U and C, of the diagonal, of alpha.
+// What is added to the denominators of losses, and to the diagonal of any; alpha's has eps.
 template <math::Overlap kind, bool loss, typename T>
-struct Eps {
-  T ratio, diagonal, alpha;
-  explicit DETOPS_HD Eps(T eps)
-      : ratio(!loss                          ? T(0)
-              : kind == math::Overlap::kCIoU ? T(1e-7)
-                                             : eps),
-        diagonal(loss && kind == math::Overlap::kCIoU ? T(1e-7) : eps),
-        alpha(eps) {}
-};
+DETOPS_HD T least_of(T eps) {
+  return loss && kind == math::Overlap::kCIoU ? T(1e-7) : eps;
+}
 
 constexpr double kAspectScale = 0.40528473456935108577551785283891;  // 4 / pi^2
 
 template <math::Overlap kind, typename T, bool loss = false, typename V>
-DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T given) {
-  const Eps<kind, loss, T> eps(given);
+DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second, T eps) {
+  const T least = least_of<kind, loss>(eps);
   const math::Box<V>&a = first.box, &b = second.box;
   const V meet = pairwise::intersection(a, b);
   if (kind == math::Overlap::kIoF) return pairwise::iou(meet, first.area);
   const V all = first.area + second.area - meet;
-  const V iou = pairwise::iou(meet, loss ? all + eps.ratio : all);
+  const V iou = pairwise::iou(meet, loss ? all + least : all);
   if (kind == math::Overlap::kIoU) return iou;
   V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
   V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
   if (!loss) cw = larger(V{}, cw), ch = larger(V{}, ch);
   if (kind == math::Overlap::kGIoU) {
     const V hull = cw * ch;
-    return iou - finite_or_zero((hull - all) / (loss ? hull + eps.ratio : hull));
+    return iou - finite_or_zero((hull - all) / (loss ? hull + least : hull));
   }
   const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
   const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
-  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + eps.diagonal));
+  const V diou = iou - finite_or_zero((dx * dx + dy * dy) / (cw * cw + ch * ch + least));
   if (kind == math::Overlap::kDIoU) return diou;
   const V turn = first.angle - second.angle, v = T(kAspectScale) * (turn * turn);
-  return diou - finite_or_zero(v / (T(1) - iou + v + eps.alpha) * v);
+  return diou - finite_or_zero(v / (T(1) - iou + v + eps) * v);
 }
 
 // d max(a, b) / da: the subgradient at a tie is shared, as torch.maximum does.
@@ -87,13 +80,6 @@ template <typename T, typename V>
 DETOPS_HD V max_slope(V a, V b) {
   return where(a > b, V{} + T(1)) + where(a == b, V{} + T(0.5));
 }
-
-// What the derivative of an overlap is put together from: with respect to the intersection's sides
-// w and h, to the areas of the two boxes, and to the sides of the hull.
-template <typename V>
-struct Slopes {
-  V w, h, area, cw, ch;
-};
 
 // Along one axis: the intersection is min(a2, b2) - max(a1, b1) wide, the hull max(a2, b2) -
 // min(a1, b1).
@@ -127,15 +113,15 @@ DETOPS_HD void angle_gradient(const math::Box<V>& b, V grad, math::Box<V>& db) {
 // dr = (dI (1 + r) - r (d area_a + d area_b)) / U; of r = I / A it is (dI - r d area_a) / A.
 template <math::Overlap kind, typename T, bool loss = false, typename V>
 DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::OverlapBox<V>& second,
-                                T given, V grad, math::Box<V>& da, math::Box<V>& db) {
-  const Eps<kind, loss, T> eps(given);
+                                T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
+  const T least = least_of<kind, loss>(eps);
   const math::Box<V>&a = first.box, &b = second.box;
   const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
   const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
   const V meet = larger(V{}, w) * larger(V{}, h);
   constexpr bool kOfFirst = kind == math::Overlap::kIoF;
   const V all = kOfFirst ? first.area : first.area + second.area - meet;
-  const V whole = loss ? all + eps.ratio : all;
+  const V whole = loss ? all + least : all;
   const auto finite = all - all == V{};
   // Flat where the boxes do not meet, and where the ratio is defined as 0: a union, or area, that
   // is not a positive finite number.
@@ -143,47 +129,48 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   const auto solid = meets & finite & (all > V{});
   const V ratio = where(solid, meet / whole);
   const V to_meet = where(solid, kOfFirst ? grad / whole : grad / whole * (T(1) + ratio));
-  Slopes<V> to{where(solid, to_meet * h), where(solid, to_meet * w),
-               where(solid, -grad / whole * ratio), V{}, V{}};
+  // To the sides of the intersection and of the hull, and to the areas of the two boxes.
+  V to_w = where(solid, to_meet * h), to_h = where(solid, to_meet * w), to_cw{}, to_ch{};
+  V to_area = where(solid, -grad / whole * ratio);
   const V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
   const V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
   const auto wraps = (cw >= V{}) & (ch >= V{});
   if (kind == math::Overlap::kGIoU) {
     // (C - U) / C = 1 - U / C, or with eps 1 - (U + eps) / (C + eps).
-    const V hull = cw * ch, bound = loss ? hull + eps.ratio : hull;
+    const V hull = cw * ch, bound = loss ? hull + least : hull;
     const V share = whole / bound, to_union = grad / bound;
     const auto sound = loss ? (share - share == V{}) & (to_union - to_union == V{})
                             : wraps & (hull > V{}) & (hull - hull == V{}) & finite;
-    to.cw = where(sound, -grad * share * (ch / bound));
-    to.ch = where(sound, -grad * share * (cw / bound));
-    to.area += where(sound & finite, to_union);
-    to.w -= where(sound & meets, to_union * h);
-    to.h -= where(sound & meets, to_union * w);
+    to_cw = where(sound, -grad * share * (ch / bound));
+    to_ch = where(sound, -grad * share * (cw / bound));
+    to_area += where(sound & finite, to_union);
+    to_w -= where(sound & meets, to_union * h);
+    to_h -= where(sound & meets, to_union * w);
   }
   if (kind == math::Overlap::kDIoU || kind == math::Overlap::kCIoU) {
     const V dx = T(0.5) * (a.x1 + a.x2) - T(0.5) * (b.x1 + b.x2);
     const V dy = T(0.5) * (a.y1 + a.y2) - T(0.5) * (b.y1 + b.y2);
-    const V diagonal = cw * cw + ch * ch + eps.diagonal, distance = dx * dx + dy * dy;
+    const V diagonal = cw * cw + ch * ch + least, distance = dx * dx + dy * dy;
     auto sound = (diagonal > V{}) & (diagonal - diagonal == V{}) & (distance - distance == V{});
     if (!loss) sound = sound & wraps;
     const V to_distance = -grad / diagonal;
     const V to_x = where(sound, to_distance * dx), to_y = where(sound, to_distance * dy);
     da.x1 += to_x, da.x2 += to_x, da.y1 += to_y, da.y2 += to_y;
     db.x1 -= to_x, db.x2 -= to_x, db.y1 -= to_y, db.y2 -= to_y;
-    to.cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
-    to.ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
+    to_cw = where(sound, T(-2) * to_distance * (distance / diagonal) * cw);
+    to_ch = where(sound, T(-2) * to_distance * (distance / diagonal) * ch);
     if (kind == math::Overlap::kCIoU) {
       const V turn = first.angle - second.angle, v = T(kAspectScale) * turn * turn;
-      const V alpha = finite_or_zero(v / (T(1) - ratio + v + eps.alpha));
+      const V alpha = finite_or_zero(v / (T(1) - ratio + v + eps));
       const V to_angle = where(sound, T(-2) * T(kAspectScale) * grad * alpha * turn);
       angle_gradient(a, to_angle, da);
       angle_gradient(b, -to_angle, db);
     }
   }
-  side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to.w, to.cw, da.x1, da.x2, db.x1, db.x2);
-  side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to.h, to.ch, da.y1, da.y2, db.y1, db.y2);
-  area_gradient(a, finite, to.area, da);
-  if (!kOfFirst) area_gradient(b, finite, to.area, db);
+  side_gradients<T>(a.x1, a.x2, b.x1, b.x2, to_w, to_cw, da.x1, da.x2, db.x1, db.x2);
+  side_gradients<T>(a.y1, a.y2, b.y1, b.y2, to_h, to_ch, da.y1, da.y2, db.y1, db.y2);
+  area_gradient(a, finite, to_area, da);
+  if (!kOfFirst) area_gradient(b, finite, to_area, db);
 }
 
 template <math::Overlap kind, typename T, typename V>

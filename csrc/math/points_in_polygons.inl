@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by points_in_polygons.h, and once per instruction set by the CPU
-// kernels.
+// See host_device.h.
 
 namespace inside {
 

@@ -102,14 +102,6 @@ DETOPS_HD Quad quad(const T* corners) {
 
 DETOPS_HD double area(const Quad& q) { return area(q.at, 4) + not_finite(q.at, 4); }
 
-DETOPS_HD bool is_convex(const Quad& q) {
-  bool convex = true;
-  for (int i = 0; i < 4; ++i) {
-    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
-  }
-  return convex;
-}
-
 // A convex polygon, counter-clockwise, that counts with its sign.
 struct Part {
   Point at[4];
@@ -120,7 +112,11 @@ struct Part {
 // Convex parts whose sum is the quadrilateral: itself, or the triangles on both sides of a
 // diagonal, of which one may count negative. Their number.
 DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
-  if (is_convex(q)) {
+  bool convex = true;
+  for (int i = 0; i < 4; ++i) {
+    convex = convex && cross(q.at[i], q.at[(i + 1) % 4], q.at[(i + 2) % 4]) >= 0;
+  }
+  if (convex) {
     parts[0] = {{q.at[0], q.at[1], q.at[2], q.at[3]}, 4, 1};
     return 1;
   }
@@ -133,8 +129,7 @@ DETOPS_HD int convex_parts(const Quad& q, Part* parts) {
   return 2;
 }
 
-// Area of what two convex polygons have in common: the corners of one, cut by the sides of the
-// other
+// Area of what two convex polygons have in common: the corners of one, cut by the other's sides
 // ("Reentrant polygon clipping", Sutherland and Hodgman, 1974).
 DETOPS_HD double convex_intersection(const Point* corners, int count, const Part& by) {
   constexpr int kMost = kSetPoints + 2 * 4;
@@ -173,6 +168,64 @@ DETOPS_HD double intersection(const Hull& hull, const Quad& q) {
     common += parts[k].sign * convex_intersection(hull.at, hull.count, parts[k]);
   }
   return max(common, 0.0);
+}
+
+// Is `a` the first in an order of all quadrilaterals?
+DETOPS_HD bool comes_first(const Quad& a, const Quad& b) {
+  for (int i = 0; i < 4; ++i) {
+    if (a.at[i].x != b.at[i].x) return a.at[i].x > b.at[i].x;
+    if (a.at[i].y != b.at[i].y) return a.at[i].y > b.at[i].y;
+  }
+  return false;
+}
+
+// Which one cuts the other does not depend on the order of the arguments, so neither does the
+// result.
+DETOPS_HD double intersection(const Quad& first, const Quad& second) {
+  const bool swap = comes_first(second, first);
+  Part of_a[2], of_b[2];
+  const int n = convex_parts(swap ? second : first, of_a);
+  const int m = convex_parts(swap ? first : second, of_b);
+  double common = 0;
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < m; ++j) {
+      const double sign = of_a[i].sign * of_b[j].sign;
+      common += sign * convex_intersection(of_a[i].at, of_a[i].count, of_b[j]);
+    }
+  }
+  return max(common, 0.0);
+}
+
+// At most 1; NaN where there is no value.
+template <Base base = Base::kUnion>
+DETOPS_HD double iou(const Quad& a, const Quad& b) {
+  const double of_a = area(a), of_b = area(b);
+  const double common = min(intersection(a, b), min(of_a, of_b)) + (of_b - of_b);
+  return common / (base == Base::kUnion ? of_a + of_b - common : of_a);
+}
+
+// The one comparison that decides suppression: IoU, rounded to T, strictly above the threshold. An
+// IoU that has no value suppresses nothing.
+template <typename T>
+DETOPS_HD bool suppresses(const Quad& a, const Quad& b, double threshold) {
+  return static_cast<double>(static_cast<T>(iou(a, b))) > threshold;
+}
+
+// Whether a point lies within a quadrilateral: by the even-odd rule, so that of one whose sides
+// cross both triangles are within. A point on a side is not, and neither is one with a NaN; nothing
+// is in a quadrilateral with a number that is not finite.
+
+#include "points_in_polygons.inl"
+
+// The corners (x, y) of four, or NaN.
+template <typename T>
+DETOPS_HD void finite_corners(const T* numbers, double* x, double* y) {
+  double missing = 0;
+  for (int i = 0; i < 8; ++i) missing += double(numbers[i]) - double(numbers[i]);
+  for (int i = 0; i < 4; ++i) {
+    x[i] = double(numbers[2 * i]) + missing;
+    y[i] = double(numbers[2 * i + 1]) + missing;
+  }
 }
 
 }  // namespace detops::math

@@ -55,13 +55,12 @@ DETOPS_HD void clip_samples(double origin, double step, double low, double high,
   if (to < double(last)) last = static_cast<int64_t>(to);
 }
 
-// Calls visit(index, weight) for the taps of bin `p` on a map `size` pixels long. Weights include
-// 1/count. Samples that cannot reach the map are not visited, so the cost is O(size + a few) even
-// where an adaptive RoI is 1e7 pixels wide. Where there are many, samples outside [low, high] may
-// be left out.
+// Calls visit(x, taps) for the samples of bin `p` that count on a map `size` pixels long. Those
+// that cannot reach the map are passed over, so the cost is O(size + a few) even where an adaptive
+// RoI is 1e7 pixels wide. Where there are many, samples outside [low, high] may be left out.
 template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, double low, double high,
-                          Visit&& visit) {
+DETOPS_HD void visit_bin_samples(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
+                                 double high, Visit&& visit) {
   const T origin = axis.start + T(p) * axis.bin;
   int64_t first = 0, last = static_cast<int64_t>(axis.count);
   if (last > 16) {
@@ -70,15 +69,18 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, doubl
   for (int64_t i = first; i < last; ++i) {
     Taps<T> taps;
     const T x = origin + (T(i) + T(0.5)) * axis.bin / axis.count;
-    if (!bilinear_taps(x, size, taps)) continue;
-    visit(taps.low, taps.weight_low / axis.count);
-    if (taps.weight_high != 0) visit(taps.high, taps.weight_high / axis.count);
+    if (bilinear_taps(x, size, taps)) visit(x, taps);
   }
 }
 
+// Calls visit(index, weight) for the taps of these samples. Weights include 1/count.
 template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  visit_taps(axis, p, size, -1.0, double(size), visit);
+DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, double low, double high,
+                          Visit&& visit) {
+  visit_bin_samples(axis, p, size, low, high, [&](T, const Taps<T>& taps) {
+    visit(taps.low, taps.weight_low / axis.count);
+    if (taps.weight_high != 0) visit(taps.high, taps.weight_high / axis.count);
+  });
 }
 
 // As visit_taps, but a pixel that several samples read is visited once, or, where the axis runs

@@ -65,11 +65,6 @@ DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, doub
 }
 
 template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  visit_taps(axis, p, size, 0.0, double(size), visit);
-}
-
-template <typename T, typename Visit>
 DETOPS_HD void visit_pixels(const PoolAxis<T>& axis, int64_t p, int64_t size, double low,
                             double high, Visit&& visit) {
   visit_taps(axis, p, size, low, high, visit);

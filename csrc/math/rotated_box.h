@@ -30,22 +30,15 @@ DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
   }
   const double quarters = ::floor(degrees / 90 + 0.5);
   const double x = (degrees - 90 * quarters) * 0.017453292519943295769, z = x * x;
-  double s = -1.0 / 1307674368000, c = 1.0 / 20922789888000;
-  s = s * z + 1.0 / 6227020800;
-  s = s * z - 1.0 / 39916800;
-  s = s * z + 1.0 / 362880;
-  s = s * z - 1.0 / 5040;
-  s = s * z + 1.0 / 120;
-  s = s * z - 1.0 / 6;
+  constexpr double kSine[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
+                              -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
+  constexpr double kCosine[] = {
+      1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
+      -1.0 / 720,           1.0 / 24,           -1.0 / 2,        1.0 / 1};
+  double s = 0, c = 0;
+  for (const double factor : kSine) s = s * z + factor;
+  for (const double factor : kCosine) c = c * z + factor;
   s = s * z * x + x;
-  c = c * z - 1.0 / 87178291200;
-  c = c * z + 1.0 / 479001600;
-  c = c * z - 1.0 / 3628800;
-  c = c * z + 1.0 / 40320;
-  c = c * z - 1.0 / 720;
-  c = c * z + 1.0 / 24;
-  c = c * z - 0.5;
-  c = c * z + 1;
   const int turn = static_cast<int>(static_cast<int64_t>(quarters) & 3);
   sin = turn == 0 ? s : (turn == 1 ? c : (turn == 2 ? -s : -c));
   cos = turn == 0 ? c : (turn == 1 ? -s : (turn == 2 ? -c : s));
@@ -75,6 +68,126 @@ template <typename T>
 DETOPS_HD bool suppresses(const RotatedBox<double>& a, const RotatedBox<double>& b,
                           double threshold) {
   return static_cast<double>(static_cast<T>(rotated::iou(a, b))) > threshold;
+}
+
+// How the overlap of two rotated boxes changes with their numbers. An intersection changes where
+// the border of a box lies within the other one: by the length of that part, times how fast it
+// moves along its normal. So the derivative needs the two ends of each side's part within the other
+// box, and no corners of the intersection. Of a side that lies exactly on one of the other box half
+// of the length counts, the mean of what moving it either way would give: at boxes that coincide
+// the derivative of the IoU is 0. It is also 0 wherever boxes do not overlap, or a box has no area.
+
+// By each number of a box; the angle's in degrees.
+struct RotatedGradient {
+  double x = 0, y = 0, w = 0, h = 0, angle = 0;
+};
+
+namespace rotated {
+
+// The part of a side, place + s * along for s in [-1, 1], in |x| <= half_w and |y| <= half_h.
+struct SidePart {
+  double begin = -1, end = 1, weight = 1;  // a weight of 0: none
+
+  DETOPS_HD void cut(double place, double along, double half) {
+    if (along == 0) {
+      const double beyond = abs(place) - half;
+      weight = beyond > 0 ? 0 : (beyond == 0 ? 0.5 * weight : weight);
+      return;
+    }
+    const double a = (-half - place) / along, b = (half - place) / along;
+    begin = max(begin, min(a, b));
+    end = min(end, max(a, b));
+  }
+
+  DETOPS_HD double length() const { return end > begin ? weight * (end - begin) : 0; }
+};
+
+// What the area of the intersection changes by with b's numbers.
+DETOPS_HD RotatedGradient intersection_gradient(const RotatedBox<double>& a,
+                                                const RotatedBox<double>& b) {
+  double cos = a.cos * b.cos + a.sin * b.sin, sin = b.sin * a.cos - b.cos * a.sin;
+  // Of quarter turns exactly, so that sides which coincide are seen to.
+  if (sin == 0) cos = cos < 0 ? -1 : 1;
+  if (cos == 0) sin = sin < 0 ? -1 : 1;
+  const double dx = b.x - a.x, dy = b.y - a.y;
+  const double x = dx * a.cos - dy * a.sin, y = dx * a.sin + dy * a.cos;  // in a's frame
+  RotatedGradient to;
+  double to_x = 0, to_y = 0;
+  // The two sides across u, w's direction, and the two across v, that of h.
+  for (int i = 0; i < 4; ++i) {
+    const bool across_u = i < 2;
+    const double sign = i % 2 == 0 ? 1 : -1;
+    const double normal_x = sign * (across_u ? cos : sin),
+                 normal_y = sign * (across_u ? -sin : cos);
+    const double out = across_u ? b.half_w : b.half_h, half = across_u ? b.half_h : b.half_w;
+    const double along_x = half * (across_u ? sin : cos), along_y = half * (across_u ? cos : -sin);
+    SidePart part;
+    part.cut(x + out * normal_x, along_x, a.half_w);
+    part.cut(y + out * normal_y, along_y, a.half_h);
+    const double length = half * part.length();
+    to_x += normal_x * length;
+    to_y += normal_y * length;
+    (across_u ? to.w : to.h) += 0.5 * length;
+    // A turn moves the place s by s * half along the normal, the sides across v the other way.
+    const double turned = 0.5 * length * half * (part.begin + part.end);
+    to.angle += (across_u ? sign : -sign) * turned;
+  }
+  to.x = to_x * a.cos + to_y * a.sin;
+  to.y = to_y * a.cos - to_x * a.sin;
+  to.angle *= 0.017453292519943295769;
+  return to;
+}
+
+template <typename T>
+DETOPS_HD void put(const RotatedGradient& area, double of_area, double to_w, double to_h, T* to) {
+  to[0] = static_cast<T>(of_area * area.x);
+  to[1] = static_cast<T>(of_area * area.y);
+  to[2] = static_cast<T>(of_area * area.w + to_w);
+  to[3] = static_cast<T>(of_area * area.h + to_h);
+  to[4] = static_cast<T>(of_area * area.angle);
+}
+
+// grad times the derivative of iou(a, b).
+template <math::Base base, typename T>
+DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, double grad,
+                            T* to_a, T* to_b) {
+  const double common = intersection(a, b);
+  const double whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
+  if (!(common > 0 && common / whole > 0)) {
+    for (int i = 0; i < 5; ++i) to_a[i] = to_b[i] = T(0);
+    return;
+  }
+  const double share = common / whole;
+  const double of_area = grad * (base == math::Base::kUnion ? 1 + share : 1) / whole;
+  const double of_base = -grad * share / whole, of_other = base == math::Base::kUnion ? of_base : 0;
+  put(intersection_gradient(b, a), of_area, of_base * 2 * a.half_h, of_base * 2 * a.half_w, to_a);
+  put(intersection_gradient(a, b), of_area, of_other * 2 * b.half_h, of_other * 2 * b.half_w, to_b);
+}
+
+}  // namespace rotated
+
+// "R3Det" (Yang et al., 2021), section 3.3 (feature refinement module): the features at the places
+// of a box are added to those of the pixel that the box was found at.
+
+constexpr int64_t kMostBoxPoints = 5;
+
+// Calls visit(y, x) for the centre of a box and, with 5 points, its corners, in pixels of the map.
+// `box` is (cx, cy, w, h, angle) in image pixels and degrees, counter-clockwise where the y axis
+// points down.
+template <typename T, typename Visit>
+DETOPS_HD void visit_box_points(const T* box, T spatial_scale, int64_t points, Visit&& visit) {
+  const T x = box[0] * spatial_scale, y = box[1] * spatial_scale;
+  visit(y, x);
+  if (points == 1) return;
+  const T half_w = box[2] * spatial_scale / 2, half_h = box[3] * spatial_scale / 2;
+  double sine, cosine;
+  sin_cos_of_degrees(double(box[4]), sine, cosine);
+  const T along_x = T(cosine) * half_w, along_y = -T(sine) * half_w;
+  const T down_x = T(sine) * half_h, down_y = T(cosine) * half_h;
+  visit(y + along_y + down_y, x + along_x + down_x);
+  visit(y - along_y + down_y, x - along_x + down_x);
+  visit(y - along_y - down_y, x - along_x - down_x);
+  visit(y + along_y - down_y, x + along_x - down_x);
 }
 
 }  // namespace detops::math

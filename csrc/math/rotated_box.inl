@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Included in namespace math by rotated_box.h, and behind overlap.inl once per instruction set by
-// the CPU kernels.
+// See host_device.h; behind overlap.inl.
 
 namespace rotated {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <string_view>
+
 #include "box.h"
 
 // "Weighted boxes fusion: Ensembling boxes from different object detection models" (Solovyev, Wang
@@ -16,17 +18,20 @@ enum class Confidence {
   kAbsentModelAwareAvg  // sum(c) / (sum(w) + the weights of the models that it lacks)
 };
 
+inline Confidence confidence_of(std::string_view conf_type) {
+  if (conf_type == "avg") return Confidence::kAvg;
+  if (conf_type == "max") return Confidence::kMax;
+  return conf_type == "box_and_model_avg" ? Confidence::kBoxAndModelAvg
+                                          : Confidence::kAbsentModelAwareAvg;
+}
+
 // The models that take part.
 struct FusedModels {
   static constexpr int kMost = 64;
   double weights[kMost];
   int count;
 
-  DETOPS_HD double total() const {
-    double sum = 0;
-    for (int i = 0; i < count; ++i) sum += weights[i];
-    return sum;
-  }
+  DETOPS_HD double total() const { return sum_of(~uint64_t(0)); }
   DETOPS_HD double largest() const {
     double most = weights[0];
     for (int i = 1; i < count; ++i) most = max(most, weights[i]);
@@ -39,6 +44,13 @@ struct FusedModels {
     return sum;
   }
 };
+
+template <typename Weights>
+FusedModels fused_models(const Weights& weights) {
+  FusedModels models{};
+  for (const double weight : weights) models.weights[models.count++] = weight;
+  return models;
+}
 
 // A model's box, with its score times the model's weight.
 struct FusionMember {
@@ -63,13 +75,9 @@ struct FusedBox {
   uint64_t models;  // a bit for each
 
   DETOPS_HD void begin(const FusionMember& m, const FusedModels& all) {
-    const double c = m.confidence;
+    *this = {};
+    add(m, all);
     box = m.box;
-    sum = {c * box.x1, c * box.y1, c * box.x2, c * box.y2};
-    confidence = most = c;
-    weight = all.weights[m.model];
-    members = 1;
-    models = uint64_t(1) << m.model;
   }
 
   DETOPS_HD void add(const FusionMember& m, const FusedModels& all) {

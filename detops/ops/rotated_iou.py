@@ -26,7 +26,7 @@ class RotatedIoUFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        """See csrc/math/rotated_iou.h."""
+        """See csrc/math/rotated_box.h."""
         return *raw(_C.rotated_iou_backward, grad, *ctx.saved_tensors, ctx.mode), None
 
     @staticmethod

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Deformable attention.
-#include "../../csrc/math/ms_deform_attn.h"
+#include "../../csrc/math/deform.h"
 #include "../../csrc/ops.h"
 #include "check.h"
 

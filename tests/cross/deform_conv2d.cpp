@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Deformable convolution.
-#include "../../csrc/math/deform_conv2d.h"
+#include "../../csrc/math/deform.h"
 #include "../../csrc/ops.h"
 #include "check.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Boxes and run lengths of masks, and pasted masks.
-#include "../../csrc/math/paste_masks_in_image.h"
+#include "../../csrc/math/masks.h"
 #include "../../csrc/ops.h"
 #include "check.h"
 

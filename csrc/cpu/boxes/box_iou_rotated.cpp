@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
-#include "../../math/rotated_iou.h"
+#include "../../math/rotated_box.h"
 #include "../common/host.h"
 #include "rotated_boxes.h"
 

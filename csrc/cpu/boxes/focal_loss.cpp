@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/softmax_focal_loss.h"
+#include "../../math/focal_loss.h"
 #include "../common/host.h"
 
 #define DETOPS_KERNELS "../boxes/focal_loss.inl"

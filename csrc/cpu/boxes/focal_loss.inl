@@ -5,7 +5,6 @@
 //
 #include "../../math/focal_loss.inl"
 //
-#include "../../math/softmax_focal_loss.inl"
 
 template <math::Focus focus, typename T>
 void focal_forward(const math::Focal<accumulate_t<T>>& f, const T* inputs, const T* targets,

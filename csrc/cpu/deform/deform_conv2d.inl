@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h. One call works on one tile of positions.
 
-#include "../../math/deform_conv2d.inl"
+#include "../../math/deform.inl"
 
 template <typename A>
 DETOPS_INLINE deform::Sample<Vector<A>> sample_at(const DeformPoint<A>& t, int64_t i) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/ms_deform_attn.h"
 #include "../../deform/geometry.h"
 #include "../common/host.h"
 

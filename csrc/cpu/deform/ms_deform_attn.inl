@@ -2,7 +2,7 @@
 // Included once per instruction set; see variants.h. Places and weights are computed for as many
 // samples at a time as a vector has lanes; values and their gradients are vectors over channels.
 
-#include "../../math/ms_deform_attn.inl"
+#include "../../math/deform.inl"
 
 // A vector of samples, and where each finds its four corners.
 template <typename A>

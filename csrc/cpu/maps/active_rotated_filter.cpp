@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../maps/active_rotated_filter.h"
+#include "../../maps/maps.h"
 #include "../common/host.h"
 
 namespace detops::cpu {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../maps/carafe.h"
+#include "../../maps/maps.h"
 #include "../common/host.h"
 
 namespace detops::cpu {

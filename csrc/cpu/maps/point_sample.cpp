@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/ms_deform_attn.h"
+#include "../../math/deform.h"
 #include "../common/host.h"
 
 namespace detops::cpu {

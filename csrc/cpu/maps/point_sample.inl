@@ -2,7 +2,7 @@
 // Included once per instruction set; see variants.h. Points are placed once for all channels of an
 // image, a vector of them at a time; then one plane after the other is sampled, which fits a cache.
 
-#include "../../math/ms_deform_attn.inl"
+#include "../../math/deform.inl"
 
 // The left and the right pixel of the pairs of neighbours that begin at at[0], at[1], ...
 template <int... I>

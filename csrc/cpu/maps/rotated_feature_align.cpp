@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/rotated_feature_align.h"
+#include "../../math/rotated_box.h"
 
 #include <numeric>
 

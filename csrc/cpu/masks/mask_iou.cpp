@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/mask_iou.h"
+#include "../../math/masks.h"
 
 #include <numeric>
 

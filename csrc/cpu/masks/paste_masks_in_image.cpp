@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../../math/paste_masks_in_image.h"
+#include "../../math/masks.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../common/memory.h"

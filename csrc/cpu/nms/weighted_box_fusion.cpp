@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../nms/weighted_box_fusion.h"
+#include "../../math/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
 #include "../common/host.h"
@@ -29,7 +29,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor all = as_type(boxes, kDouble).contiguous();
   const Tensor model = as_type(models, kLong).contiguous();
   const Tensor confidence = empty({n}, boxes.options().dtype(kDouble)).copy_(scores);
-  const math::FusedModels taking_part = fused_models(weights);
+  const math::FusedModels taking_part = math::fused_models(weights);
   const auto* box = rows<math::Box, double>(all);
   const int64_t* of_model = model.const_data_ptr<int64_t>();
   double* c = confidence.mutable_data_ptr<double>();
@@ -71,7 +71,8 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor label = as_type(labels, kLong).contiguous();
   for (int64_t k = 0; k < segments; ++k) {
     for (const math::FusedBox& f : fused[k]) {
-      results.push_back({f.box, f.score(taking_part, confidence_of(conf_type), allows_overflow),
+      results.push_back({f.box,
+                         f.score(taking_part, math::confidence_of(conf_type), allows_overflow),
                          label.const_data_ptr<int64_t>()[selection.order()[selection.begin(k)]]});
     }
   }

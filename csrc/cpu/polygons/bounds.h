@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../math/quad_iou.h"
+#include "../../math/polygon.h"
 #include "../../ops.h"
 #include "../common/buffer.h"
 #include "../nms/nms_boxes.h"

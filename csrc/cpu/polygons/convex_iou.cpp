@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/convex_iou.h"
-#include "../../math/min_area_polygon.h"
 
 #include "../../boxes/box_lists.h"
 #include "../common/memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/deform_psroi_pool.h"
+#include "../../math/deform_roi_pool.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <vector>
 
-#include "../../math/border_align.h"
+#include "../../math/max_samples.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/roi_align_rotated.h"
 
-#include "../../math/riroi_align_rotated.h"
 #include "../../ops.h"
 #include "../common/element_type.h"
 #include "../common/memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/rotated_iou.h"
+#include "../../math/rotated_box.h"
 
 #include "../../boxes/box_lists.h"
 #include "../common/launch.cuh"

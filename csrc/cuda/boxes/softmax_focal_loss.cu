@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/softmax_focal_loss.h"
+#include "../../math/focal_loss.h"
 #include "../../ops.h"
 #include "../common/launch.cuh"
 #include "../common/vector.cuh"

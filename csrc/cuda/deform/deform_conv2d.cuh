@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../deform/geometry.h"
-#include "../../math/deform_conv2d.h"
+#include "../../math/deform.h"
 #include "../../ops.h"
 #include "../../products.h"
 #include "../common/launch.cuh"

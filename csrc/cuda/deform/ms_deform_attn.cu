@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../deform/geometry.h"
-#include "../../math/ms_deform_attn.h"
+#include "../../math/deform.h"
 #include "../../ops.h"
 #include "../common/launch.cuh"
 #include "../common/vector.cuh"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../../math/cell.h"
+#include "../../math/bilinear.h"
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
 
 // The gradient of a map that was sampled bilinearly, by owner-computes: samples are sorted by their
-// cell (math/cell.h), and who owns a pixel adds those of the four cells around it in their order.
+// cell (bilinear.h), and who owns a pixel adds those of the four cells around it in their order.
 // No atomics, so the same bits every run.
 namespace detops::cuda {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../maps/corner_pool.h"
+#include "../../maps/maps.h"
 
 #include "../common/launch.cuh"
 

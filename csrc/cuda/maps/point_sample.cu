@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/ms_deform_attn.h"
+#include "../../math/deform.h"
 #include "../../ops.h"
 #include "../common/launch.cuh"
 #include "../deform/sorted_samples.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../nms/weighted_box_fusion.h"
+#include "../../math/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
 #include "../common/launch.cuh"
@@ -115,7 +115,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor label = as_type(labels, kLong).contiguous();
   const Tensor model = as_type(models, kLong).contiguous();
   const Tensor confidence = empty({count}, doubles).copy_(scores);
-  const math::FusedModels taking_part = fused_models(weights);
+  const math::FusedModels taking_part = math::fused_models(weights);
   launch("weighted_box_fusion", confidence_kernel, blocks_for(count), rows<math::Box, double>(all),
          model.const_data_ptr<int64_t>(), count, taking_part, skip_box_threshold,
          confidence.mutable_data_ptr<double>());
@@ -135,7 +135,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
                        count,
                        taking_part,
                        iou_threshold,
-                       confidence_of(conf_type),
+                       math::confidence_of(conf_type),
                        allows_overflow,
                        static_cast<math::FusedBox*>(fused.mutable_data_ptr()),
                        out_scores.mutable_data_ptr<double>(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
-#include "../../math/quad_iou.h"
+#include "../../math/polygon.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/min_area_polygon.h"
+#include "../../math/convex_iou.h"
 #include "../../ops.h"
 #include "../common/launch.cuh"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/quad_iou.h"
+#include "../../math/polygon.h"
 #include "../nms/nms.cuh"
 
 namespace detops::cuda {

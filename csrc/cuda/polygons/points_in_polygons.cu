@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/points_in_polygons.h"
+#include "../../math/polygon.h"
 #include "../../ops.h"
 #include "../common/launch.cuh"
 

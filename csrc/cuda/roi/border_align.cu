@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/border_align.h"
+#include "../../math/max_samples.h"
 #include "../../ops.h"
 #include "max_samples.cuh"
 

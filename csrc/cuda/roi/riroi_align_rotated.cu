@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/riroi_align_rotated.h"
+#include "../../math/roi_align_rotated.h"
 
 #include "../../ops.h"
 #include "../common/launch.cuh"

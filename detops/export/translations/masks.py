@@ -12,7 +12,7 @@ def _weights(first: Any, last: Any, cells: Any, pixels: Any) -> Any:
     """``[N, pixels, cells]``: how much of each cell a pixel shows along one axis.
 
     Bilinear between the centres of cells is a hat as wide as two cells, and beyond the mask there
-    is nothing; see csrc/math/paste_masks_in_image.h.
+    is nothing; see csrc/math/masks.h.
     """
     extent = op.Sub(last, first)
     solid = op.And(op.Greater(extent, constant(0.0)), op.LessOrEqual(extent, constant(HIGHEST)))

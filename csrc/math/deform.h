@@ -16,6 +16,16 @@ DETOPS_HD bool lies_within(const Level& level, int64_t count) {
          level.start >= 0 && level.start <= count - level.height * level.width;
 }
 
-#include "ms_deform_attn.inl"
+#include "deform.inl"
+
+namespace deform {
+
+// Where samples begin to count; see sample.
+template <typename T>
+T least_place(bool edge_gradient) {
+  return edge_gradient ? T(-1) : std::nextafter(T(-1), T(0));
+}
+
+}  // namespace deform
 
 }  // namespace detops::math
