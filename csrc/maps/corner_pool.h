@@ -24,8 +24,9 @@ struct CornerLines {
     outer = length == 0 || inner == 0 ? 0 : n * c * h * w / length / inner;
   }
 
-  int64_t step() const { return back ? -inner : inner; }
-  int64_t first() const { return back ? (length - 1) * inner : 0; }
+  // constexpr: for devices too.
+  constexpr int64_t step() const { return back ? -inner : inner; }
+  constexpr int64_t first() const { return back ? (length - 1) * inner : 0; }
 };
 
 }  // namespace detops
