@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/riroi_align_rotated.h"
 
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {
@@ -15,28 +14,21 @@ __global__ void placed_rois_kernel(const A* rois, int64_t count, A spatial_scale
   }
 }
 
-// Of [K, C, high, wide] in either layout.
-template <typename A>
-struct Switch {
-  const A* rois;  // [K, 6]
-  int64_t channels, orientations, bins, elements;
-  bool channels_last, transposed;
-};
-
-// A thread per element.
+// A thread per element of what was pooled, or of its gradient; the two are in one layout.
 template <typename From, typename To, typename A>
-__global__ void switch_kernel(Switch<A> s, const From* from, To* to) {
-  const int64_t apart = s.channels_last ? 1 : s.bins;
-  DETOPS_FOR_EACH(i, s.elements) {
-    const int64_t c = s.channels_last ? i % s.channels : i / s.bins % s.channels;
-    const int64_t k = i / (s.channels * s.bins), o = c % s.orientations;
-    const auto forward = math::orientation_switch(s.rois[6 * k + 5], s.orientations);
-    const auto how = s.transposed ? forward.transposed(s.orientations) : forward;
+__global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
+                              const From* from, To* to) {
+  const int64_t apart = pooled.strides.c;
+  DETOPS_FOR_EACH(i, pooled.elements()) {
+    const int64_t c = pooled.channels_last ? i % pooled.c : i / apart % pooled.c;
+    const int64_t k = i / pooled.strides.n, o = c % orientations;
+    const auto forward = math::orientation_switch(rois[6 * k + 5], orientations);
+    const auto how = transposed ? forward.transposed(orientations) : forward;
     const From* group = from + i - o * apart;
-    A sum = static_cast<A>(group[(o + how.first) % s.orientations * apart]);
+    A sum = static_cast<A>(group[(o + how.first) % orientations * apart]);
     if (how.share != 0) {  // what is not finite must not meet a share of zero
       sum = how.keep * sum +
-            how.share * static_cast<A>(group[(o + how.second) % s.orientations * apart]);
+            how.share * static_cast<A>(group[(o + how.second) % orientations * apart]);
     }
     to[i] = static_cast<To>(sum);
   }
@@ -45,20 +37,9 @@ __global__ void switch_kernel(Switch<A> s, const From* from, To* to) {
 template <typename A>
 Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, bool clockwise) {
   const Tensor placed = empty(rois.sizes(), rois.options());
-  launch(op, placed_rois_kernel<A>, blocks_for(rois.size(0)), rois.const_data_ptr<A>(),
-         rois.size(0), static_cast<A>(spatial_scale), clockwise, placed.mutable_data_ptr<A>());
+  launch(op, placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
+         clockwise, placed);
   return placed;
-}
-
-// `from` and `to` are in one layout.
-template <typename From, typename To, typename A>
-void switch_orientations(const char* op, const Tensor& from, const Tensor& to, const Tensor& rois,
-                         int64_t orientations, bool transposed) {
-  const Switch<A> s{
-      rois.const_data_ptr<A>(), to.size(1), orientations, to.size(2) * to.size(3), to.numel(),
-      is_channels_last(to),     transposed};
-  launch(op, switch_kernel<From, To, A>, blocks_for(s.elements), s, from.const_data_ptr<From>(),
-         to.mutable_data_ptr<To>());
 }
 
 }  // namespace
@@ -78,7 +59,8 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
     roi_align_rotated_forward(as_type(input, type), placed, 1, pooled_height, pooled_width,
                               sampling_ratio, pooled);
-    switch_orientations<A, scalar_t, A>(kOp, pooled, output, rois, num_orientations, false);
+    launch(kOp, switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
+           num_orientations, false, pooled, output);
   });
 }
 
@@ -97,7 +79,8 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
-    switch_orientations<scalar_t, A, A>(kOp, outer, pooled, rois, num_orientations, true);
+    launch(kOp, switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
+           num_orientations, true, outer, pooled);
     roi_align_rotated_backward(pooled, placed, 1, pooled_height, pooled_width, batch_size, channels,
                                height, width, sampling_ratio, sums);
   });
