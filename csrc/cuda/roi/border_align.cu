@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/border_align.h"
-#include "../../ops.h"
 #include "max_samples.cuh"
 
 namespace detops::cuda {
@@ -8,19 +7,19 @@ namespace {
 
 constexpr int64_t kBorders = 4;
 
-// A thread has a border of one channel.
+// A thread has a border of one channel. The maps are borders of images, [N * 4, C, H, W].
 template <typename T, typename A>
-__global__ void border_align_kernel(const T* input, const A* boxes, int64_t size, int64_t channels,
-                                    int64_t count, int64_t height, int64_t width, int64_t pool_size,
-                                    T* output, int32_t* argmax) {
-  DETOPS_FOR_EACH(i, size) {
+__global__ void border_align_kernel(Maps maps, const T* input, const A* boxes, int64_t count,
+                                    int64_t pool_size, T* output, int32_t* argmax) {
+  const Strides& s = maps.strides;
+  DETOPS_FOR_EACH(i, maps.n * maps.c * count) {
     const int64_t border = i % kBorders, k = i / kBorders % count;
-    const int64_t c = i / kBorders / count % channels, image = i / kBorders / count / channels;
-    const T* map = input + ((image * kBorders + border) * channels + c) * height * width;
+    const int64_t c = i / kBorders / count % maps.c, image = i / kBorders / count / maps.c;
+    const T* map = input + s.at(image * kBorders + border, c, 0, 0);
     const auto samples = math::border_of(boxes + (image * count + k) * 4, border, pool_size);
     const auto largest = math::largest_sample(
-        samples.rows, samples.cols, height, width,
-        [&](int64_t y, int64_t x) { return static_cast<A>(map[y * width + x]); });
+        samples.rows, samples.cols, maps.h, maps.w,
+        [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });
     output[i] = static_cast<T>(largest.value);
     // Of one line, all samples have the number 0.
     argmax[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
@@ -31,49 +30,29 @@ __global__ void border_align_kernel(const T* input, const A* boxes, int64_t size
 template <typename T, typename A_>
 struct BorderMaxima {
   using A = A_;
+  Maps maps;
   const T* grads;
   const A* boxes;
   const int32_t* argmax;
-  int64_t count, pool_size, maps, channels, height, width;
-  Strides strides;
+  int64_t count, pool_size;
   int64_t bins = 1;
-  bool channels_last = false;
 
-  __device__ int64_t offset(int64_t map) const { return map * strides.n; }
   __device__ int64_t image(int64_t item) const { return item / kBorders / count; }
-  __device__ int64_t place(int64_t item, int64_t c) const {
-    return item + (image(item) * (channels - 1) + c) * count * kBorders;
+  __device__ PlacedRoI placed(int64_t item) const {
+    const int64_t border = item % kBorders;
+    const auto samples = math::border_of(boxes + item / kBorders * 4, border, pool_size);
+    const auto span = [](const math::SampleLine<A>& line) {
+      return span_between(line.origin, line.at(line.count - 1));
+    };
+    return {image(item) * kBorders + border,
+            window_of(span(samples.rows), span(samples.cols), maps.h, maps.w)};
   }
-  __device__ A y(int64_t item, int64_t, int64_t c) const {
-    A y, x;
-    sample(item, c, y, x);
-    return y;
-  }
-  __device__ A x(int64_t item, int64_t, int64_t c) const {
-    A y, x;
-    sample(item, c, y, x);
-    return x;
-  }
-  __device__ A grad(int64_t item, int64_t, int64_t c) const {
-    return static_cast<A>(grads[place(item, c)]);
-  }
-  __device__ void sample(int64_t item, int64_t c, A& y, A& x) const {
-    math::border_sample(boxes + item / kBorders * 4, item % kBorders, pool_size,
-                        argmax[place(item, c)], y, x);
-  }
-};
-
-// A map of the lists is a border of an image.
-template <typename T, typename A>
-struct PlaceBorder {
-  BorderMaxima<T, A> maxima;
-
-  __device__ int64_t operator()(int64_t item, Window& window) const {
-    const auto samples =
-        math::border_of(maxima.boxes + item / kBorders * 4, item % kBorders, maxima.pool_size);
-    reach_of_line(samples.rows, maxima.height, window.top, window.bottom);
-    reach_of_line(samples.cols, maxima.width, window.left, window.right);
-    return maxima.image(item) * kBorders + item % kBorders;
+  __device__ GivenSample<A> given(int64_t item, int64_t, int64_t c) const {
+    const int64_t i = item + (image(item) * (maps.c - 1) + c) * count * kBorders;
+    GivenSample<A> sample{0, 0, static_cast<A>(grads[i])};
+    math::border_sample(boxes + item / kBorders * 4, item % kBorders, pool_size, argmax[i],
+                        sample.y, sample.x);
+    return sample;
   }
 };
 
@@ -81,13 +60,11 @@ struct PlaceBorder {
 
 void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
                           Tensor& output, Tensor& argmax) {
-  const Tensor maps = input.contiguous(), places = wide(boxes, input.scalar_type());
+  const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
+  const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    launch("border_align", border_align_kernel<scalar_t, A>, blocks_for(output.numel()),
-           maps.const_data_ptr<scalar_t>(), places.const_data_ptr<A>(), output.numel(),
-           output.size(1), boxes.size(1), input.size(2), input.size(3), pool_size,
-           output.mutable_data_ptr<scalar_t>(), argmax.mutable_data_ptr<int32_t>());
+    launch("border_align", border_align_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(output.numel()), maps, in, places, boxes.size(1), pool_size, output, argmax);
   });
 }
 
@@ -95,22 +72,16 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                            int64_t pool_size, int64_t height, int64_t width, Tensor& map) {
   const Tensor outer = grad.contiguous(), index = argmax.contiguous();
   const Tensor places = wide(boxes, grad.scalar_type());
-  const int64_t channels = grad.size(1);
+  const Maps maps{grad.size(0) * kBorders, grad.size(1), height, width, false};
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const BorderMaxima<scalar_t, A> maxima{outer.const_data_ptr<scalar_t>(),
+    const BorderMaxima<scalar_t, A> maxima{maps,
+                                           outer.const_data_ptr<scalar_t>(),
                                            places.const_data_ptr<A>(),
                                            index.const_data_ptr<int32_t>(),
                                            boxes.size(1),
-                                           pool_size,
-                                           grad.size(0) * kBorders,
-                                           channels,
-                                           height,
-                                           width,
-                                           strides_of(false, channels, height, width)};
-    max_samples_backward<scalar_t>("border_align_backward", maxima,
-                                   PlaceBorder<scalar_t, A>{maxima},
-                                   grad.size(0) * boxes.size(1) * kBorders, map);
+                                           pool_size};
+    max_samples_backward<scalar_t>("border_align_backward", maxima, maps.n * boxes.size(1), map);
   });
 }
 
