@@ -1,9 +1,50 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/deform_psroi_pool.h"
 #include "../../math/deform_roi_pool.h"
 #include "sparse_pool.cuh"
 
+// The two poolings whose bins are moved by offsets.
 namespace detops::cuda {
 namespace {
+
+// By how much bins are moved, or their values change then.
+template <typename A>
+struct Shift {
+  A x, y;
+};
+
+// The shifts of the bins in each of some cells: [rows, 2, cells], x before y, or null for none.
+template <typename A>
+struct Offsets {
+  const A* data;
+  int64_t cells;
+
+  __device__ const A* row(int64_t i) const {
+    return data == nullptr ? nullptr : data + 2 * cells * i;
+  }
+  __device__ Shift<A> largest(int64_t i) const {
+    const A* own = row(i);
+    Shift<A> most{};
+    for (int64_t cell = 0; own != nullptr && cell < cells; ++cell) {
+      most.x = math::max(most.x, math::abs(own[cell]));
+      most.y = math::max(most.y, math::abs(own[cells + cell]));
+    }
+    return most;
+  }
+};
+
+// Adds how a sample's value changes as it moves. A slope is that of the value at the upper tap of
+// an axis against the lower one; read(row, column) gives a pixel.
+template <typename A, typename Read>
+__device__ void add_slopes(const math::Taps<A>& y, A slope_y, const math::Taps<A>& x, A slope_x,
+                           const Read& read, Shift<A>& sum) {
+  const math::Taps<A> by_y{y.low, y.high, -slope_y, slope_y};
+  const math::Taps<A> by_x{x.low, x.high, -slope_x, slope_x};
+  math::visit_corners(
+      y, by_x, [&](int64_t row, int64_t col, A weight) { sum.x += weight * read(row, col); });
+  math::visit_corners(
+      by_y, x, [&](int64_t row, int64_t col, A weight) { sum.y += weight * read(row, col); });
+}
 
 template <typename A_>
 struct MovedSampling {
@@ -94,6 +135,125 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename A_>
+struct DeformSampling {
+  using A = A_;
+  RoIPooling<A> p;
+  math::DeformPSRoIPooling pooling;
+  Offsets<A> offsets;  // of a RoI and class: of each part
+  const A* count;      // [K, classes, ph, pw]
+
+  DeformSampling(const RoIPooling<A>& all, int64_t group_size, int64_t part_size, int64_t samples,
+                 double trans_std, const Tensor& offset, const Tensor& count)
+      : p(all),
+        pooling{p.pooled.h, p.pooled.w, part_size, samples, double(p.scale), trans_std},
+        offsets{parameter<const A*>(offset), part_size * part_size},
+        count(count.const_data_ptr<A>()) {
+    p.groups_high = p.groups_wide = group_size;
+    p.classes = count.size(1);
+  }
+
+  __device__ int64_t row(int64_t k, int64_t of_class) const { return k * p.classes + of_class; }
+
+  __device__ math::DeformedBin<A> bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw) const {
+    return {pooling, p.roi(k), offsets.row(row(k, of_class)), ph, pw};
+  }
+
+  __device__ A count_at(int64_t k, int64_t of_class, int64_t ph, int64_t pw) const {
+    return count[(row(k, of_class) * p.pooled.h + ph) * p.pooled.w + pw];
+  }
+
+  // The RoI, widened by its largest shifts.
+  __device__ Window window(int64_t k, int64_t of_class) const {
+    const math::DeformedBin<A> first = bin(k, of_class, 0, 0);
+    const Shift<A> most = offsets.largest(row(k, of_class));
+    const double trans_std = math::abs(pooling.trans_std);
+    return window_of(span_of(first.rows, p.pooled.h, trans_std * most.y * first.rows.size),
+                     span_of(first.cols, p.pooled.w, trans_std * most.x * first.cols.size),
+                     p.maps.h, p.maps.w);
+  }
+
+  __device__ int64_t most_taps(int64_t) const { return pooling.samples * pooling.samples * 4; }
+
+  // Calls visit(row taps, column taps) for the samples that count.
+  template <typename Visit>
+  __device__ void visit_samples(const math::DeformedBin<A>& b, const Visit& visit) const {
+    for (int64_t iy = 0; iy < b.samples; ++iy) {
+      math::Taps<A> y;
+      if (!b.row_taps(iy, p.maps.h, y)) continue;
+      for (int64_t ix = 0; ix < b.samples; ++ix) {
+        math::Taps<A> x;
+        if (b.col_taps(ix, p.maps.w, x)) visit(y, x);
+      }
+    }
+  }
+
+  template <typename Visit>
+  __device__ A visit_bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw,
+                         const math::Rectangle&, const Visit& visit) const {
+    const A samples = count_at(k, of_class, ph, pw);
+    if (!(samples > 0)) return 0;
+    visit_samples(bin(k, of_class, ph, pw), [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+      math::visit_corners(y, x, visit);
+    });
+    return 1 / samples;
+  }
+};
+
+template <typename A>
+__global__ void count_samples_kernel(DeformSampling<A> s, A* count) {
+  const Maps &maps = s.p.maps, &pooled = s.p.pooled;
+  DETOPS_FOR_EACH(i, pooled.n * s.p.classes * pooled.pixels()) {
+    const int64_t pw = i % pooled.w, ph = i / pooled.w % pooled.h, row = i / pooled.pixels();
+    const math::DeformedBin<A> b = s.bin(row / s.p.classes, row % s.p.classes, ph, pw);
+    count[i] = static_cast<A>(b.count(maps.h, maps.w));
+  }
+}
+
+// A block owns one offset: its threads share the channels of the class, and add up in a fixed
+// order.
+template <typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    offset_backward_kernel(DeformSampling<A> s, const T* grad, const T* maps, A* result) {
+  const RoIPooling<A>& p = s.p;
+  const Strides &ms = p.maps.strides, &gs = p.pooled.strides;
+  const int64_t part = s.pooling.part_size, per_class = p.class_channels();
+  const int64_t cell = int64_t(blockIdx.x) % s.offsets.cells;
+  const int64_t row = int64_t(blockIdx.x) / s.offsets.cells;
+  const int64_t k = row / p.classes, of_class = row % p.classes, first = of_class * per_class;
+  const int64_t image = p.image(k);
+  A sums[2] = {};
+  for (int64_t bin = 0; image >= 0 && bin < p.pooled.pixels(); ++bin) {
+    const int64_t ph = bin / p.pooled.w, pw = bin % p.pooled.w;
+    if (math::cell_of(ph, p.pooled.h, part) * part + math::cell_of(pw, p.pooled.w, part) != cell) {
+      continue;
+    }
+    const math::DeformedBin<A> b = s.bin(k, of_class, ph, pw);
+    const A samples = s.count_at(k, of_class, ph, pw);
+    if (!(samples > 0)) continue;
+    for (int64_t c = first + threadIdx.x; c < first + per_class; c += kThreads) {
+      const T* map = maps + ms.at(image, p.source(c, ph, pw), 0, 0);
+      const A g = static_cast<A>(grad[gs.at(k, c, ph, pw)]) / samples;
+      const auto read = [&](int64_t y, int64_t x) {
+        return static_cast<A>(map[y * ms.h + x * ms.w]);
+      };
+      Shift<A> slope{};
+      s.visit_samples(b, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+        // At a pixel's centre, where the slopes of the two sides differ, it is 0.
+        add_slopes(y, A(y.weight_high != 0), x, A(x.weight_high != 0), read, slope);
+      });
+      sums[0] += g * slope.x * b.cols.size;
+      sums[1] += g * slope.y * b.rows.size;
+    }
+  }
+  sum_over_block(sums);
+  if (threadIdx.x == 0) {
+    A* out = result + row * 2 * s.offsets.cells + cell;
+    out[0] = sums[0] * A(s.pooling.trans_std);
+    out[s.offsets.cells] = sums[1] * A(s.pooling.trans_std);
+  }
+}
+
 }  // namespace
 
 void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
@@ -124,6 +284,51 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
                                     gamma);
     launch(kOp, moved_offset_kernel<scalar_t, A>,
            static_cast<unsigned>(narrow(kOp, slopes.numel() / 2)), sampling, pooled, maps, slopes);
+  });
+  to_offset = as_type(slopes, to_offset.scalar_type());
+}
+
+void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
+                               const std::optional<Tensor>& offset, double spatial_scale, int64_t,
+                               int64_t group_size, int64_t, int64_t, int64_t part_size,
+                               int64_t sample_per_part, double trans_std, Tensor& output,
+                               Tensor& count) {
+  constexpr const char* kOp = "deform_psroi_pool";
+  const ScalarType type = input.scalar_type();
+  const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
+  DETOPS_WIDE_SWITCH(count.scalar_type(), [&] {
+    const DeformSampling<scalar_t> sampling({rois, spatial_scale, output, input}, group_size,
+                                            part_size, sample_per_part, trans_std, shifts, count);
+    launch(kOp, count_samples_kernel<scalar_t>, blocks_for(count.numel()), sampling, count);
+  });
+  sparse_pool_forward<DeformSampling>(kOp, input, rois, spatial_scale, output, group_size,
+                                      part_size, sample_per_part, trans_std, shifts, count);
+}
+
+void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
+                                const std::optional<Tensor>& offset, const Tensor& count,
+                                double spatial_scale, int64_t group_size, int64_t part_size,
+                                int64_t sample_per_part, double trans_std, Tensor& to_input,
+                                Tensor& to_offset) {
+  constexpr const char* kOp = "deform_psroi_pool_backward";
+  const ScalarType type = input.scalar_type();
+  const MemoryFormat format = to_input.suggest_memory_format();
+  const Tensor maps = input.contiguous(format), pooled = grad.contiguous(format);
+  const Tensor rois = wide(boxes, type), shifts = wide(offset, type), counts = wide(count, type);
+  const Tensor slopes = as_type(to_offset, compute_type(type));
+  if (to_input.numel() > 0) {
+    sparse_pool_backward<DeformSampling>(kOp, pooled, rois, spatial_scale, to_input, group_size,
+                                         part_size, sample_per_part, trans_std, shifts, counts);
+  }
+  const int64_t blocks = slopes.numel() / 2;
+  if (blocks == 0) return;
+  check(blocks <= INT32_MAX, "detops: ", blocks, " offsets are too many");
+  DETOPS_FLOAT_SWITCH(type, [&] {
+    using A = accumulate_t<scalar_t>;
+    const DeformSampling<A> sampling({rois, spatial_scale, pooled, maps}, group_size, part_size,
+                                     sample_per_part, trans_std, shifts, counts);
+    launch(kOp, offset_backward_kernel<scalar_t, A>, static_cast<unsigned>(blocks), sampling,
+           pooled, maps, slopes);
   });
   to_offset = as_type(slopes, to_offset.scalar_type());
 }

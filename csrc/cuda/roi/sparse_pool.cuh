@@ -160,45 +160,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// By how much bins are moved, or their values change then.
-template <typename A>
-struct Shift {
-  A x, y;
-};
-
-// The shifts of the bins in each of some cells: [rows, 2, cells], x before y, or null for none.
-template <typename A>
-struct Offsets {
-  const A* data;
-  int64_t cells;
-
-  __device__ const A* row(int64_t i) const {
-    return data == nullptr ? nullptr : data + 2 * cells * i;
-  }
-  __device__ Shift<A> largest(int64_t i) const {
-    const A* own = row(i);
-    Shift<A> most{};
-    for (int64_t cell = 0; own != nullptr && cell < cells; ++cell) {
-      most.x = math::max(most.x, math::abs(own[cell]));
-      most.y = math::max(most.y, math::abs(own[cells + cell]));
-    }
-    return most;
-  }
-};
-
-// Adds how a sample's value changes as it moves. A slope is that of the value at the upper tap of
-// an axis against the lower one; read(row, column) gives a pixel.
-template <typename A, typename Read>
-__device__ void add_slopes(const math::Taps<A>& y, A slope_y, const math::Taps<A>& x, A slope_x,
-                           const Read& read, Shift<A>& sum) {
-  const math::Taps<A> by_y{y.low, y.high, -slope_y, slope_y};
-  const math::Taps<A> by_x{x.low, x.high, -slope_x, slope_x};
-  math::visit_corners(
-      y, by_x, [&](int64_t row, int64_t col, A weight) { sum.x += weight * read(row, col); });
-  math::visit_corners(
-      by_y, x, [&](int64_t row, int64_t col, A weight) { sum.y += weight * read(row, col); });
-}
-
 // Of a Sampling<A>{pooling, own...}.
 template <template <typename> class Sampling, typename... Own>
 void sparse_pool_forward(const char* op, const Tensor& input, const Tensor& boxes, double scale,
