@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include "../../math/riroi_align_rotated.h"
 #include "../../math/roi_align_rotated.h"
 #include "sparse_pool.cuh"
 
+// RiRoIAlign is rotated RoIAlign, before or behind which channels are switched; both ops are here.
 namespace detops::cuda {
 namespace {
 
@@ -39,6 +41,42 @@ struct RotatedSampling {
   }
 };
 
+template <typename A>
+__global__ void placed_rois_kernel(const A* rois, int64_t count, A spatial_scale, bool clockwise,
+                                   A* placed) {
+  DETOPS_FOR_EACH(k, count) {
+    math::place_riroi(rois + 6 * k, spatial_scale, clockwise, placed + 6 * k);
+  }
+}
+
+// A thread per element of what was pooled, or of its gradient; the two are in one layout.
+template <typename From, typename To, typename A>
+__global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
+                              const From* from, To* to) {
+  const int64_t apart = pooled.strides.c;
+  DETOPS_FOR_EACH(i, pooled.elements()) {
+    const int64_t c = pooled.channels_last ? i % pooled.c : i / apart % pooled.c;
+    const int64_t k = i / pooled.strides.n, o = c % orientations;
+    const auto forward = math::orientation_switch(rois[6 * k + 5], orientations);
+    const auto how = transposed ? forward.transposed(orientations) : forward;
+    const From* group = from + i - o * apart;
+    A sum = static_cast<A>(group[(o + how.first) % orientations * apart]);
+    if (how.share != 0) {  // what is not finite must not meet a share of zero
+      sum = how.keep * sum +
+            how.share * static_cast<A>(group[(o + how.second) % orientations * apart]);
+    }
+    to[i] = static_cast<To>(sum);
+  }
+}
+
+template <typename A>
+Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, bool clockwise) {
+  const Tensor placed = empty(rois.sizes(), rois.options());
+  launch(op, placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
+         clockwise, placed);
+  return placed;
+}
+
 }  // namespace
 
 void roi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
@@ -52,6 +90,49 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double 
                                 int64_t sampling_ratio, Tensor& map) {
   sparse_pool_backward<RotatedSampling>("roi_align_rotated_backward", grad, boxes, spatial_scale,
                                         map, sampling_ratio);
+}
+
+// Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
+void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                 int64_t pooled_height, int64_t pooled_width,
+                                 int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                 Tensor& output) {
+  constexpr const char* kOp = "riroi_align_rotated";
+  const ScalarType type = compute_type(input.scalar_type());
+  const Tensor rois = wide(boxes, type);
+  Tensor pooled =
+      empty(output.sizes(), output.options().dtype(type), output.suggest_memory_format());
+  DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
+    roi_align_rotated_forward(as_type(input, type), placed, 1, pooled_height, pooled_width,
+                              sampling_ratio, pooled);
+    launch(kOp, switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
+           num_orientations, false, pooled, output);
+  });
+}
+
+void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
+                                  int64_t channels, int64_t height, int64_t width,
+                                  int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                  Tensor& map) {
+  constexpr const char* kOp = "riroi_align_rotated_backward";
+  const ScalarType type = compute_type(grad.scalar_type());
+  const MemoryFormat format = map.suggest_memory_format();
+  const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
+  const Tensor pooled = empty(grad.sizes(), grad.options().dtype(type), format);
+  const bool narrow = map.scalar_type() != type;
+  Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
+  DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
+    launch(kOp, switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
+           num_orientations, true, outer, pooled);
+    roi_align_rotated_backward(pooled, placed, 1, pooled_height, pooled_width, batch_size, channels,
+                               height, width, sampling_ratio, sums);
+  });
+  if (narrow) map.copy_(sums);
 }
 
 }  // namespace detops::cuda
