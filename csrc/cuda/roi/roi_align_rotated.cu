@@ -94,27 +94,25 @@ void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double 
 
 // Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
 void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                                 int64_t pooled_height, int64_t pooled_width,
-                                 int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
-                                 Tensor& output) {
+                                 int64_t, int64_t, int64_t sampling_ratio, int64_t num_orientations,
+                                 bool clockwise, Tensor& output) {
   constexpr const char* kOp = "riroi_align_rotated";
   const ScalarType type = compute_type(input.scalar_type());
   const Tensor rois = wide(boxes, type);
-  Tensor pooled =
+  const Tensor pooled =
       empty(output.sizes(), output.options().dtype(type), output.suggest_memory_format());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
-    roi_align_rotated_forward(as_type(input, type), placed, 1, pooled_height, pooled_width,
-                              sampling_ratio, pooled);
+    sparse_pool_forward<RotatedSampling>(kOp, as_type(input, type), placed, 1, pooled,
+                                         sampling_ratio);
     launch(kOp, switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
            num_orientations, false, pooled, output);
   });
 }
 
 void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
-                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                  int64_t channels, int64_t height, int64_t width,
+                                  int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                   int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
                                   Tensor& map) {
   constexpr const char* kOp = "riroi_align_rotated_backward";
@@ -123,14 +121,13 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
   const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
   const Tensor pooled = empty(grad.sizes(), grad.options().dtype(type), format);
   const bool narrow = map.scalar_type() != type;
-  Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
+  const Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
     launch(kOp, switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
            num_orientations, true, outer, pooled);
-    roi_align_rotated_backward(pooled, placed, 1, pooled_height, pooled_width, batch_size, channels,
-                               height, width, sampling_ratio, sums);
+    sparse_pool_backward<RotatedSampling>(kOp, pooled, placed, 1, sums, sampling_ratio);
   });
   if (narrow) map.copy_(sums);
 }
