@@ -57,8 +57,8 @@ DETOPS_HD void visit_slopes(const PrRoIAxis<T>& axis, int64_t p, int64_t size, d
 }
 
 template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, double low,
-                          double high, Visit&& visit) {
+DETOPS_HD void visit_pixels(const PrRoIAxis<T>& axis, int64_t p, int64_t size, double low,
+                            double high, Visit&& visit) {
   visit_slopes(axis, p, size, low, high, [&](int64_t i, T weight, T, T) {
     if (weight != 0) visit(i, weight);
   });
@@ -66,7 +66,7 @@ DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, dou
 
 template <typename T, typename Visit>
 DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  visit_taps(axis, p, size, 0.0, double(size), visit);
+  visit_pixels(axis, p, size, 0.0, double(size), visit);
 }
 
 // The slopes of a weight as the two coordinates of the box grow, out of those of the bin's ends.

@@ -12,6 +12,10 @@ DETOPS_HD int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / si
 // Strides, in elements, of [N, C, H, W] in either layout.
 struct Strides {
   int64_t n, c, h, w;
+
+  DETOPS_HD int64_t at(int64_t i, int64_t channel, int64_t y, int64_t x) const {
+    return i * n + channel * c + y * h + x * w;
+  }
 };
 
 DETOPS_HD Strides strides_of(bool channels_last, int64_t c, int64_t h, int64_t w) {
@@ -33,6 +37,17 @@ DETOPS_HD Position position_of(int64_t i, bool channels_last, int64_t channels, 
   at.n = i;
   return at;
 }
+
+// [N, C, H, W] in either layout.
+struct Maps {
+  int64_t n, c, h, w;
+  bool channels_last;
+  Strides strides = strides_of(channels_last, c, h, w);
+
+  DETOPS_HD int64_t pixels() const { return h * w; }
+  DETOPS_HD int64_t elements() const { return n * c * h * w; }
+  DETOPS_HD Position position(int64_t i) const { return position_of(i, channels_last, c, h, w); }
+};
 
 // Rows of `length` items, each shared out in parts of at most `size`: a part by its number.
 struct Part {

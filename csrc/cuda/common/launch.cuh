@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <tuple>
+#include <type_traits>
 
 #include "../../ops.h"
 #include "geometry.h"
@@ -41,6 +43,11 @@ inline unsigned blocks_for(int64_t work, int64_t per_block = kThreads) {
   return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(work, per_block), 1, kMaxBlocks));
 }
 
+// Of a tensor that is contiguous in its layout.
+inline Maps maps_of(const Tensor& t) {
+  return {t.size(0), t.size(1), t.size(2), t.size(3), is_channels_last(t)};
+}
+
 // A size that a kernel counts in 32 bits.
 inline int narrow(const char* op, int64_t size) {
   check(std::abs(size) <= std::numeric_limits<int>::max(), "detops.", op, ": a size of ", size,
@@ -48,13 +55,26 @@ inline int narrow(const char* op, int64_t size) {
   return static_cast<int>(size);
 }
 
+// What a kernel takes for an argument: of a tensor its elements, and null of one that is undefined.
+template <typename P, typename Argument, typename T = std::remove_pointer_t<P>>
+P parameter(const Argument& argument) {
+  if constexpr (!std::is_same_v<Argument, Tensor>) {
+    return static_cast<P>(argument);
+  } else if constexpr (std::is_const_v<T>) {
+    return argument.defined() ? argument.template const_data_ptr<std::remove_const_t<T>>()
+                              : nullptr;
+  } else {
+    return argument.defined() ? argument.template mutable_data_ptr<T>() : nullptr;
+  }
+}
+
 // Starts a kernel on the current stream. A launch that fails says whose it was.
 template <typename... Parameters, typename... Arguments>
 void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
-            Arguments&&... arguments) {
+            const Arguments&... arguments) {
 #ifdef DETOPS_EMULATE_CUDA
-  emulation::run(how.blocks, how.threads, how.shared,
-                 [&] { kernel(static_cast<Parameters>(arguments)...); });
+  const std::tuple<Parameters...> parameters{parameter<Parameters>(arguments)...};
+  emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
 #else
   int32_t device = 0;
   void* of_torch = nullptr;
@@ -62,7 +82,7 @@ void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
   check_status(aoti_torch_get_current_cuda_stream(device, &of_torch), "current stream");
   const auto stream = static_cast<cudaStream_t>(of_torch);
   // clang-format off
-  kernel<<<how.blocks, how.threads, how.shared, stream>>>(static_cast<Parameters>(arguments)...);
+  kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
   // clang-format on
   const cudaError_t error = cudaGetLastError();
   check(error == cudaSuccess, "detops.", op, ": the launch of ", how.blocks.x, " x ", how.blocks.y,

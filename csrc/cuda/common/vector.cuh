@@ -64,12 +64,15 @@ struct Channels {
   }
 };
 
-template <int n, bool channels_last, typename T>
-__device__ void store_channels(T* to, int64_t plane, int count, const Vector<T, n>& values) {
+// In the type of the map.
+template <int n, bool channels_last, typename T, typename A>
+__device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, n>& values) {
+  Vector<T, n> converted;
+  for (int j = 0; j < n; ++j) converted.at[j] = static_cast<T>(values.at[j]);
   if constexpr (channels_last) {
-    store(to, values);
+    store(to, converted);
   } else {
-    for (int j = 0; j < n && j < count; ++j) to[j * plane] = values.at[j];
+    for (int j = 0; j < n && j < count; ++j) to[j * plane] = converted.at[j];
   }
 }
 
@@ -120,6 +123,13 @@ __device__ A multiply_add(A a, A b, A c) {
 #else
   return a * b + c;
 #endif
+}
+
+template <typename T, typename A, int n>
+__device__ void add_weighted(A weight, const Vector<T, n>& values, Vector<A, n>& sum) {
+  for (int j = 0; j < n; ++j) {
+    sum.at[j] = multiply_add(weight, static_cast<A>(values.at[j]), sum.at[j]);
+  }
 }
 
 // A block's threads as rows of `count` threads that take a row of `vectors` together.

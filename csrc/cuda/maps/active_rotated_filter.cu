@@ -15,7 +15,6 @@ __device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int6
 
 // For each place of each rotation the first entry that goes there, and from each entry the next
 // one, or -1.
-template <typename>
 __global__ void sources_kernel(TurnedFilters g, const int64_t* indices, int* first, int* next) {
   DETOPS_FOR_EACH(i, g.rotations * g.entries) {
     const int64_t rotation = i / g.entries, own = i % g.entries;
@@ -68,15 +67,12 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
   constexpr const char* kOp = "active_rotated_filter";
   const TurnedFilters g(input.size(0), input.size(1), indices);
   const Tensor filters = input.contiguous(), places = as_type(indices, kLong).contiguous();
-  const Tensor sources = empty({2, g.rotations, g.entries}, indices.options().dtype(kInt));
-  int* first = sources.mutable_data_ptr<int>();
-  int* next = first + g.rotations * g.entries;
-  launch(kOp, sources_kernel<void>, blocks_for(g.rotations * g.entries), g,
-         places.const_data_ptr<int64_t>(), first, next);
+  const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
+  const Tensor next = empty_like(first);
+  launch(kOp, sources_kernel, blocks_for(first.numel()), g, places, first, next);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     launch(kOp, active_rotated_filter_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(output.numel()), g, first, next, filters.const_data_ptr<scalar_t>(),
-           output.mutable_data_ptr<scalar_t>());
+           blocks_for(output.numel()), g, first, next, filters, output);
   });
 }
 
@@ -87,8 +83,7 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     launch("active_rotated_filter_backward",
            active_rotated_filter_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(to_input.numel()), g, places.const_data_ptr<int64_t>(),
-           outer.const_data_ptr<scalar_t>(), to_input.mutable_data_ptr<scalar_t>());
+           blocks_for(to_input.numel()), g, places, outer, to_input);
   });
 }
 

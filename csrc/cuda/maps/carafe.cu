@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/maps.h"
 
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -80,10 +78,8 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    using A = accumulate_t<scalar_t>;
-    launch("carafe", carafe_kernel<scalar_t, A>, blocks_for(output.numel()), g,
-           maps.const_data_ptr<scalar_t>(), weights.const_data_ptr<A>(),
-           output.mutable_data_ptr<scalar_t>());
+    launch("carafe", carafe_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), g,
+           maps, weights, output);
   });
 }
 
@@ -98,14 +94,13 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
   const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
-    const scalar_t* g_outer = outer.const_data_ptr<scalar_t>();
     if (features_wanted && slopes.numel() > 0) {
-      launch(kOp, carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, g_outer,
-             weights.const_data_ptr<scalar_t>(), slopes.mutable_data_ptr<scalar_t>());
+      launch(kOp, carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, outer,
+             weights, slopes);
     }
     if (masks_wanted && mask_slopes.numel() > 0) {
-      launch(kOp, carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, g_outer,
-             maps.const_data_ptr<scalar_t>(), mask_slopes.mutable_data_ptr<scalar_t>());
+      launch(kOp, carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, outer, maps,
+             mask_slopes);
     }
   });
   to_features = as_type(slopes, features.scalar_type());

@@ -6,28 +6,17 @@
 namespace detops::cuda {
 namespace {
 
-struct Lines {
-  int64_t outer, length, inner, first, step;
-
-  explicit Lines(const CornerLines& lines)
-      : outer(lines.outer),
-        length(lines.length),
-        inner(lines.inner),
-        first(lines.first()),
-        step(lines.step()) {}
-
-  __device__ int64_t begin(int64_t line) const {
-    return line / inner * length * inner + first + line % inner;
-  }
-};
+__device__ int64_t first_of(const CornerLines& lines, int64_t line) {
+  return line / lines.inner * lines.length * lines.inner + lines.first() + line % lines.inner;
+}
 
 // A thread has a line; threads beside each other have lines beside each other.
 template <typename T, typename A>
-__global__ void corner_pool_kernel(Lines lines, const T* input, T* output) {
+__global__ void corner_pool_kernel(CornerLines lines, const T* input, T* output) {
   DETOPS_FOR_EACH(line, lines.outer * lines.inner) {
-    int64_t at = lines.begin(line);
+    int64_t at = first_of(lines, line);
     A best = -std::numeric_limits<A>::infinity();
-    for (int64_t i = 0; i < lines.length; ++i, at += lines.step) {
+    for (int64_t i = 0; i < lines.length; ++i, at += lines.step()) {
       const A x = static_cast<A>(input[at]);
       if (x >= best || x != x) best = x;
       output[at] = static_cast<T>(best);
@@ -36,12 +25,12 @@ __global__ void corner_pool_kernel(Lines lines, const T* input, T* output) {
 }
 
 template <typename T, typename A>
-__global__ void corner_pool_backward_kernel(Lines lines, const T* grad, const T* input,
+__global__ void corner_pool_backward_kernel(CornerLines lines, const T* grad, const T* input,
                                             const T* pooled, T* to_input) {
   DETOPS_FOR_EACH(line, lines.outer * lines.inner) {
-    int64_t at = lines.begin(line) + (lines.length - 1) * lines.step;
+    int64_t at = first_of(lines, line) + (lines.length - 1) * lines.step();
     A sum = 0;
-    for (int64_t i = 0; i < lines.length; ++i, at -= lines.step) {
+    for (int64_t i = 0; i < lines.length; ++i, at -= lines.step()) {
       const A x = static_cast<A>(input[at]);
       const bool counted = x == static_cast<A>(pooled[at]) || x != x;
       sum += static_cast<A>(grad[at]);
@@ -57,9 +46,8 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
   const Tensor maps = input.contiguous(output.suggest_memory_format());
   const CornerLines lines(output, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    launch("corner_pool", corner_pool_kernel<scalar_t, A>, blocks_for(lines.outer * lines.inner),
-           Lines(lines), maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
+    launch("corner_pool", corner_pool_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(lines.outer * lines.inner), lines, maps, output);
   });
 }
 
@@ -70,11 +58,8 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
   const Tensor outer = as_type(grad, input.scalar_type()).contiguous(format);
   const CornerLines lines(to_input, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    launch("corner_pool_backward", corner_pool_backward_kernel<scalar_t, A>,
-           blocks_for(lines.outer * lines.inner), Lines(lines), outer.const_data_ptr<scalar_t>(),
-           maps.const_data_ptr<scalar_t>(), pooled.const_data_ptr<scalar_t>(),
-           to_input.mutable_data_ptr<scalar_t>());
+    launch("corner_pool_backward", corner_pool_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(lines.outer * lines.inner), lines, outer, maps, pooled, to_input);
   });
 }
 

@@ -8,20 +8,19 @@ namespace {
 
 // A block per map; of its pixels a thread takes one in kThreads.
 template <typename T>
-__global__ void heatmaps_to_keypoints_kernel(const T* maps, const T* boxes, int64_t count,
-                                             int64_t each, int64_t height, int64_t width,
+__global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T* boxes,
                                              T* keypoints, T* scores) {
   __shared__ math::Peak<T> peaks[kThreads];
   const int self = static_cast<int>(threadIdx.x);
-  for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
-    const T* box = boxes + 4 * (n / each);
-    const math::HeatmapAxis<T> across(box[0], box[2], width), down(box[1], box[3], height);
+  for (int64_t n = blockIdx.x; n < maps.n * maps.c; n += gridDim.x) {
+    const T* box = boxes + 4 * (n / maps.c);
+    const math::HeatmapAxis<T> across(box[0], box[2], maps.w), down(box[1], box[3], maps.h);
     math::Peak<T> peak{-std::numeric_limits<T>::infinity(), across.pixels * down.pixels};
     for (int64_t i = self; i < across.pixels * down.pixels; i += kThreads) {
       const math::CubicTaps<T> rows(down, i / across.pixels), columns(across, i % across.pixels);
       T enlarged[4];
       for (int k = 0; k < 4; ++k) {
-        const T* row = maps + (n * height + rows.cell[k]) * width;
+        const T* row = cells + (n * maps.h + rows.cell[k]) * maps.w;
         enlarged[k] = math::weighted(row[columns.cell[0]], row[columns.cell[1]],
                                      row[columns.cell[2]], row[columns.cell[3]], columns.weight);
       }
@@ -52,12 +51,9 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
   const ScalarType type = compute_type(maps, boxes);
   const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
   const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
-  const int64_t count = maps.size(0) * maps.size(1);
   DETOPS_WIDE_SWITCH(type, [&] {
-    launch("heatmaps_to_keypoints", heatmaps_to_keypoints_kernel<scalar_t>, blocks_for(count, 1),
-           cells.const_data_ptr<scalar_t>(), box.const_data_ptr<scalar_t>(), count, maps.size(1),
-           maps.size(2), maps.size(3), places.mutable_data_ptr<scalar_t>(),
-           values.mutable_data_ptr<scalar_t>());
+    launch("heatmaps_to_keypoints", heatmaps_to_keypoints_kernel<scalar_t>,
+           blocks_for(scores.numel(), 1), maps_of(cells), cells, box, places, values);
   });
   if (!places.is_same(keypoints)) keypoints.copy_(places);
   if (!values.is_same(scores)) scores.copy_(values);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../maps/maps.h"
 
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -48,11 +46,8 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
   const Tensor maps = features.contiguous(), above = positive(mask);
   const Tensor weights = wide(weight, type), biases = wide(bias, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    using A = accumulate_t<scalar_t>;
-    const A* offsets = biases.defined() ? biases.const_data_ptr<A>() : nullptr;
-    launch("masked_conv2d", masked_conv2d_kernel<scalar_t, A>, blocks_for(output.numel()), g,
-           maps.const_data_ptr<scalar_t>(), above.const_data_ptr<bool>(),
-           weights.const_data_ptr<A>(), offsets, output.mutable_data_ptr<scalar_t>());
+    launch("masked_conv2d", masked_conv2d_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(output.numel()), g, maps, above, weights, biases, output);
   });
 }
 

@@ -14,8 +14,16 @@ struct Sampling {
   int64_t images, channels, count;
   int height, width;
 
+  Sampling(const Tensor& input, const Tensor& points)
+      : input(input.const_data_ptr<T>()),
+        points(points.const_data_ptr<accumulate_t<T>>()),
+        images(input.size(0)),
+        channels(input.size(1)),
+        count(points.size(1)),
+        height(static_cast<int>(input.size(2))),
+        width(static_cast<int>(input.size(3))) {}
+
   __host__ __device__ int64_t pixels() const { return int64_t(height) * width; }
-  __host__ __device__ int64_t samples() const { return images * count; }
 };
 
 template <typename A>
@@ -50,17 +58,25 @@ __global__ void point_sample_kernel(Sampling<T> s, T* output) {
   }
 }
 
-// A thread per point, which adds its channels in order.
+// A thread per point, which adds its channels in order. The cell of a point is of [N, H, W], or
+// their number where none counts. Either result may be null.
 template <typename T>
-__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, accumulate_t<T>* to_points) {
+__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, accumulate_t<T>* to_points,
+                                      int* cell) {
   using A = accumulate_t<T>;
-  DETOPS_FOR_EACH(i, s.samples()) {
+  const int64_t pixels = s.pixels();
+  DETOPS_FOR_EACH(i, s.images * s.count) {
     const auto p = placed_point(s, i);
+    if (cell != nullptr) {
+      const int corner = math::cell_of(p.pixel.at);
+      cell[i] = static_cast<int>(corner < 0 ? s.images * pixels : i / s.count * pixels + corner);
+    }
+    if (to_points == nullptr) continue;
     const int64_t first = i / s.count * s.channels;
     math::attention::Corners<A> product{};
     for (int64_t c = 0; c < s.channels; ++c) {
       const A g = A(grad[(first + c) * s.count + i % s.count]);
-      const T* from = s.input + (first + c) * s.pixels();
+      const T* from = s.input + (first + c) * pixels;
       for (int k = 0; k < 4; ++k) {
         if (p.pixel.at[k] >= 0) product.at[k] += g * A(from[p.pixel.at[k]]);
       }
@@ -68,17 +84,6 @@ __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, accumulate_t
     const auto to = math::attention::gradient<A>(p.place, A(1), A(s.width), A(s.height), product);
     to_points[2 * i] = to.x;
     to_points[2 * i + 1] = to.y;
-  }
-}
-
-// The cell of each point: of [N, H, W], or their number where none counts.
-template <typename T>
-__global__ void point_cells_kernel(Sampling<T> s, int* cell) {
-  DETOPS_FOR_EACH(i, s.samples()) {
-    const auto p = placed_point(s, i);
-    const int corner = math::cell_of(p.pixel.at);
-    const int64_t pixels = s.pixels();
-    cell[i] = static_cast<int>(corner < 0 ? s.images * pixels : i / s.count * pixels + corner);
   }
 }
 
@@ -104,24 +109,13 @@ __global__ void map_gradient_kernel(Sampling<T> s, const T* grad, const int64_t*
   }
 }
 
-template <typename T>
-Sampling<T> sampling_of(const Tensor& input, const Tensor& points) {
-  return {input.const_data_ptr<T>(),
-          points.const_data_ptr<accumulate_t<T>>(),
-          input.size(0),
-          input.size(1),
-          points.size(1),
-          static_cast<int>(input.size(2)),
-          static_cast<int>(input.size(3))};
-}
-
 }  // namespace
 
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
   const Tensor maps = input.contiguous(), places = wide(points, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     launch("point_sample", point_sample_kernel<scalar_t>, blocks_for(output.numel()),
-           sampling_of<scalar_t>(maps, places), output.mutable_data_ptr<scalar_t>());
+           Sampling<scalar_t>(maps, places), output);
   });
 }
 
@@ -133,23 +127,19 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const Tensor outer = as_type(grad, type).contiguous();
   const Tensor slopes = as_type(to_points, compute_type(type));  // itself, unless of another dtype
+  const int64_t samples = points.size(0) * points.size(1);
+  const bool sorts = input_wanted && to_input.numel() > 0;
+  const Tensor cell = sorts ? empty({narrow(kOp, samples)}, input.options().dtype(kInt)) : Tensor();
   DETOPS_FLOAT_SWITCH(type, [&] {
-    const auto s = sampling_of<scalar_t>(maps, places);
-    const scalar_t* g = outer.const_data_ptr<scalar_t>();
-    if (points_wanted && s.samples() > 0) {
-      launch(kOp, point_gradient_kernel<scalar_t>, blocks_for(s.samples()), s, g,
-             slopes.mutable_data_ptr<accumulate_t<scalar_t>>());
+    const Sampling<scalar_t> s(maps, places);
+    if (samples > 0) {
+      launch(kOp, point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
+             points_wanted ? slopes : Tensor(), cell);
     }
-    if (!input_wanted || to_input.numel() == 0) return;
-    const Tensor cell = empty({narrow(kOp, s.samples())}, input.options().dtype(kInt));
-    if (s.samples() > 0) {
-      launch(kOp, point_cells_kernel<scalar_t>, blocks_for(s.samples()), s,
-             cell.mutable_data_ptr<int>());
-    }
+    if (!sorts) return;
     const SortedSamples sorted = sort_samples(cell, narrow(kOp, s.images * s.pixels()));
-    launch(kOp, map_gradient_kernel<scalar_t>, blocks_for(to_input.numel()), s, g,
-           sorted.order.const_data_ptr<int64_t>(), sorted.begin.const_data_ptr<int>(),
-           to_input.mutable_data_ptr<scalar_t>());
+    launch(kOp, map_gradient_kernel<scalar_t>, blocks_for(to_input.numel()), s, outer, sorted.order,
+           sorted.begin, to_input);
   });
   if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());
 }

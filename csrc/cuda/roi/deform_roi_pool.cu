@@ -1,49 +1,72 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/deform_roi_pool.h"
-#include "../../ops.h"
 #include "sparse_pool.cuh"
 
+// The two poolings whose bins are moved by offsets.
 namespace detops::cuda {
 namespace {
+
+// By how much bins are moved, or their values change then.
+template <typename A>
+struct Shift {
+  A x, y;
+};
+
+// The shifts of the bins in each of some cells: [rows, 2, cells], x before y, or null for none.
+template <typename A>
+struct Offsets {
+  const A* data;
+  int64_t cells;
+
+  __device__ const A* row(int64_t i) const {
+    return data == nullptr ? nullptr : data + 2 * cells * i;
+  }
+  __device__ Shift<A> largest(int64_t i) const {
+    const A* own = row(i);
+    Shift<A> most{};
+    for (int64_t cell = 0; own != nullptr && cell < cells; ++cell) {
+      most.x = math::max(most.x, math::abs(own[cell]));
+      most.y = math::max(most.y, math::abs(own[cells + cell]));
+    }
+    return most;
+  }
+};
+
+// Adds how a sample's value changes as it moves. A slope is that of the value at the upper tap of
+// an axis against the lower one; read(row, column) gives a pixel.
+template <typename A, typename Read>
+__device__ void add_slopes(const math::Taps<A>& y, A slope_y, const math::Taps<A>& x, A slope_x,
+                           const Read& read, Shift<A>& sum) {
+  const math::Taps<A> by_y{y.low, y.high, -slope_y, slope_y};
+  const math::Taps<A> by_x{x.low, x.high, -slope_x, slope_x};
+  math::visit_corners(
+      y, by_x, [&](int64_t row, int64_t col, A weight) { sum.x += weight * read(row, col); });
+  math::visit_corners(
+      by_y, x, [&](int64_t row, int64_t col, A weight) { sum.y += weight * read(row, col); });
+}
 
 template <typename A_>
 struct MovedSampling {
   using A = A_;
+  RoIPooling<A> p;
+  Offsets<A> offsets;  // of a RoI: of each bin
   math::DeformRoIPooling pooling;
-  const A* rois;    // [K, 5]
-  const A* offset;  // [K, 2, ph, pw], or null
-  int64_t classes, images, height, width;
 
-  __device__ int64_t bins() const { return pooling.pooled_height * pooling.pooled_width; }
-  __device__ int64_t image(int64_t k) const { return image_of(rois + 5 * k, images); }
-  __device__ math::MovableRoI<A> roi(int64_t k) const { return {pooling, rois + 5 * k}; }
-  __device__ A offset_x(int64_t k, int64_t bin) const {
-    return offset == nullptr ? A(0) : offset[2 * bins() * k + bin];
-  }
-  __device__ A offset_y(int64_t k, int64_t bin) const {
-    return offset == nullptr ? A(0) : offset[2 * bins() * k + bins() + bin];
-  }
+  MovedSampling(const RoIPooling<A>& p, const Tensor& offset, int64_t sampling_ratio, double gamma)
+      : p(p),
+        offsets{parameter<const A*>(offset), p.pooled.pixels()},
+        pooling{p.pooled.h, p.pooled.w, sampling_ratio, double(p.scale), gamma} {}
+
+  __device__ math::MovableRoI<A> roi(int64_t k) const { return {pooling, p.roi(k)}; }
 
   // The RoI, widened by its largest offsets.
-  __device__ math::Rectangle bounds(int64_t k, int64_t) const {
+  __device__ Window window(int64_t k, int64_t) const {
     const auto r = roi(k);
-    A most_x = 0, most_y = 0;
-    for (int64_t bin = 0; offset != nullptr && bin < bins(); ++bin) {
-      most_x = math::max(most_x, math::abs(offset_x(k, bin)));
-      most_y = math::max(most_y, math::abs(offset_y(k, bin)));
-    }
-    const auto side = [](const math::MovableAxis<A>& axis, A most, int64_t pooled, double& low,
-                         double& high) {
-      const double from = axis.axis.start, to = from + double(axis.axis.bin) * double(pooled);
-      const double more =
-          math::abs(double(axis.reach)) * double(most) + 1e-5 * (math::abs(from) + math::abs(to));
-      low = math::min(from, to) - more;
-      high = math::max(from, to) + more;
-    };
-    math::Rectangle reach;
-    side(r.rows, most_y, pooling.pooled_height, reach.top, reach.bottom);
-    side(r.cols, most_x, pooling.pooled_width, reach.left, reach.right);
-    return reach;
+    const Shift<A> most = offsets.largest(k);
+    const double more_y = math::abs(double(r.rows.reach)) * double(most.y);
+    const double more_x = math::abs(double(r.cols.reach)) * double(most.x);
+    return window_of(span_of(r.rows.axis, p.pooled.h, more_y),
+                     span_of(r.cols.axis, p.pooled.w, more_x), p.maps.h, p.maps.w);
   }
 
   __device__ int64_t most_taps(int64_t k) const {
@@ -54,14 +77,16 @@ struct MovedSampling {
   // Calls visit(row taps, their slope, column taps, their slope) for the samples that count, and
   // gives how much of the bin each is.
   template <typename Visit>
-  __device__ A visit_samples(int64_t k, int64_t ph, int64_t pw, Visit&& visit) const {
+  __device__ A visit_samples(int64_t k, int64_t ph, int64_t pw, const Visit& visit) const {
     const auto r = roi(k);
-    const int64_t bin = ph * pooling.pooled_width + pw;
-    const auto rows = r.rows.moved(offset_y(k, bin)), cols = r.cols.moved(offset_x(k, bin));
+    const A* shift = offsets.row(k);
+    const int64_t bin = ph * p.pooled.w + pw;
+    const auto rows = r.rows.moved(shift == nullptr ? A(0) : shift[offsets.cells + bin]);
+    const auto cols = r.cols.moved(shift == nullptr ? A(0) : shift[bin]);
     const A samples = rows.count * cols.count;
     if (!(samples > 0)) return 0;
-    math::visit_moved(rows, ph, height, [&](const math::Taps<A>& y, A slope_y) {
-      math::visit_moved(cols, pw, width,
+    math::visit_moved(rows, ph, p.maps.h, [&](const math::Taps<A>& y, A slope_y) {
+      math::visit_moved(cols, pw, p.maps.w,
                         [&](const math::Taps<A>& x, A slope_x) { visit(y, slope_y, x, slope_x); });
     });
     return 1 / samples;
@@ -69,7 +94,7 @@ struct MovedSampling {
 
   template <typename Visit>
   __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle&,
-                         Visit&& visit) const {
+                         const Visit& visit) const {
     return visit_samples(k, ph, pw, [&](const math::Taps<A>& y, A, const math::Taps<A>& x, A) {
       math::visit_corners(y, x, visit);
     });
@@ -79,77 +104,162 @@ struct MovedSampling {
 // A block owns a bin: its threads share the channels, and add up in a fixed order.
 template <typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
-    moved_offset_kernel(SparsePoolParams<T> p, MovedSampling<A> s, const T* grad, const T* maps,
-                        A* result) {
-  __shared__ A sums[2][kThreads];
-  const int64_t bins = s.bins(), k = int64_t(blockIdx.x) / bins, bin = int64_t(blockIdx.x) % bins;
-  const int64_t image = s.image(k), ph = bin / p.pooled_width, pw = bin % p.pooled_width;
-  const Strides ms = p.map_strides(), gs = p.pooled_strides();
-  const int self = static_cast<int>(threadIdx.x);
-  A by_x = 0, by_y = 0;
-  for (int64_t c = self; image >= 0 && c < p.channels; c += kThreads) {
-    const T* map = maps + image * ms.n + c * ms.c;
-    const A g = static_cast<A>(grad[k * gs.n + c * gs.c + ph * gs.h + pw * gs.w]);
-    A bin_x = 0, bin_y = 0;
-    const auto sum = [&](const math::Taps<A>& y, const math::Taps<A>& x, A& to) {
-      math::visit_corners(y, x, [&](int64_t row, int64_t col, A weight) {
-        to += weight * static_cast<A>(map[row * ms.h + col * ms.w]);
-      });
+    moved_offset_kernel(MovedSampling<A> s, const T* grad, const T* maps, A* result) {
+  const RoIPooling<A>& p = s.p;
+  const Strides &ms = p.maps.strides, &gs = p.pooled.strides;
+  const int64_t bins = s.offsets.cells;
+  const int64_t k = int64_t(blockIdx.x) / bins, bin = int64_t(blockIdx.x) % bins;
+  const int64_t image = p.image(k), ph = bin / p.pooled.w, pw = bin % p.pooled.w;
+  A sums[2] = {};
+  for (int64_t c = threadIdx.x; image >= 0 && c < p.pooled.c; c += kThreads) {
+    const T* map = maps + ms.at(image, c, 0, 0);
+    const A g = static_cast<A>(grad[gs.at(k, c, ph, pw)]);
+    const auto read = [&](int64_t row, int64_t col) {
+      return static_cast<A>(map[row * ms.h + col * ms.w]);
     };
+    Shift<A> slope{};
     const A share = s.visit_samples(
         k, ph, pw, [&](const math::Taps<A>& y, A slope_y, const math::Taps<A>& x, A slope_x) {
-          sum(y, {x.low, x.high, -slope_x, slope_x}, bin_x);
-          sum({y.low, y.high, -slope_y, slope_y}, x, bin_y);
+          add_slopes(y, slope_y, x, slope_x, read, slope);
         });
-    by_x += g * share * bin_x;
-    by_y += g * share * bin_y;
+    sums[0] += g * share * slope.x;
+    sums[1] += g * share * slope.y;
   }
-  sums[0][self] = by_x;
-  sums[1][self] = by_y;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (self < half) {
-      sums[0][self] += sums[0][self + half];
-      sums[1][self] += sums[1][self + half];
-    }
-  }
-  if (self == 0) {
+  sum_over_block(sums);
+  if (threadIdx.x == 0) {
     const auto r = s.roi(k);
     A* out = result + 2 * bins * k + bin;
-    out[0] = sums[0][0] * r.cols.reach;
-    out[bins] = sums[1][0] * r.rows.reach;
+    out[0] = sums[0] * r.cols.reach;
+    out[bins] = sums[1] * r.rows.reach;
   }
 }
 
-// The tensors are contiguous and of type A; offset may be undefined.
+template <typename A_>
+struct DeformSampling {
+  using A = A_;
+  RoIPooling<A> p;
+  math::DeformPSRoIPooling pooling;
+  Offsets<A> offsets;  // of a RoI and class: of each part
+  const A* count;      // [K, classes, ph, pw]
+
+  DeformSampling(const RoIPooling<A>& all, int64_t group_size, int64_t part_size, int64_t samples,
+                 double trans_std, const Tensor& offset, const Tensor& count)
+      : p(all),
+        pooling{p.pooled.h, p.pooled.w, part_size, samples, double(p.scale), trans_std},
+        offsets{parameter<const A*>(offset), part_size * part_size},
+        count(count.const_data_ptr<A>()) {
+    p.groups_high = p.groups_wide = group_size;
+    p.classes = count.size(1);
+  }
+
+  __device__ int64_t row(int64_t k, int64_t of_class) const { return k * p.classes + of_class; }
+
+  __device__ math::DeformedBin<A> bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw) const {
+    return {pooling, p.roi(k), offsets.row(row(k, of_class)), ph, pw};
+  }
+
+  __device__ A count_at(int64_t k, int64_t of_class, int64_t ph, int64_t pw) const {
+    return count[(row(k, of_class) * p.pooled.h + ph) * p.pooled.w + pw];
+  }
+
+  // The RoI, widened by its largest shifts.
+  __device__ Window window(int64_t k, int64_t of_class) const {
+    const math::DeformedBin<A> first = bin(k, of_class, 0, 0);
+    const Shift<A> most = offsets.largest(row(k, of_class));
+    const double trans_std = math::abs(pooling.trans_std);
+    return window_of(span_of(first.rows, p.pooled.h, trans_std * most.y * first.rows.size),
+                     span_of(first.cols, p.pooled.w, trans_std * most.x * first.cols.size),
+                     p.maps.h, p.maps.w);
+  }
+
+  __device__ int64_t most_taps(int64_t) const { return pooling.samples * pooling.samples * 4; }
+
+  // Calls visit(row taps, column taps) for the samples that count.
+  template <typename Visit>
+  __device__ void visit_samples(const math::DeformedBin<A>& b, const Visit& visit) const {
+    for (int64_t iy = 0; iy < b.samples; ++iy) {
+      math::Taps<A> y;
+      if (!b.row_taps(iy, p.maps.h, y)) continue;
+      for (int64_t ix = 0; ix < b.samples; ++ix) {
+        math::Taps<A> x;
+        if (b.col_taps(ix, p.maps.w, x)) visit(y, x);
+      }
+    }
+  }
+
+  template <typename Visit>
+  __device__ A visit_bin(int64_t k, int64_t of_class, int64_t ph, int64_t pw,
+                         const math::Rectangle&, const Visit& visit) const {
+    const A samples = count_at(k, of_class, ph, pw);
+    if (!(samples > 0)) return 0;
+    visit_samples(bin(k, of_class, ph, pw), [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+      math::visit_corners(y, x, visit);
+    });
+    return 1 / samples;
+  }
+};
+
 template <typename A>
-MovedSampling<A> moved_sampling(const math::DeformRoIPooling& pooling, const Tensor& rois,
-                                const Tensor& offset, const Tensor& maps) {
-  return {pooling,
-          rois.const_data_ptr<A>(),
-          offset.defined() ? offset.const_data_ptr<A>() : nullptr,
-          1,
-          maps.size(0),
-          maps.size(2),
-          maps.size(3)};
+__global__ void count_samples_kernel(DeformSampling<A> s, A* count) {
+  const Maps &maps = s.p.maps, &pooled = s.p.pooled;
+  DETOPS_FOR_EACH(i, pooled.n * s.p.classes * pooled.pixels()) {
+    const int64_t pw = i % pooled.w, ph = i / pooled.w % pooled.h, row = i / pooled.pixels();
+    const math::DeformedBin<A> b = s.bin(row / s.p.classes, row % s.p.classes, ph, pw);
+    count[i] = static_cast<A>(b.count(maps.h, maps.w));
+  }
+}
+
+// A block owns one offset: its threads share the channels of the class, and add up in a fixed
+// order.
+template <typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    offset_backward_kernel(DeformSampling<A> s, const T* grad, const T* maps, A* result) {
+  const RoIPooling<A>& p = s.p;
+  const Strides &ms = p.maps.strides, &gs = p.pooled.strides;
+  const int64_t part = s.pooling.part_size, per_class = p.class_channels();
+  const int64_t cell = int64_t(blockIdx.x) % s.offsets.cells;
+  const int64_t row = int64_t(blockIdx.x) / s.offsets.cells;
+  const int64_t k = row / p.classes, of_class = row % p.classes, first = of_class * per_class;
+  const int64_t image = p.image(k);
+  A sums[2] = {};
+  for (int64_t bin = 0; image >= 0 && bin < p.pooled.pixels(); ++bin) {
+    const int64_t ph = bin / p.pooled.w, pw = bin % p.pooled.w;
+    if (math::cell_of(ph, p.pooled.h, part) * part + math::cell_of(pw, p.pooled.w, part) != cell) {
+      continue;
+    }
+    const math::DeformedBin<A> b = s.bin(k, of_class, ph, pw);
+    const A samples = s.count_at(k, of_class, ph, pw);
+    if (!(samples > 0)) continue;
+    for (int64_t c = first + threadIdx.x; c < first + per_class; c += kThreads) {
+      const T* map = maps + ms.at(image, p.source(c, ph, pw), 0, 0);
+      const A g = static_cast<A>(grad[gs.at(k, c, ph, pw)]) / samples;
+      const auto read = [&](int64_t y, int64_t x) {
+        return static_cast<A>(map[y * ms.h + x * ms.w]);
+      };
+      Shift<A> slope{};
+      s.visit_samples(b, [&](const math::Taps<A>& y, const math::Taps<A>& x) {
+        // At a pixel's centre, where the slopes of the two sides differ, it is 0.
+        add_slopes(y, A(y.weight_high != 0), x, A(x.weight_high != 0), read, slope);
+      });
+      sums[0] += g * slope.x * b.cols.size;
+      sums[1] += g * slope.y * b.rows.size;
+    }
+  }
+  sum_over_block(sums);
+  if (threadIdx.x == 0) {
+    A* out = result + row * 2 * s.offsets.cells + cell;
+    out[0] = sums[0] * A(s.pooling.trans_std);
+    out[s.offsets.cells] = sums[1] * A(s.pooling.trans_std);
+  }
 }
 
 }  // namespace
 
 void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
-                             const std::optional<Tensor>& offset, double spatial_scale,
-                             int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                             double gamma, Tensor& output) {
-  const ScalarType type = input.scalar_type();
-  const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
-  const math::DeformRoIPooling pooling{pooled_height, pooled_width, sampling_ratio, spatial_scale,
-                                       gamma};
-  DETOPS_FLOAT_SWITCH(type, [&] {
-    const auto sampling = moved_sampling<accumulate_t<scalar_t>>(pooling, rois, shifts, maps);
-    sparse_pool_forward("deform_roi_pool", sparse_pool_params<scalar_t>(output, maps, 1, 1),
-                        sampling, maps, output);
-  });
+                             const std::optional<Tensor>& offset, double spatial_scale, int64_t,
+                             int64_t, int64_t sampling_ratio, double gamma, Tensor& output) {
+  sparse_pool_forward<MovedSampling>("deform_roi_pool", input, boxes, spatial_scale, output,
+                                     wide(offset, input.scalar_type()), sampling_ratio, gamma);
 }
 
 void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
@@ -162,20 +272,62 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   const Tensor slopes = as_type(to_offset, compute_type(type));
-  const math::DeformRoIPooling pooling{grad.size(2), grad.size(3), sampling_ratio, spatial_scale,
-                                       gamma};
+  if (input_wanted && to_input.numel() > 0) {
+    sparse_pool_backward<MovedSampling>(kOp, pooled, rois, spatial_scale, to_input, shifts,
+                                        sampling_ratio, gamma);
+  }
+  if (slopes.numel() == 0) return;
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
-    const auto sampling = moved_sampling<A>(pooling, rois, shifts, maps);
-    const auto params = sparse_pool_params<scalar_t>(pooled, maps, 1, 1);
-    if (input_wanted && to_input.numel() > 0) {
-      sparse_pool_backward(kOp, params, sampling, pooled, to_input);
-    }
-    const int64_t blocks = slopes.numel() / 2;
-    if (blocks == 0) return;
-    launch(kOp, moved_offset_kernel<scalar_t, A>, static_cast<unsigned>(narrow(kOp, blocks)),
-           params, sampling, pooled.const_data_ptr<scalar_t>(), maps.const_data_ptr<scalar_t>(),
-           slopes.mutable_data_ptr<A>());
+    const MovedSampling<A> sampling({rois, spatial_scale, pooled, maps}, shifts, sampling_ratio,
+                                    gamma);
+    launch(kOp, moved_offset_kernel<scalar_t, A>,
+           static_cast<unsigned>(narrow(kOp, slopes.numel() / 2)), sampling, pooled, maps, slopes);
+  });
+  to_offset = as_type(slopes, to_offset.scalar_type());
+}
+
+void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
+                               const std::optional<Tensor>& offset, double spatial_scale, int64_t,
+                               int64_t group_size, int64_t, int64_t, int64_t part_size,
+                               int64_t sample_per_part, double trans_std, Tensor& output,
+                               Tensor& count) {
+  constexpr const char* kOp = "deform_psroi_pool";
+  const ScalarType type = input.scalar_type();
+  const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
+  DETOPS_WIDE_SWITCH(count.scalar_type(), [&] {
+    const DeformSampling<scalar_t> sampling({rois, spatial_scale, output, input}, group_size,
+                                            part_size, sample_per_part, trans_std, shifts, count);
+    launch(kOp, count_samples_kernel<scalar_t>, blocks_for(count.numel()), sampling, count);
+  });
+  sparse_pool_forward<DeformSampling>(kOp, input, rois, spatial_scale, output, group_size,
+                                      part_size, sample_per_part, trans_std, shifts, count);
+}
+
+void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
+                                const std::optional<Tensor>& offset, const Tensor& count,
+                                double spatial_scale, int64_t group_size, int64_t part_size,
+                                int64_t sample_per_part, double trans_std, Tensor& to_input,
+                                Tensor& to_offset) {
+  constexpr const char* kOp = "deform_psroi_pool_backward";
+  const ScalarType type = input.scalar_type();
+  const MemoryFormat format = to_input.suggest_memory_format();
+  const Tensor maps = input.contiguous(format), pooled = grad.contiguous(format);
+  const Tensor rois = wide(boxes, type), shifts = wide(offset, type), counts = wide(count, type);
+  const Tensor slopes = as_type(to_offset, compute_type(type));
+  if (to_input.numel() > 0) {
+    sparse_pool_backward<DeformSampling>(kOp, pooled, rois, spatial_scale, to_input, group_size,
+                                         part_size, sample_per_part, trans_std, shifts, counts);
+  }
+  const int64_t blocks = slopes.numel() / 2;
+  if (blocks == 0) return;
+  check(blocks <= INT32_MAX, "detops: ", blocks, " offsets are too many");
+  DETOPS_FLOAT_SWITCH(type, [&] {
+    using A = accumulate_t<scalar_t>;
+    const DeformSampling<A> sampling({rois, spatial_scale, pooled, maps}, group_size, part_size,
+                                     sample_per_part, trans_std, shifts, counts);
+    launch(kOp, offset_backward_kernel<scalar_t, A>, static_cast<unsigned>(blocks), sampling,
+           pooled, maps, slopes);
   });
   to_offset = as_type(slopes, to_offset.scalar_type());
 }

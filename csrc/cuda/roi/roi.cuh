@@ -1,57 +1,238 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <tuple>
-
-#include "../../math/host_device.h"
-#include "../../ops.h"
+#include "../../math/roi_pool.h"
 #include "../common/ballot.cuh"
-#include "../common/geometry.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 // What the RoI ops share.
 namespace detops::cuda {
 
-// The image that a row of boxes names; -1 for a batch index out of range, which pools to zeros.
+// RoIs, and what they are pooled from and to. Where the maps have several groups of channels, a bin
+// reads one, and each bin its own unless an op says otherwise. Classes of channels have bins of
+// their own.
 template <typename A>
-__device__ int64_t image_of(const A* roi, int64_t images) {
-  const bool valid = roi[0] >= 0 && roi[0] < A(images);
+struct RoIPooling {
+  const A* rois;  // [K, columns], the image first
+  int64_t columns;
+  A scale;
+  Maps maps, pooled;  // [N, D * groups, H, W], [K, D, pooled_height, pooled_width]
+  int64_t groups_high, groups_wide, classes = 1;
+
+  RoIPooling(const Tensor& rois, double scale, const Tensor& pooled, const Tensor& maps)
+      : rois(rois.const_data_ptr<A>()),
+        columns(rois.size(1)),
+        scale(static_cast<A>(scale)),
+        maps(maps_of(maps)),
+        pooled(maps_of(pooled)),
+        groups_high(maps.size(1) == pooled.size(1) ? 1 : pooled.size(2)),
+        groups_wide(maps.size(1) == pooled.size(1) ? 1 : pooled.size(3)) {}
+
+  __host__ __device__ int64_t groups() const { return groups_high * groups_wide; }
+  __host__ __device__ int64_t class_channels() const { return pooled.c / classes; }
+  // How many parts the channels are shared out in, of at most `size` channels of one class.
+  __host__ __device__ int64_t parts(int64_t size) const {
+    return classes * ceil_div(class_channels(), size);
+  }
+
+  __device__ const A* roi(int64_t k) const { return rois + columns * k; }
+
+  // A box's axis by a rule, which has axis(low, high, scale, pooled).
+  template <typename Rule>
+  __device__ auto axis(const Rule& rule, int64_t k, A scale, bool of_cols) const {
+    const A* low = roi(k) + (of_cols ? 1 : 2);
+    return rule.axis(low[0], low[2], scale, of_cols ? pooled.w : pooled.h);
+  }
+
+  // The image that a RoI names; -1 for a batch index out of range, which pools to zeros.
+  __device__ int64_t image(int64_t k) const {
+    const A index = *roi(k);
+    const bool valid = index >= 0 && index < A(maps.n);
 #ifdef DETOPS_DEBUG
-  CUDA_KERNEL_ASSERT(valid && "detops: a batch index of boxes is out of range");
+    CUDA_KERNEL_ASSERT(valid && "detops: a batch index of boxes is out of range");
 #endif
-  return valid ? static_cast<int64_t>(roi[0]) : -1;
+    return valid ? static_cast<int64_t>(index) : -1;
+  }
+
+  // The channel of the map that bin (ph, pw) of channel c reads.
+  __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
+    const int64_t gh = ph * groups_high / pooled.h, gw = pw * groups_wide / pooled.w;
+    return (c * groups_high + gh) * groups_wide + gw;
+  }
+};
+
+// The backward passes of RoI ops are owner-computes: a block owns a tile of a map and some of its
+// channels, and adds what the RoIs that reach the tile give it, in their order. Every element is
+// written once, there are no atomics, and so the same bits every run.
+constexpr int kTile = 8;  // pixels a side; a warp has a row of them
+constexpr int kPixels = kTile * kTile;
+constexpr int kLaneChannels = 2;  // of a thread, a warp apart
+constexpr int kTileChannels = kLaneChannels * kWarp;
+constexpr int kBinsHeld = 32;
+static_assert(kThreads == kTile * kWarp, "a warp has a row of the tile");
+
+// As many blocks own all tiles and channels.
+DETOPS_HD int64_t tile_blocks(const Maps& maps) {
+  return tile_grid(maps.n, maps.h, maps.w, kTile).count() * ceil_div(maps.c, kTileChannels);
 }
 
 // The pixels of a map that a RoI may reach, generously.
 struct Window {
   int64_t top = 0, bottom = 0, left = 0, right = 0;  // [top, bottom) x [left, right)
 
-  __device__ bool meets(int64_t y, int64_t x, int64_t side) const {
-    return top < y + side && bottom > y && left < x + side && right > x;
+  __device__ bool meets(const TilePlace& tile) const {
+    return top < tile.y + kTile && bottom > tile.y && left < tile.x + kTile && right > tile.x;
   }
 };
 
-// One side of a Window: what samples in [low, high] may read of `size` pixels.
-template <typename A>
-__device__ void reach_of_samples(A low, A high, int64_t size, int64_t& begin, int64_t& end) {
-  begin = end = 0;
-  if (!(low <= high)) return;
-  begin = static_cast<int64_t>(math::min(math::max(double(low) - 2, 0.0), double(size)));
-  end = static_cast<int64_t>(math::min(math::max(double(high) + 3, 0.0), double(size)));
+// Where on an axis the samples of a RoI lie.
+struct Span {
+  double low, high;
+};
+
+// From one place to the other and `more` on both sides, which grows by what may be rounded.
+__device__ inline Span span_between(double a, double b, double more = 0) {
+  more += 1e-5 * (math::abs(a) + math::abs(b));
+  return {math::min(a, b) - more, math::max(a, b) + more};
 }
+
+template <typename Axis>
+__device__ Span span_of(const Axis& axis, int64_t pooled, double more = 0) {
+  const double start = axis.start;
+  return span_between(start, start + double(pooled) * double(axis.bin), more);
+}
+
+// From the first sample to the last one.
+template <typename A>
+__device__ Span span_of(const math::RoIAxis<A>& axis, int64_t pooled, double more = 0) {
+  if (!(axis.count > 0)) return {1, 0};
+  const double bin = axis.bin, first = double(axis.start) + bin / double(axis.count) / 2;
+  return span_between(first, first + bin * (double(pooled) - 1 / double(axis.count)), more);
+}
+
+// What samples may read of a map.
+__device__ inline Window window_of(const Span& y, const Span& x, int64_t height, int64_t width) {
+  if (!(y.low <= y.high && x.low <= x.high)) return {};
+  const auto within = [](double at, int64_t size) {
+    return static_cast<int64_t>(math::min(math::max(at, 0.0), double(size)));
+  };
+  return {within(y.low - 2, height), within(y.high + 3, height), within(x.low - 2, width),
+          within(x.high + 3, width)};
+}
+
+// RoIAlign's rule of an axis.
+struct SampleRule {
+  int64_t sampling_ratio;
+  bool aligned;
+
+  template <typename A>
+  __device__ math::RoIAxis<A> axis(A low, A high, A scale, int64_t pooled) const {
+    return math::roi_axis(low, high, scale, aligned, pooled, sampling_ratio);
+  }
+};
+
+// RoIPool's; see math::pool_axis.
+template <int last>
+struct PixelRule {
+  template <typename A>
+  __device__ math::PoolAxis<A> axis(A low, A high, A scale, int64_t pooled) const {
+    return math::pool_axis(low, high, scale, last, pooled);
+  }
+};
+
+// Boxes, in which a rule for rows and one for columns make the bins.
+template <typename Rule, typename A_>
+struct BoxPooling {
+  using A = A_;
+  RoIPooling<A> p;
+  Rule rule;
+
+  __device__ auto rows(int64_t k) const { return p.axis(rule, k, p.scale, false); }
+  __device__ auto cols(int64_t k) const { return p.axis(rule, k, p.scale, true); }
+
+  // As sparse_pool.cuh wants them.
+  __device__ Window window(int64_t k, int64_t) const {
+    return window_of(span_of(rows(k), p.pooled.h), span_of(cols(k), p.pooled.w), p.maps.h,
+                     p.maps.w);
+  }
+  __device__ int64_t most_taps(int64_t k) const {
+    return most_pixels(rows(k)) * most_pixels(cols(k));
+  }
+  template <typename Visit>
+  __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle& reach,
+                         const Visit& visit) const {
+    visit_pixels(rows(k), ph, p.maps.h, reach.top, reach.bottom, [&](int64_t y, A wy) {
+      visit_pixels(cols(k), pw, p.maps.w, reach.left, reach.right,
+                   [&](int64_t x, A wx) { visit(y, x, wy * wx); });
+    });
+    return 1;
+  }
+};
+
+// In a forward pass, whose threads take n of them at a time.
+constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
+
+// Calls visit(bin, column) for all columns, of channels, of all bins; the block's threads share
+// them. Neighbouring threads take neighbouring columns where those lie side by side in memory, else
+// neighbouring bins.
+template <typename Visit>
+__device__ void share_bins(bool channels_last, unsigned bins, unsigned columns,
+                           const Visit& visit) {
+  for (unsigned i = threadIdx.x; i < bins * columns; i += kThreads) {
+    const unsigned bin = channels_last ? i / columns : i % bins;
+    const unsigned column = channels_last ? i % columns : i / bins;
+    visit(static_cast<int>(bin), static_cast<int>(column));
+  }
+}
+
+// Adds up each of n numbers over all threads of the block, in a fixed order; all get the sums.
+template <int n, typename A>
+__device__ void sum_over_block(A (&numbers)[n]) {
+  __shared__ A sums[n][kThreads];
+  const int self = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  for (int i = 0; i < n; ++i) sums[i][self] = numbers[i];
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    for (int i = 0; i < n && self < half; ++i) sums[i][self] += sums[i][self + half];
+  }
+  __syncthreads();
+  for (int i = 0; i < n; ++i) numbers[i] = sums[i][0];
+}
+
+// The map that a RoI reads, -1 for none, and where.
+struct PlacedRoI {
+  int64_t map;
+  Window window;
+};
+
+// Maps of the lists are (image, class), RoIs (RoI, class).
+template <typename Sampling>
+struct PlaceByWindow {
+  Sampling s;
+
+  __device__ PlacedRoI placed(int64_t i) const {
+    const int64_t k = i / s.p.classes, of_class = i % s.p.classes, image = s.p.image(k);
+    if (image < 0) return {-1, {}};
+    return {image * s.p.classes + of_class, s.window(k, of_class)};
+  }
+};
 
 // The RoIs of each map, in their order.
 struct RoILists {
   Window* windows;  // [K]
-  int64_t* map;     // [K], -1 for a RoI that reads none
+  int64_t* map;     // [K], of PlacedRoI
   int64_t* order;   // [K], map by map
   int64_t* begin;   // [maps + 1], of each map in `order`
 };
 
-template <typename Place>
-__global__ void place_rois_kernel(Place place, int64_t count, RoILists lists) {
-  DETOPS_FOR_EACH(k, count) { lists.map[k] = place(k, lists.windows[k]); }
+template <typename RoIs>
+__global__ void place_rois_kernel(RoIs rois, int64_t count, RoILists lists) {
+  DETOPS_FOR_EACH(k, count) {
+    const PlacedRoI placed = rois.placed(k);
+    lists.map[k] = placed.map;
+    lists.windows[k] = placed.window;
+  }
 }
 
 // A block per map: it counts the RoIs of the maps before, then lists its own.
@@ -59,13 +240,12 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
   __shared__ Votes<> votes;
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t own = blockIdx.x; own < maps; own += gridDim.x) {
-    int64_t at = 0;
-    for (int64_t first = 0; first < count; first += kThreads) {
-      const int64_t k = first + self, map = k < count ? lists.map[k] : -1;
-      __syncthreads();
-      votes.cast(map >= 0 && map < own);
-      at += votes.total();
+    int64_t before[1] = {};
+    for (int64_t k = self; k < count; k += kThreads) {
+      before[0] += lists.map[k] >= 0 && lists.map[k] < own;
     }
+    sum_over_block(before);
+    int64_t at = before[0];
     if (self == 0) lists.begin[own] = at;
     for (int64_t first = 0; first < count; first += kThreads) {
       const int64_t k = first + self;
@@ -79,32 +259,31 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
   }
 }
 
-// place(k, window) sets RoI k's window, empty before, and gives its map. The lists live as long as
-// the tensor.
-template <typename Place>
-std::tuple<RoILists, Tensor> list_rois(const char* op, const Place& place, int64_t count,
+// rois.placed(k) gives RoI k's PlacedRoI. The lists live as long as the tensor.
+template <typename RoIs>
+std::tuple<RoILists, Tensor> list_rois(const char* op, const RoIs& rois, int64_t count,
                                        int64_t maps, const Options& options) {
   constexpr int64_t kWindow = sizeof(Window) / sizeof(int64_t);
   const Tensor memory = empty({(kWindow + 2) * count + maps + 1}, options.dtype(kLong));
   int64_t* numbers = memory.mutable_data_ptr<int64_t>();
   int64_t* map = numbers + kWindow * count;
   const RoILists lists{reinterpret_cast<Window*>(numbers), map, map + count, map + 2 * count};
-  launch(op, place_rois_kernel<Place>, blocks_for(count), place, count, lists);
+  launch(op, place_rois_kernel<RoIs>, blocks_for(count), rois, count, lists);
   launch(op, list_rois_kernel, blocks_for(maps, 1), lists, count, maps);
   return {lists, memory};
 }
 
 // Calls visit(rois, n), all threads of the block together, for the RoIs of the map that may reach
-// the square of `side` pixels at (y, x), in their order; n of them at a time, `size` at most.
+// the tile, in their order; n of them at a time, `size` at most.
 template <int size, typename Visit>
-__device__ void visit_groups(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
-                             const Visit& visit) {
+__device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& tile,
+                           const Visit& visit) {
   __shared__ Votes<> votes;
   __shared__ int64_t reaching[kThreads];
   const int64_t end = lists.begin[map + 1];
   for (int64_t first = lists.begin[map]; first < end; first += kThreads) {
     const int64_t at = first + threadIdx.x, k = at < end ? lists.order[at] : -1;
-    const bool reaches = k >= 0 && lists.windows[k].meets(y, x, side);
+    const bool reaches = k >= 0 && lists.windows[k].meets(tile);
     __syncthreads();
     votes.cast(reaches);
     if (reaches) reaching[votes.before(static_cast<int>(threadIdx.x))] = k;
@@ -113,23 +292,6 @@ __device__ void visit_groups(const RoILists& lists, int64_t map, int64_t y, int6
     for (int i = 0; i < n; i += size) visit(reaching + i, math::min(size, n - i));
   }
 }
-
-// One at a time.
-template <typename Visit>
-__device__ void visit_rois(const RoILists& lists, int64_t map, int64_t y, int64_t x, int64_t side,
-                           const Visit& visit) {
-  visit_groups<1>(lists, map, y, x, side, [&](const int64_t* roi, int) { visit(*roi); });
-}
-
-// The backward passes of RoI ops are owner-computes: a block owns a tile of a map and some of its
-// channels, and adds what the RoIs that reach the tile give it, in their order. Every element is
-// written once, there are no atomics, and so the same bits every run.
-constexpr int kTile = 8;  // pixels a side; a warp has a row of them
-constexpr int kPixels = kTile * kTile;
-constexpr int kLaneChannels = 2;  // of a thread, a warp apart
-constexpr int kTileChannels = kLaneChannels * kWarp;
-constexpr int kBinsHeld = 32;
-static_assert(kThreads == kTile * kWarp, "a warp has a row of the tile");
 
 // What a block holds of a few bins: how much of them goes to each pixel of the tile, and their
 // gradients.
@@ -146,8 +308,7 @@ struct TileSum {
 
   // From `bins` bins, behind a barrier.
   __device__ void add(const TileBins<A>& held, int bins) {
-    const int row = static_cast<int>(threadIdx.x) / kWarp;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
     for (int b = 0; b < bins; ++b) {
       if ((held.rows[b] >> row & 1) == 0) continue;
       A grad[kLaneChannels];
@@ -160,20 +321,18 @@ struct TileSum {
     }
   }
 
-  // Writes the tile at (tile_y, tile_x); `map` is that of its first channel, of which there are
-  // `channels` in the tile.
+  // Writes the tile; `map` is that of its first channel, of which there are `channels` in the tile.
   template <typename T>
-  __device__ void write(TileBins<A>& held, T* map, const Strides& s, int channels, int64_t tile_y,
-                        int64_t tile_x, int64_t height, int64_t width) const {
+  __device__ void write(TileBins<A>& held, T* map, const Strides& s, int channels,
+                        const TilePlace& tile, int64_t height, int64_t width) const {
     const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
+    const auto put = [&](int of_row, int of_col, int c, A value) {
+      const int64_t y = tile.y + of_row, x = tile.x + of_col;
+      if (y < height && x < width && c < channels) map[s.at(0, c, y, x)] = static_cast<T>(value);
+    };
     if (s.c == 1) {
       for (int x = 0; x < kTile; ++x) {
-        if (tile_y + row >= height || tile_x + x >= width) continue;
-        T* to = map + (tile_y + row) * s.h + (tile_x + x) * s.w;
-        for (int j = 0; j < kLaneChannels; ++j) {
-          const int c = lane + j * kWarp;
-          if (c < channels) to[c] = static_cast<T>(at[x][j]);
-        }
+        for (int j = 0; j < kLaneChannels; ++j) put(row, x, lane + j * kWarp, at[x][j]);
       }
       return;
     }
@@ -191,26 +350,10 @@ struct TileSum {
       __syncthreads();
       for (int i = self; i < channels * kBinsHeld; i += kThreads) {
         const int pixel = i % kBinsHeld, c = i / kBinsHeld;
-        const int64_t y = tile_y + first + pixel / kTile, x = tile_x + pixel % kTile;
-        if (y < height && x < width) {
-          map[c * s.c + y * s.h + x * s.w] = static_cast<T>(held.grad[pixel][c]);
-        }
+        put(first + pixel / kTile, pixel % kTile, c, held.grad[pixel][c]);
       }
     }
   }
 };
-
-// Fills rows of bins, kTileChannels long, by all threads: to[b][c] = value(b, c), 0 from `channels`
-// on. Neighbouring threads take neighbouring channels where those lie side by side in memory, else
-// neighbouring bins.
-template <typename V, typename Value>
-__device__ void hold(V (&to)[kBinsHeld][kTileChannels + 1], bool channels_last, int channels,
-                     int bins, const Value& value) {
-  for (int i = static_cast<int>(threadIdx.x); i < bins * kTileChannels; i += kThreads) {
-    const int b = channels_last ? i / kTileChannels : i % bins;
-    const int c = channels_last ? i % kTileChannels : i / bins;
-    to[b][c] = c < channels ? value(b, c) : V(0);
-  }
-}
 
 }  // namespace detops::cuda

@@ -1,46 +1,103 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
-#include "max_samples.cuh"
+#include "../../math/max_samples.h"
+#include "roi.cuh"
 
+// Ops that take the largest of some bilinear samples, and in the backward pass give a bin's
+// gradient to the pixels of one of them: RoIAlign's and BorderDet's.
 namespace detops::cuda {
 namespace {
 
+// Where a bin's sample is, and what gradient it is given; off the map, none.
 template <typename A>
-struct MaxPooling {
-  const A* rois;  // [K, 5]
-  A scale;
-  int64_t pooled_height, pooled_width, sampling_ratio;
-  bool aligned;
-  int64_t count, images, channels, height, width;
-  bool channels_last;
-
-  __device__ math::SampleLine<A> rows(int64_t k, int64_t bin) const {
-    return line(rois[5 * k + 2], rois[5 * k + 4], pooled_height, bin);
-  }
-  __device__ math::SampleLine<A> cols(int64_t k, int64_t bin) const {
-    return line(rois[5 * k + 1], rois[5 * k + 3], pooled_width, bin);
-  }
-
- private:
-  __device__ math::SampleLine<A> line(A low, A high, int64_t pooled, int64_t bin) const {
-    return math::bin_line(math::roi_axis(low, high, scale, aligned, pooled, sampling_ratio), bin);
-  }
+struct GivenSample {
+  A y, x, grad;
 };
+
+// Owner-computes, see roi.cuh. A source has
+//   A: the type of coordinates and sums,
+//   Maps maps: of the lists, in which items are a RoI each,
+//   int64_t bins: of an item,
+//   PlacedRoI placed(item),
+//   GivenSample<A> given(item, bin, channel), read from memory that is laid out as the maps are.
+template <typename T, typename Source>
+__global__ void __launch_bounds__(kThreads)
+    max_samples_backward_kernel(Source source, RoILists lists, T* maps) {
+  using A = typename Source::A;
+  constexpr int kBins = kBinsHeld / 2;  // gradients, and as many x
+  __shared__ TileBins<A> held;
+  static_assert(kTileChannels <= kPixels, "a weight's place is a y's");
+  const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
+  const Maps& m = source.maps;
+  const TileGrid tiles = tile_grid(m.n, m.h, m.w, kTile);
+  const int64_t blocks = tile_blocks(m);
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Part part = part_of(block, m.c, kTileChannels);
+    const TilePlace tile = tile_place(tiles, part.row, kTile);
+    TileSum<A> sum;
+    visit_rois<kBins>(lists, tile.image, tile, [&](const int64_t* items, int count) {
+      const int64_t all = count * source.bins;
+      for (int64_t begin = 0; begin < all; begin += kBins) {
+        const int bins = static_cast<int>(math::min(int64_t(kBins), all - begin));
+        __syncthreads();
+        share_bins(m.channels_last, bins, kTileChannels, [&](int b, int c) {
+          const int64_t item = items[(begin + b) / source.bins], bin = (begin + b) % source.bins;
+          GivenSample<A> sample{A(math::kOffMap), 0, 0};
+          if (c < part.count) sample = source.given(item, bin, part.first + c);
+          held.weight[b][c] = sample.y;
+          held.grad[b][c] = sample.grad;
+          held.grad[kBins + b][c] = sample.x;
+        });
+        __syncthreads();
+        for (int b = 0; b < bins; ++b) {
+          for (int j = 0; j < kLaneChannels; ++j) {
+            const int c = lane + j * kWarp;
+            math::Taps<A> y, x;
+            if (!math::bilinear_taps(held.weight[b][c], m.h, y)) continue;
+            A share = y.low == tile.y + row ? y.weight_low : A(0);
+            if (y.high == tile.y + row) share += y.weight_high;
+            if (share == 0) continue;
+            if (!math::bilinear_taps(held.grad[kBins + b][c], m.w, x)) continue;
+            const A grad = held.grad[b][c];
+            for (int i = 0; i < kTile; ++i) {
+              A weight = x.low == tile.x + i ? x.weight_low : A(0);
+              if (x.high == tile.x + i) weight += x.weight_high;
+              // A NaN is its sample's pixels' alone.
+              if (weight != 0) sum.at[i][j] = multiply_add(share * weight, grad, sum.at[i][j]);
+            }
+          }
+        }
+      }
+    });
+    sum.write(held, maps + m.strides.at(tile.image, part.first, 0, 0), m.strides, part.count, tile,
+              m.h, m.w);
+  }
+}
+
+template <typename T, typename Source>
+void max_samples_backward(const char* op, const Source& source, int64_t items, const Tensor& maps) {
+  const auto [lists, memory] = list_rois(op, source, items, source.maps.n, maps.options());
+  launch(op, max_samples_backward_kernel<T, Source>, blocks_for(tile_blocks(source.maps), 1),
+         source, lists, maps);
+}
+
+template <typename A>
+using MaxPooling = BoxPooling<SampleRule, A>;
 
 // A thread has a bin of one channel.
 template <typename T, typename A>
-__global__ void roi_align_max_kernel(MaxPooling<A> p, const T* input, T* output, A* argmax_y,
+__global__ void roi_align_max_kernel(MaxPooling<A> pooling, const T* input, T* output, A* argmax_y,
                                      A* argmax_x) {
-  const Strides s = strides_of(p.channels_last, p.channels, p.height, p.width);
-  DETOPS_FOR_EACH(i, p.count * p.channels * p.pooled_height * p.pooled_width) {
-    const Position at =
-        position_of(i, p.channels_last, p.channels, p.pooled_height, p.pooled_width);
-    const int64_t image = image_of(p.rois + 5 * at.n, p.images);
-    const auto rows = p.rows(at.n, at.h), cols = p.cols(at.n, at.w);
+  const RoIPooling<A>& p = pooling.p;
+  const Strides& s = p.maps.strides;
+  DETOPS_FOR_EACH(i, p.pooled.elements()) {
+    const Position at = p.pooled.position(i);
+    const int64_t image = p.image(at.n);
+    const auto rows = math::bin_line(pooling.rows(at.n), at.h);
+    const auto cols = math::bin_line(pooling.cols(at.n), at.w);
     math::LargestSample<A> largest{A(0), -1, -1};
     if (image >= 0) {
-      const T* map = input + image * s.n + at.c * s.c;
-      largest = math::largest_sample(rows, cols, p.height, p.width, [&](int64_t y, int64_t x) {
+      const T* map = input + s.at(image, at.c, 0, 0);
+      largest = math::largest_sample(rows, cols, p.maps.h, p.maps.w, [&](int64_t y, int64_t x) {
         return static_cast<A>(map[y * s.h + x * s.w]);
       });
     }
@@ -50,110 +107,137 @@ __global__ void roi_align_max_kernel(MaxPooling<A> p, const T* input, T* output,
   }
 }
 
-template <typename A>
-struct PlaceMaxRoI {
-  MaxPooling<A> p;
-
-  __device__ int64_t operator()(int64_t k, Window& window) const {
-    Window last;
-    reach_of_line(p.rows(k, 0), p.height, window.top, window.bottom);
-    reach_of_line(p.rows(k, p.pooled_height - 1), p.height, last.top, last.bottom);
-    reach_of_line(p.cols(k, 0), p.width, window.left, window.right);
-    reach_of_line(p.cols(k, p.pooled_width - 1), p.width, last.left, last.right);
-    window.top = math::min(window.top, last.top);
-    window.bottom = math::max(window.bottom, last.bottom);
-    window.left = math::min(window.left, last.left);
-    window.right = math::max(window.right, last.right);
-    return image_of(p.rois + 5 * k, p.images);
-  }
-};
-
+// Items are RoIs.
 template <typename T, typename A_>
 struct PooledMaxima {
   using A = A_;
+  PlaceByWindow<MaxPooling<A>> rois;
+  Maps maps, pooled;
+  int64_t bins;
   const T* grads;
   const A *argmax_y, *argmax_x;
-  int64_t pooled_width, bins, maps, channels, height, width;
-  bool channels_last;
-  Strides strides, pooled;
 
-  __device__ int64_t offset(int64_t map) const { return map * strides.n; }
-  __device__ int64_t place(int64_t k, int64_t bin, int64_t c) const {
-    return k * pooled.n + c * pooled.c + bin / pooled_width * pooled.h +
-           bin % pooled_width * pooled.w;
-  }
-  __device__ A y(int64_t k, int64_t bin, int64_t c) const { return argmax_y[place(k, bin, c)]; }
-  __device__ A x(int64_t k, int64_t bin, int64_t c) const { return argmax_x[place(k, bin, c)]; }
-  __device__ A grad(int64_t k, int64_t bin, int64_t c) const {
-    return static_cast<A>(grads[place(k, bin, c)]);
+  __device__ PlacedRoI placed(int64_t k) const { return rois.placed(k); }
+  __device__ GivenSample<A> given(int64_t k, int64_t bin, int64_t c) const {
+    const int64_t i = pooled.strides.at(k, c, bin / pooled.w, bin % pooled.w);
+    return {argmax_y[i], argmax_x[i], static_cast<A>(grads[i])};
   }
 };
 
-template <typename A>
-MaxPooling<A> make_pooling(const Tensor& rois, double scale, int64_t pooled_height,
-                           int64_t pooled_width, int64_t sampling_ratio, bool aligned,
-                           const Tensor& maps) {
-  return {rois.const_data_ptr<A>(),
-          static_cast<A>(scale),
-          pooled_height,
-          pooled_width,
-          sampling_ratio,
-          aligned,
-          rois.size(0),
-          maps.size(0),
-          maps.size(1),
-          maps.size(2),
-          maps.size(3),
-          is_channels_last(maps)};
+constexpr int64_t kBorders = 4;
+
+// A thread has a border of one channel. The maps are borders of images, [N * 4, C, H, W].
+template <typename T, typename A>
+__global__ void border_align_kernel(Maps maps, const T* input, const A* boxes, int64_t count,
+                                    int64_t pool_size, T* output, int32_t* argmax) {
+  const Strides& s = maps.strides;
+  DETOPS_FOR_EACH(i, maps.n * maps.c * count) {
+    const int64_t border = i % kBorders, k = i / kBorders % count;
+    const int64_t c = i / kBorders / count % maps.c, image = i / kBorders / count / maps.c;
+    const T* map = input + s.at(image * kBorders + border, c, 0, 0);
+    const auto samples = math::border_of(boxes + (image * count + k) * 4, border, pool_size);
+    const auto largest = math::largest_sample(
+        samples.rows, samples.cols, maps.h, maps.w,
+        [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });
+    output[i] = static_cast<T>(largest.value);
+    // Of one line, all samples have the number 0.
+    argmax[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
+  }
 }
+
+// Items are borders of boxes, as they lie in memory.
+template <typename T, typename A_>
+struct BorderMaxima {
+  using A = A_;
+  Maps maps;
+  const T* grads;
+  const A* boxes;
+  const int32_t* argmax;
+  int64_t count, pool_size;
+  int64_t bins = 1;
+
+  __device__ int64_t image(int64_t item) const { return item / kBorders / count; }
+  __device__ PlacedRoI placed(int64_t item) const {
+    const int64_t border = item % kBorders;
+    const auto samples = math::border_of(boxes + item / kBorders * 4, border, pool_size);
+    const auto span = [](const math::SampleLine<A>& line) {
+      return span_between(line.origin, line.at(line.count - 1));
+    };
+    return {image(item) * kBorders + border,
+            window_of(span(samples.rows), span(samples.cols), maps.h, maps.w)};
+  }
+  __device__ GivenSample<A> given(int64_t item, int64_t, int64_t c) const {
+    const int64_t i = item + (image(item) * (maps.c - 1) + c) * count * kBorders;
+    GivenSample<A> sample{0, 0, static_cast<A>(grads[i])};
+    math::border_sample(boxes + item / kBorders * 4, item % kBorders, pool_size, argmax[i],
+                        sample.y, sample.x);
+    return sample;
+  }
+};
 
 }  // namespace
 
-void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                           bool aligned, Tensor& output, Tensor& argmax_y, Tensor& argmax_x) {
+void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
+                           int64_t, int64_t sampling_ratio, bool aligned, Tensor& output,
+                           Tensor& argmax_y, Tensor& argmax_x) {
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const auto pooling = make_pooling<A>(rois, spatial_scale, pooled_height, pooled_width,
-                                         sampling_ratio, aligned, maps);
+    const MaxPooling<A> pooling{{rois, spatial_scale, output, maps}, {sampling_ratio, aligned}};
     launch("roi_align_max", roi_align_max_kernel<scalar_t, A>, blocks_for(output.numel()), pooling,
-           maps.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>(),
-           argmax_y.mutable_data_ptr<A>(), argmax_x.mutable_data_ptr<A>());
+           maps, output, argmax_y, argmax_x);
   });
 }
 
 void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax_y,
-                            const Tensor& argmax_x, double spatial_scale, int64_t pooled_height,
-                            int64_t pooled_width, int64_t batch_size, int64_t channels,
-                            int64_t height, int64_t width, int64_t sampling_ratio, bool aligned,
+                            const Tensor& argmax_x, double spatial_scale, int64_t, int64_t, int64_t,
+                            int64_t, int64_t, int64_t, int64_t sampling_ratio, bool aligned,
                             Tensor& map) {
   const MemoryFormat format = map.suggest_memory_format();
   const ScalarType type = compute_type(grad.scalar_type());
-  const Tensor rois = wide(boxes, type), pooled = grad.contiguous(format);
+  const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
   const Tensor rows = as_type(argmax_y, type).contiguous(format);
   const Tensor cols = as_type(argmax_x, type).contiguous(format);
-  const bool channels_last = is_channels_last(map);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const auto pooling = make_pooling<A>(rois, spatial_scale, pooled_height, pooled_width,
-                                         sampling_ratio, aligned, map);
-    const PooledMaxima<scalar_t, A> maxima{
-        pooled.const_data_ptr<scalar_t>(),
-        rows.const_data_ptr<A>(),
-        cols.const_data_ptr<A>(),
-        pooled_width,
-        pooled_height * pooled_width,
-        batch_size,
-        channels,
-        height,
-        width,
-        channels_last,
-        strides_of(channels_last, channels, height, width),
-        strides_of(channels_last, channels, pooled_height, pooled_width)};
-    max_samples_backward<scalar_t>("roi_align_max_backward", maxima, PlaceMaxRoI<A>{pooling},
-                                   boxes.size(0), map);
+    const MaxPooling<A> pooling{{rois, spatial_scale, outer, map}, {sampling_ratio, aligned}};
+    const auto& p = pooling.p;
+    const PooledMaxima<scalar_t, A> maxima{{pooling},
+                                           p.maps,
+                                           p.pooled,
+                                           p.pooled.pixels(),
+                                           outer.const_data_ptr<scalar_t>(),
+                                           rows.const_data_ptr<A>(),
+                                           cols.const_data_ptr<A>()};
+    max_samples_backward<scalar_t>("roi_align_max_backward", maxima, boxes.size(0), map);
+  });
+}
+
+void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
+                          Tensor& output, Tensor& argmax) {
+  const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
+  const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
+  DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
+    launch("border_align", border_align_kernel<scalar_t, accumulate_t<scalar_t>>,
+           blocks_for(output.numel()), maps, in, places, boxes.size(1), pool_size, output, argmax);
+  });
+}
+
+void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor& argmax,
+                           int64_t pool_size, int64_t height, int64_t width, Tensor& map) {
+  const Tensor outer = grad.contiguous(), index = argmax.contiguous();
+  const Tensor places = wide(boxes, grad.scalar_type());
+  const Maps maps{grad.size(0) * kBorders, grad.size(1), height, width, false};
+  DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const BorderMaxima<scalar_t, A> maxima{maps,
+                                           outer.const_data_ptr<scalar_t>(),
+                                           places.const_data_ptr<A>(),
+                                           index.const_data_ptr<int32_t>(),
+                                           boxes.size(1),
+                                           pool_size};
+    max_samples_backward<scalar_t>("border_align_backward", maxima, maps.n * boxes.size(1), map);
   });
 }
 

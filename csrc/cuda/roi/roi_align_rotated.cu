@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/roi_align_rotated.h"
-#include "../../ops.h"
 #include "sparse_pool.cuh"
 
+// RiRoIAlign is rotated RoIAlign, before or behind which channels are switched; both ops are here.
 namespace detops::cuda {
 namespace {
 
 template <typename A_>
 struct RotatedSampling {
   using A = A_;
-  const A* rois;  // [K, 6]
-  A scale;
-  int64_t images, pooled_height, pooled_width, sampling_ratio, height, width;
-  int64_t classes = 1;
-
-  __device__ int64_t image(int64_t k) const { return image_of(rois + 6 * k, images); }
+  RoIPooling<A> p;  // of rois [K, 6]
+  int64_t sampling_ratio;
 
   __device__ math::RotatedRoI<A> roi(int64_t k) const {
-    return math::rotated_roi(rois + 6 * k + 1, scale, pooled_height, pooled_width, sampling_ratio);
+    return math::rotated_roi(p.roi(k) + 1, p.scale, p.pooled.h, p.pooled.w, sampling_ratio);
   }
 
-  __device__ math::Rectangle bounds(int64_t k, int64_t) const { return math::bounds(roi(k)); }
+  __device__ Window window(int64_t k, int64_t) const {
+    const math::Rectangle bounds = math::bounds(roi(k));
+    return window_of({bounds.top, bounds.bottom}, {bounds.left, bounds.right}, p.maps.h, p.maps.w);
+  }
 
   __device__ int64_t most_taps(int64_t k) const {
     const math::RotatedRoI<A> r = roi(k);
@@ -29,11 +28,11 @@ struct RotatedSampling {
 
   template <typename Visit>
   __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle& reach,
-                         Visit&& visit) const {
+                         const Visit& visit) const {
     const math::RotatedRoI<A> r = roi(k);
     math::visit_samples(r, ph, pw, reach, [&](A y, A x) {
       math::Taps<A> rows, cols;
-      if (math::bilinear_taps(y, height, rows) && math::bilinear_taps(x, width, cols)) {
+      if (math::bilinear_taps(y, p.maps.h, rows) && math::bilinear_taps(x, p.maps.w, cols)) {
         math::visit_corners(rows, cols, visit);
       }
     });
@@ -42,46 +41,94 @@ struct RotatedSampling {
 };
 
 template <typename A>
-RotatedSampling<A> make_sampling(const Tensor& rois, double spatial_scale, const Tensor& pooled,
-                                 const Tensor& maps, int64_t sampling_ratio) {
-  return {rois.const_data_ptr<A>(),
-          static_cast<A>(spatial_scale),
-          maps.size(0),
-          pooled.size(2),
-          pooled.size(3),
-          sampling_ratio,
-          maps.size(2),
-          maps.size(3)};
+__global__ void placed_rois_kernel(const A* rois, int64_t count, A spatial_scale, bool clockwise,
+                                   A* placed) {
+  DETOPS_FOR_EACH(k, count) {
+    math::place_riroi(rois + 6 * k, spatial_scale, clockwise, placed + 6 * k);
+  }
+}
+
+// A thread per element of what was pooled, or of its gradient; the two are in one layout.
+template <typename From, typename To, typename A>
+__global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
+                              const From* from, To* to) {
+  const int64_t apart = pooled.strides.c;
+  DETOPS_FOR_EACH(i, pooled.elements()) {
+    const int64_t c = pooled.channels_last ? i % pooled.c : i / apart % pooled.c;
+    const int64_t k = i / pooled.strides.n, o = c % orientations;
+    const auto forward = math::orientation_switch(rois[6 * k + 5], orientations);
+    const auto how = transposed ? forward.transposed(orientations) : forward;
+    const From* group = from + i - o * apart;
+    A sum = static_cast<A>(group[(o + how.first) % orientations * apart]);
+    if (how.share != 0) {  // what is not finite must not meet a share of zero
+      sum = how.keep * sum +
+            how.share * static_cast<A>(group[(o + how.second) % orientations * apart]);
+    }
+    to[i] = static_cast<To>(sum);
+  }
+}
+
+template <typename A>
+Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, bool clockwise) {
+  const Tensor placed = empty(rois.sizes(), rois.options());
+  launch(op, placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
+         clockwise, placed);
+  return placed;
 }
 
 }  // namespace
 
-void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                               Tensor& output) {
-  const Tensor maps = input.contiguous(input.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, input.scalar_type());
+void roi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                               int64_t, int64_t, int64_t sampling_ratio, Tensor& output) {
+  sparse_pool_forward<RotatedSampling>("roi_align_rotated", input, boxes, spatial_scale, output,
+                                       sampling_ratio);
+}
+
+void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                int64_t sampling_ratio, Tensor& map) {
+  sparse_pool_backward<RotatedSampling>("roi_align_rotated_backward", grad, boxes, spatial_scale,
+                                        map, sampling_ratio);
+}
+
+// Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
+void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
+                                 int64_t, int64_t, int64_t sampling_ratio, int64_t num_orientations,
+                                 bool clockwise, Tensor& output) {
+  constexpr const char* kOp = "riroi_align_rotated";
+  const ScalarType type = compute_type(input.scalar_type());
+  const Tensor rois = wide(boxes, type);
+  const Tensor pooled =
+      empty(output.sizes(), output.options().dtype(type), output.suggest_memory_format());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    sparse_pool_forward("roi_align_rotated", sparse_pool_params<scalar_t>(output, maps, 1, 1),
-                        make_sampling<accumulate_t<scalar_t>>(wide_rois, spatial_scale, output,
-                                                              maps, sampling_ratio),
-                        maps, output);
+    using A = accumulate_t<scalar_t>;
+    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
+    sparse_pool_forward<RotatedSampling>(kOp, as_type(input, type), placed, 1, pooled,
+                                         sampling_ratio);
+    launch(kOp, switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
+           num_orientations, false, pooled, output);
   });
 }
 
-void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                int64_t channels, int64_t height, int64_t width,
-                                int64_t sampling_ratio, Tensor& map) {
-  const Tensor pooled = grad.contiguous(map.suggest_memory_format());
-  const Tensor wide_rois = wide(rois, grad.scalar_type());
+void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
+                                  int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                  int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
+                                  Tensor& map) {
+  constexpr const char* kOp = "riroi_align_rotated_backward";
+  const ScalarType type = compute_type(grad.scalar_type());
+  const MemoryFormat format = map.suggest_memory_format();
+  const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
+  const Tensor pooled = empty(grad.sizes(), grad.options().dtype(type), format);
+  const bool narrow = map.scalar_type() != type;
+  const Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    sparse_pool_backward("roi_align_rotated_backward",
-                         sparse_pool_params<scalar_t>(pooled, map, 1, 1),
-                         make_sampling<accumulate_t<scalar_t>>(wide_rois, spatial_scale, pooled,
-                                                               map, sampling_ratio),
-                         pooled, map);
+    using A = accumulate_t<scalar_t>;
+    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
+    launch(kOp, switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
+           num_orientations, true, outer, pooled);
+    sparse_pool_backward<RotatedSampling>(kOp, pooled, placed, 1, sums, sampling_ratio);
   });
+  if (narrow) map.copy_(sums);
 }
 
 }  // namespace detops::cuda
