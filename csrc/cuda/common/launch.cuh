@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <tuple>
+#include <type_traits>
 
 #include "../../ops.h"
 #include "geometry.h"
@@ -48,13 +50,51 @@ inline int narrow(const char* op, int64_t size) {
   return static_cast<int>(size);
 }
 
+// The number that a struct is made of, or that number itself.
+template <typename T>
+T number_in(const T*);
+template <template <typename> class Row, typename T>
+T number_in(const Row<T>*);
+template <template <typename, int> class Row, typename T, int n>
+T number_in(const Row<T, n>*);
+
+// The elements of a tensor, for a pointer to numbers of its dtype or to structs of them; null where
+// the tensor is undefined.
+struct Elements {
+  const Tensor& tensor;
+
+  template <typename Row>
+  operator Row*() const {
+    using T = decltype(number_in(static_cast<Row*>(nullptr)));
+    if (!tensor.defined()) return nullptr;
+    if constexpr (std::is_const_v<Row>) {
+      return reinterpret_cast<Row*>(tensor.const_data_ptr<T>());
+    } else {
+      return reinterpret_cast<Row*>(tensor.mutable_data_ptr<T>());
+    }
+  }
+};
+
+inline Elements elements(const Tensor& t) { return {t}; }
+
+template <typename P, typename Argument>
+P parameter(const Argument& argument) {
+  return static_cast<P>(argument);
+}
+
+// Of a tensor a kernel takes the elements.
+template <typename P>
+P parameter(const Tensor& t) {
+  return elements(t);
+}
+
 // Starts a kernel on the current stream. A launch that fails says whose it was.
 template <typename... Parameters, typename... Arguments>
 void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
-            Arguments&&... arguments) {
+            const Arguments&... arguments) {
 #ifdef DETOPS_EMULATE_CUDA
-  emulation::run(how.blocks, how.threads, how.shared,
-                 [&] { kernel(static_cast<Parameters>(arguments)...); });
+  const std::tuple<Parameters...> parameters{parameter<Parameters>(arguments)...};
+  emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
 #else
   int32_t device = 0;
   void* of_torch = nullptr;
@@ -62,7 +102,7 @@ void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
   check_status(aoti_torch_get_current_cuda_stream(device, &of_torch), "current stream");
   const auto stream = static_cast<cudaStream_t>(of_torch);
   // clang-format off
-  kernel<<<how.blocks, how.threads, how.shared, stream>>>(static_cast<Parameters>(arguments)...);
+  kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
   // clang-format on
   const cudaError_t error = cudaGetLastError();
   check(error == cudaSuccess, "detops.", op, ": the launch of ", how.blocks.x, " x ", how.blocks.y,
@@ -81,5 +121,16 @@ void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
 #define DETOPS_FOR_EACH(i, n)                                                      \
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < int64_t(n); \
        i += int64_t(gridDim.x) * blockDim.x)
+
+template <typename Each>
+__global__ void each_kernel(Each each, int64_t n) {
+  DETOPS_FOR_EACH(i, n) { each(i); }
+}
+
+// Calls each(i) on the device, by a thread for every i below n.
+template <typename Each>
+void for_each(const char* op, int64_t n, const Each& each) {
+  launch(op, each_kernel<Each>, blocks_for(n), each, n);
+}
 
 }  // namespace detops::cuda
