@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/decay.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "nms.cuh"
 
 namespace detops::cuda {
@@ -54,12 +52,6 @@ __global__ void matrix_scores_kernel(MatrixNmsParams<T> p) {
   }
 }
 
-template <math::Decay kind, typename T>
-void decay_scores(const MatrixNmsParams<T>& p) {
-  launch("matrix_nms", matrix_terms_kernel<kind, T>, blocks_for(p.count), p);
-  launch("matrix_nms", matrix_scores_kernel<kind, T>, blocks_for(p.count), p);
-}
-
 }  // namespace
 
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
@@ -69,7 +61,7 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   if (count == 0) {
     return {empty({0}, boxes.options().dtype(kLong)), empty({0}, scores.options())};
   }
-  const auto type = compute_type(promoted_type(boxes.scalar_type(), scores.scalar_type()));
+  const ScalarType type = compute_type(boxes, scores);
   const Tensor order = selection_order(scores);
   const Tensor sorted = index_select(boxes.to(type), order);
   const Tensor before = index_select(scores.to(type), order);
@@ -77,19 +69,14 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   const Tensor terms = empty_like(before), after = empty_like(before);
   Tensor lowest;
   DETOPS_WIDE_SWITCH(type, [&] {
-    const MatrixNmsParams<scalar_t> p{
-        reinterpret_cast<const math::Box<scalar_t>*>(sorted.const_data_ptr<scalar_t>()),
-        before.const_data_ptr<scalar_t>(),
-        labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr,
-        count,
-        math::nearest_finite<scalar_t>(sigma),
-        terms.mutable_data_ptr<scalar_t>(),
-        after.mutable_data_ptr<scalar_t>()};
-    if (decay_method(method) == math::Decay::kLinear) {
-      decay_scores<math::Decay::kLinear>(p);
-    } else {
-      decay_scores<math::Decay::kGaussian>(p);
-    }
+    const auto finite = math::nearest_finite<scalar_t>(sigma);
+    const MatrixNmsParams<scalar_t> p{elements(sorted), elements(before), elements(labels), count,
+                                      finite,           elements(terms),  elements(after)};
+    math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
+        decay_method(method), [&](auto kind) {
+          launch("matrix_nms", matrix_terms_kernel<kind, scalar_t>, blocks_for(count), p);
+          launch("matrix_nms", matrix_scores_kernel<kind, scalar_t>, blocks_for(count), p);
+        });
     lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
   });
   // Back in input order, so that ties are in it.
