@@ -48,7 +48,7 @@ detops_switch_stack:
   ret
 )");
 
-Place block_place, block_count, thread_place, thread_count;
+dim3 block_place, block_count, thread_place, thread_count;
 unsigned char* dynamic_memory;
 
 namespace {
@@ -206,9 +206,9 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   body_of_kernel = &body;
   vote_of_absent = false;
   in_shared = 0;
-  block_count = {blocks.x, blocks.y, blocks.z};
+  block_count = blocks;
   thread_count = {count, 1, 1};
-  thread_place = {};
+  thread_place = {0, 0, 0};
   const unsigned all = blocks.x * blocks.y * blocks.z;
   for (unsigned i = 0; i < all; ++i) {
     const unsigned n = backwards ? all - 1 - i : i;
