@@ -5,10 +5,8 @@
 namespace detops::cuda {
 namespace {
 
-using math::Focus;
-
 // Losses; or, backward, what a gradient for each of them, or one for all, sends to the inputs.
-template <bool backward, Focus focus, int n, typename T, typename A>
+template <bool backward, math::Focus focus, int n, typename T, typename A>
 __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* targets,
                                   const T* grad, const A* grad_of_all, int64_t count, T* results) {
   const A of_all = grad_of_all == nullptr ? A(0) : *grad_of_all;
@@ -40,7 +38,7 @@ __device__ A sum_of_block(A mine) {
 }
 
 // A sum for each block. The number of blocks follows from `count` alone, and so does the order.
-template <Focus focus, int n, typename T, typename A>
+template <math::Focus focus, int n, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     focal_loss_sums_kernel(math::Focal<A> f, const T* inputs, const T* targets, int64_t count,
                            A* sums) {
@@ -62,16 +60,6 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const A* sums, int count,
   if (threadIdx.x == 0) *total = static_cast<A>(sum);
 }
 
-// Calls run(focus, n, f): two constants and the parameters. n numbers may be taken at a time from
-// where the pointers, which may be null, lead to.
-template <typename T, typename Run>
-void with_arguments(double alpha, double gamma, ArrayRef<const void*> pointers, const Run& run) {
-  const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
-  math::with_focus(math::focus_of(gamma), [&](auto focus) {
-    with_vector<T>(0, pointers, [&](auto n) { run(focus, n, f); });
-  });
-}
-
 template <bool backward>
 void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, const Tensor& grad,
                  const Tensor& grad_of_all, double alpha, double gamma, const Tensor& results) {
@@ -80,13 +68,15 @@ void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, co
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
+    const auto f = math::focal_of<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t), *each = elements(grad);
     scalar_t* to = elements(results);
-    with_arguments<scalar_t>(
-        alpha, gamma, {from, target, each, to}, [&](auto focus, auto n, const auto& f) {
-          launch(op, focal_loss_kernel<backward, focus, n, scalar_t, A>,
-                 blocks_for(count, kThreads * n), f, from, target, each, grad_of_all, count, to);
-        });
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      with_vector<scalar_t>(0, {from, target, each, to}, [&](auto n) {
+        launch(op, focal_loss_kernel<backward, decltype(focus)::value, n, scalar_t, A>,
+               blocks_for(count, kThreads * n), f, from, target, each, grad_of_all, count, to);
+      });
+    });
   });
 }
 
@@ -179,10 +169,13 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
   const Tensor sums = empty({blocks}, sum.options());
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
+    const auto f = math::focal_of<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t);
-    with_arguments<scalar_t>(alpha, gamma, {from, target}, [&](auto focus, auto n, const auto& f) {
-      launch("sigmoid_focal_loss", focal_loss_sums_kernel<focus, n, scalar_t, A>, blocks, f, from,
-             target, count, sums);
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      with_vector<scalar_t>(0, {from, target}, [&](auto n) {
+        launch("sigmoid_focal_loss", focal_loss_sums_kernel<decltype(focus)::value, n, scalar_t, A>,
+               blocks, f, from, target, count, sums);
+      });
     });
     launch("sigmoid_focal_loss", sum_kernel<A>, 1, sums, blocks, sum);
   });

@@ -141,15 +141,6 @@ __global__ void __launch_bounds__(kForwardThreads)
   }
 }
 
-// [N, M, S], or as many as there are for a sample that does not count.
-template <typename T, typename A>
-__device__ int cell_of(const AttentionParams<T>& p, const Sample<A>& s, int64_t row) {
-  const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
-  const int corner = math::cell_of(s.corners.at);
-  return static_cast<int>(corner < 0 ? p.images * p.heads * p.positions
-                                     : map * p.positions + corner);
-}
-
 // The gradients of locations and weights, from the products of the row's gradient with the values
 // at the corners; and the cell of each sample: of [N, M, S], or their number where none counts.
 template <typename T, int n>
@@ -162,6 +153,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
   const int self = static_cast<int>(threadIdx.x);
   const int64_t samples = p.rows() * p.samples();
+  const int cells = static_cast<int>(p.images * p.heads * p.positions);
   for (int64_t first = int64_t(blockIdx.x) * kBlockSamples; first < samples;
        first += int64_t(gridDim.x) * kBlockSamples) {
     const int count = static_cast<int>(min(int64_t(kBlockSamples), samples - first));
@@ -173,7 +165,9 @@ __global__ void __launch_bounds__(kThreads)
       corners[self] = s.corners;
       values[self] = p.value_of(row);
       grads[self] = grad + row * p.channels;
-      cell[at] = cell_of(p, s, row);
+      const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
+      const int corner = math::cell_of(s.corners.at);
+      cell[at] = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
     } else if (self < kBlockSamples) {
       corners[self] = {{-1, -1, -1, -1}};
     }

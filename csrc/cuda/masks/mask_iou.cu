@@ -44,7 +44,6 @@ PackedMasks packed(const char* op, const Tensor& masks, const Tensor& order = {}
   const auto ints = masks.options().dtype(kInt);
   const int64_t words = ceil_div(size, kWarp);
   const PackedMasks result{empty({count, words}, ints), zeros({count}, ints)};
-  if (count * words == 0) return result;
   launch(op, pack_masks_kernel, blocks_for(count * ceil_div(words, kWarp) * kWarp),
          static_cast<const uint8_t*>(rows.const_data_ptr()), order, count, size, words, result.bits,
          result.areas);
