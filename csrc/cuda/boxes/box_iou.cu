@@ -109,11 +109,6 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
 
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  if (grad.numel() == 0) {
-    grad1.zero_();
-    grad2.zero_();
-    return;
-  }
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
@@ -128,23 +123,18 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
 }
 
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index) {
-  const int64_t m = boxes2.size(0);
-  if (m == 0) {
-    best.zero_();
-    index.fill_(-1);
-    return;
-  }
   const BoxLists lists(boxes1, boxes2, best.scalar_type());
   DETOPS_WIDE_SWITCH(best.scalar_type(), [&] {
     using T = scalar_t;
     const math::Box<T>*a = elements(lists.first), *b = elements(lists.second);
+    const int64_t m = boxes2.size(0);
     T* to = elements(best);
     int64_t* to_index = elements(index);
     for_each("match_boxes", boxes1.size(0), [=] __device__(int64_t i) {
       constexpr auto kIoU = math::Overlap::kIoU;
       const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
-      T most = -1;
-      int64_t where = 0;
+      T most = m == 0 ? 0 : -1;
+      int64_t where = m == 0 ? -1 : 0;
       for (int64_t j = 0; j < m; ++j) {
         const T iou = math::pairwise::overlap<kIoU, T>(own, math::overlap_box<kIoU>(b[j]), T(0));
         if (iou > most) most = iou, where = j;

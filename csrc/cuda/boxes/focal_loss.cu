@@ -82,17 +82,6 @@ void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, co
 
 constexpr int kRows = kThreads / kWarp;  // of a block: a warp takes a row
 
-// Calls visit(row, lane) for each row, in all threads of a warp.
-template <typename Visit>
-__device__ void for_each_row(int64_t rows, const Visit& visit) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int64_t row = int64_t(blockIdx.x) * kRows + warp; row < rows;
-       row += int64_t(gridDim.x) * kRows) {
-    visit(row, lane);
-  }
-}
-
 // What the loss needs of a row, in all lanes; and its maximum.
 template <typename T, typename A>
 __device__ math::softmax_focal::Row<A> softmax_row(const T* x, int64_t classes, int64_t target,
@@ -115,7 +104,9 @@ template <math::Focus focus, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     softmax_focal_kernel(math::SoftmaxFocal<A> f, const T* inputs, const int64_t* targets,
                          int64_t rows, A* losses) {
-  for_each_row(rows, [&](int64_t i, int lane) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
+       i += int64_t(gridDim.x) * kRows) {
     const int64_t target = targets[i];
     A loss = 0;
     if (f.counts(target)) {
@@ -124,14 +115,16 @@ __global__ void __launch_bounds__(kThreads)
       loss = math::softmax_focal::loss<focus>(row, f.scale(target), f.gamma);
     }
     if (lane == 0) losses[i] = loss;
-  });
+  }
 }
 
 template <math::Focus focus, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     softmax_focal_backward_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
                                   const int64_t* targets, int64_t rows, T* to_inputs) {
-  for_each_row(rows, [&](int64_t i, int lane) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
+       i += int64_t(gridDim.x) * kRows) {
     const int64_t target = targets[i];
     const T* x = inputs + i * f.classes;
     const bool counts = f.counts(target);
@@ -145,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
       const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
       to_inputs[i * f.classes + j] = T(factor * power);
     }
-  });
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/linear_assignment.h"
 
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {
@@ -18,14 +17,11 @@ struct AssignmentMemory {
     return columns * (4 * sizeof(double) + 2 * sizeof(int)) + (rows + 1) / 2 * 2 * sizeof(int);
   }
 
-  __device__ AssignmentMemory(double* begin, int64_t columns)
-      : price(begin),
-        distance(price + columns),
-        open_price(distance + columns),
-        at_distance(open_price + columns),
-        owner(reinterpret_cast<int*>(at_distance + columns)),
-        from(owner + columns),
-        column(from + columns) {}
+  __device__ static AssignmentMemory of(double* begin, int64_t columns) {
+    int* owner = reinterpret_cast<int*>(begin + 4 * columns);
+    return {begin, begin + columns, begin + 2 * columns, begin + 3 * columns,
+            owner, owner + columns, owner + 2 * columns};
+  }
 };
 
 // The two least sums that some threads have seen, and the place of the least: by its index, behind
@@ -219,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
     const double forbidden = math::assignment::forbidden_cost(least, most, rows);
     double* memory =
         all_memory == nullptr ? reinterpret_cast<double*>(dynamic) : all_memory + image * words;
-    BlockColumns block{AssignmentMemory(memory, columns), costs, columns, of_warps};
+    BlockColumns block{AssignmentMemory::of(memory, columns), costs, columns, of_warps};
     for (int64_t i = self; i < queries * n; i += kThreads) {
       if (!math::assignment::is_cost(costs[i])) costs[i] = forbidden;
     }

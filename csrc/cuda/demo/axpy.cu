@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/axpy.h"
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {

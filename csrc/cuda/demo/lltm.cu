@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/host_device.h"
-#include "../../ops.h"
 #include "../../products.h"
 #include "../common/launch.cuh"
 

@@ -85,10 +85,8 @@ void overlaps(const char* op, const PackedMasks& first, const PackedMasks& secon
   const int64_t n = first.bits.size(0), m = second.bits.size(0), words = first.bits.size(1);
   const Tensor counts = zeros({n, m}, first.areas.options());
   const int64_t blocks = ceil_div(n, kSide) * ceil_div(m, kSide) * ceil_div(words, kPart);
-  if (blocks > 0) {
-    launch(op, shared_pixels_kernel, {blocks_for(blocks, 1), kSide * kSide}, first.bits,
-           second.bits, n, m, words, counts);
-  }
+  launch(op, shared_pixels_kernel, {blocks_for(blocks, 1), kSide * kSide}, first.bits, second.bits,
+         n, m, words, counts);
   const int *count = elements(counts), *area1 = elements(first.areas),
             *area2 = elements(second.areas);
   float* out = elements(output);
@@ -99,16 +97,14 @@ void overlaps(const char* op, const PackedMasks& first, const PackedMasks& secon
 
 // Of masks in score order, by the matrix of their overlaps.
 struct MaskTest {
-  struct Item {
-    int64_t place;
-  };
+  using Item = int64_t;   // its place
   const float* overlaps;  // [N, N]
   int64_t count;          // N
   double threshold;
 
-  __device__ Item item(int64_t place) const { return {place}; }
-  __device__ bool operator()(const Item& by, const Item& mask) const {
-    return static_cast<double>(overlaps[by.place * count + mask.place]) > threshold;
+  __device__ Item item(int64_t place) const { return place; }
+  __device__ bool operator()(Item by, Item mask) const {
+    return static_cast<double>(overlaps[by * count + mask]) > threshold;
   }
 };
 

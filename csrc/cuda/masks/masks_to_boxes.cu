@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
 #include "../../math/box.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -72,10 +70,6 @@ __global__ void __launch_bounds__(kMaskThreads)
 }  // namespace
 
 void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
-  if (masks.numel() == 0) {
-    boxes.zero_();
-    return;
-  }
   const Tensor rows = masks.contiguous();
   with_element(rows, [&](auto element) {
     using Bits = decltype(element);

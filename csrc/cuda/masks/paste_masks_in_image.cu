@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/paste_masks_in_image.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {

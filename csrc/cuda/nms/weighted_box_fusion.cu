@@ -8,8 +8,6 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kWarps = kThreads / kWarp;
-
 // The larger overlap, and of equals the first box; an index of -1 is none.
 struct BestOverlap {
   double overlap;
@@ -30,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
                   math::FusedModels taking_part, double threshold, math::Confidence how,
                   bool allows_overflow, math::FusedBox* all_fused, double* scores,
                   math::Box<double>* fused_boxes, int64_t* fused_labels, int* n_fused) {
-  __shared__ BestOverlap of_warps[kWarps];
+  __shared__ BestOverlap of_warps[kThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t begin = blockIdx.x; begin < count; begin += gridDim.x) {
     const int64_t label = labels[order[begin]];

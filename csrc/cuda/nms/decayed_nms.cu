@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/decay.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
+#include "nms.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -71,6 +70,46 @@ __global__ void soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t co
   if (self == 0) *n_kept = n;
 }
 
+// Calls meet(i, iou) for the boxes i before box j that it overlaps, in score order. A box without a
+// score says nothing; labels may be null.
+template <typename T, typename Meet>
+__device__ void for_each_better(const math::Box<T>* boxes, const T* scores, const int64_t* labels,
+                                int64_t j, const Meet& meet) {
+  const math::Box<T> box = boxes[j];
+  const T area = math::area(box);
+  for (int64_t i = 0; i < j; ++i) {
+    if (labels != nullptr && labels[i] != labels[j]) continue;
+    if (scores[i] != scores[i]) continue;
+    const math::Box<T> other = boxes[i];
+    const T common = math::intersection(other, box);
+    const T iou = math::pairwise::iou(common, math::area(other) + area - common);
+    if (iou > 0) meet(i, iou);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_terms_kernel(const math::Box<T>* boxes, const T* scores,
+                                    const int64_t* labels, int64_t count, T* terms) {
+  DETOPS_FOR_EACH(j, count) {
+    T most = 0;
+    for_each_better(boxes, scores, labels, j, [&](int64_t, T iou) { most = math::max(most, iou); });
+    terms[j] = math::decay::matrix_term<kind>(most);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_scores_kernel(const math::Box<T>* boxes, const T* scores,
+                                     const int64_t* labels, int64_t count, const T* terms, T sigma,
+                                     T* rescored) {
+  DETOPS_FOR_EACH(j, count) {
+    T weight = math::decay::matrix_least_weight<kind, T>();
+    for_each_better(boxes, scores, labels, j, [&](int64_t i, T iou) {
+      weight = math::max(weight, math::decay::matrix_weight<kind, T>(iou, terms[i]));
+    });
+    rescored[j] = scores[j] * math::decay::matrix_factor<kind>(weight, sigma);
+  }
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
@@ -94,6 +133,40 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
   const int64_t n = n_kept.item<int64_t>();
   return {keep.narrow(0, 0, n).clone(),
           empty({n}, scores.options()).copy_(kept_scores.narrow(0, 0, n))};
+}
+
+std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double sigma,
+                                      double min_score, std::string_view method) {
+  const int64_t count = boxes.size(0);
+  if (count == 0) {
+    return {empty({0}, boxes.options().dtype(kLong)), empty({0}, scores.options())};
+  }
+  const ScalarType type = compute_type(boxes, scores);
+  const Tensor order = selection_order(scores);
+  const Tensor sorted = index_select(boxes.to(type), order);
+  const Tensor before = index_select(scores.to(type), order);
+  const Tensor labels = idxs ? index_select(idxs->to(kLong), order) : Tensor();
+  const Tensor terms = empty_like(before), after = empty_like(before);
+  Tensor lowest;
+  DETOPS_WIDE_SWITCH(type, [&] {
+    math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
+        decay_method(method), [&](auto kind) {
+          launch("matrix_nms", matrix_terms_kernel<kind, scalar_t>, blocks_for(count), sorted,
+                 before, labels, count, terms);
+          launch("matrix_nms", matrix_scores_kernel<kind, scalar_t>, blocks_for(count), sorted,
+                 before, labels, count, terms, math::nearest_finite<scalar_t>(sigma), after);
+        });
+    lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
+  });
+  // Back in input order, so that ties are in it.
+  const Tensor rescored = empty_like(after);
+  call::op("aten::index_copy_", "", rescored, int64_t(0), order, after);
+  const Tensor stays = call::op("aten::ge", "Tensor", rescored, lowest);
+  const Tensor keep =
+      call::op("aten::squeeze", "dim", call::op("aten::nonzero", "", stays), int64_t(1));
+  const Tensor kept = index_select(rescored, keep), places = selection_order(kept);
+  return {index_select(keep, places), as_type(index_select(kept, places), scores.scalar_type())};
 }
 
 }  // namespace detops::cuda
