@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/box_coder.h"
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 // One thread per anchor in the backward pass: its deltas add into its gradient without atomics.

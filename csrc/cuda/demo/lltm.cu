@@ -126,16 +126,13 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     }
   });
   // One product over all steps; the state before step t is that after step t - 1.
-  Tensor product = zeros_like(w);
-  Tensor weights_of_state = product.narrow(1, 0, state);
-  Tensor weights_of_input = product.narrow(1, state, inputs);
-  addmm_out(weights_of_input, weights_of_input, grads.t(), x.view({steps * rows, inputs}));
-  if (steps > 0) {
-    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, 0, rows).t(), h0);
-  }
+  const Tensor product = zeros_like(w), by_state = product.narrow(1, 0, state);
+  const Tensor by_input = product.narrow(1, state, inputs);
+  addmm_out(by_input, by_input, grads.t(), x.view({steps * rows, inputs}));
+  if (steps > 0) addmm_out(by_state, by_state, grads.narrow(0, 0, rows).t(), h0);
   if (steps > 1) {
     const int64_t later = (steps - 1) * rows;
-    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, rows, later).t(),
+    addmm_out(by_state, by_state, grads.narrow(0, rows, later).t(),
               states.view({steps * rows, state}).narrow(0, 0, later));
   }
   if (input_wanted) {

@@ -13,8 +13,10 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
+constexpr size_t kStackPages = 64;  // checked memory takes more of them
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(memory, size)
+constexpr size_t kStackPages = 16;
 #endif
 
 namespace detops::cuda::emulation {
@@ -53,13 +55,8 @@ unsigned char* dynamic_memory;
 
 namespace {
 
-// Not a power of two, so that the tops of the stacks do not share the sets of a cache. Checked
-// memory takes more of it.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kStack = (256 << 10) + 320;
-#else
-constexpr size_t kStack = (64 << 10) + 320;
-#endif
+// Not a power of two, so that the tops of the stacks do not share the sets of a cache.
+constexpr size_t kStack = (kStackPages << 12) + 320;
 constexpr unsigned kWarp = 32;
 
 void require(bool condition, const char* message) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <tuple>
-
 #include "../common/ballot.cuh"
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
