@@ -139,12 +139,15 @@ if EMULATE_CUDA:
     # Under names that the C++ compiler gets; unchanged ones stay, and so do their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
     wrappers.mkdir(parents=True, exist_ok=True)
-    for path in map(Path, sources("csrc/cuda/**/*.cu")):
-        wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../../../{path}"\n'
-        if path.stem != "library" and not (wrapper.exists() and wrapper.read_text() == text):
-            wrapper.write_text(text)
-    cpu_sources = sources("build/emulation/sources/*.cpp", "csrc/cuda/emulation/*.cpp")
+    cpu_sources = sources("csrc/cuda/emulation/*.cpp")
     cpu_sources += sources("csrc/cpu/conv/*.cpp")  # DETOPS_CPU_OPS
+    for path in map(Path, sources("csrc/cuda/**/*.cu")):
+        if path.stem == "library":
+            continue
+        wrapper, text = wrappers / f"{path.stem}.cpp", f'#include "../../../{path}"\n'
+        if not (wrapper.exists() and wrapper.read_text() == text):
+            wrapper.write_text(text)
+        cpu_sources.append(str(wrapper.relative_to(ROOT)))
 extensions = [
     library(
         "libdetops",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include "../../boxes/box_lists.h"
 #include "../../math/overlap.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -40,92 +39,130 @@ __global__ void box_iou_rows_kernel(const T* grad, int64_t stride_row, int64_t s
   }
 }
 
-template <typename T>
-__global__ void match_boxes_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b,
-                                   int64_t m, T* best, int64_t* index) {
-  constexpr auto kIoU = math::Overlap::kIoU;
-  DETOPS_FOR_EACH(i, n) {
-    const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
-    T most = -1;
-    int64_t where = 0;
-    for (int64_t j = 0; j < m; ++j) {
-      const T iou = math::pairwise::overlap<kIoU, T>(own, math::overlap_box<kIoU>(b[j]), T(0));
-      if (iou > most) most = iou, where = j;
-    }
-    best[i] = most;
-    index[i] = where;
+// Overlaps of matched boxes, or their losses.
+template <math::Overlap kind, bool loss, typename T>
+__global__ void box_pairs_kernel(const math::Box<T>* a, const math::Box<T>* b, int64_t count, T eps,
+                                 T* values) {
+  DETOPS_FOR_EACH(i, count) {
+    const auto first = math::overlap_box<kind>(a[i]), second = math::overlap_box<kind>(b[i]);
+    values[i] = loss ? math::pairwise::overlap_loss<kind, T>(first, second, eps)
+                     : math::pairwise::overlap<kind, T>(first, second, eps);
   }
 }
 
-template <math::Overlap kind, typename T>
-void launch_forward(const Tensor& first, const Tensor& second, double eps, Tensor& output) {
-  using Box = math::Box<T>;
-  launch("box_iou", box_iou_kernel<kind, T>, blocks_for(output.numel(), kThreads * kPairs),
-         reinterpret_cast<const Box*>(first.const_data_ptr<T>()), first.size(0),
-         reinterpret_cast<const Box*>(second.const_data_ptr<T>()), second.size(0),
-         static_cast<T>(eps), output.mutable_data_ptr<T>());
+template <math::Overlap kind, bool loss, typename T>
+__global__ void box_pairs_backward_kernel(const T* grad, const math::Box<T>* a,
+                                          const math::Box<T>* b, int64_t count, T eps,
+                                          math::Box<T>* grad_a, math::Box<T>* grad_b) {
+  DETOPS_FOR_EACH(i, count) {
+    const auto first = math::overlap_box<kind>(a[i]), second = math::overlap_box<kind>(b[i]);
+    math::Box<T> da{}, db{};
+    if constexpr (loss) {
+      math::pairwise::overlap_loss_gradient<kind, T>(first, second, eps, grad[i], da, db);
+    } else {
+      math::pairwise::overlap_gradient<kind, T>(first, second, eps, grad[i], da, db);
+    }
+    grad_a[i] = da;
+    grad_b[i] = db;
+  }
 }
 
-template <math::Overlap kind, bool swapped, typename T>
-void launch_rows(const Tensor& grad, int64_t stride_row, int64_t stride_col, const Tensor& a,
-                 const Tensor& b, double eps, const Tensor& grad_a) {
-  using Box = math::Box<T>;
-  launch("box_iou", box_iou_rows_kernel<kind, swapped, T>, blocks_for(a.size(0)),
-         grad.const_data_ptr<T>(), stride_row, stride_col,
-         reinterpret_cast<const Box*>(a.const_data_ptr<T>()), a.size(0),
-         reinterpret_cast<const Box*>(b.const_data_ptr<T>()), b.size(0), static_cast<T>(eps),
-         reinterpret_cast<Box*>(grad_a.mutable_data_ptr<T>()));
+template <bool loss>
+void forward(const char* op, const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+             double eps, const Tensor& output) {
+  const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
+      launch(op, box_pairs_kernel<constant, loss, scalar_t>, blocks_for(output.numel()),
+             lists.first, lists.second, output.numel(), eps, output);
+    });
+  });
+}
+
+template <bool loss>
+void backward(const char* op, const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+              std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
+  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  DETOPS_WIDE_SWITCH(lists.type(), [&] {
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
+      launch(op, box_pairs_backward_kernel<constant, loss, scalar_t>, blocks_for(grad.numel()),
+             lists.grad, lists.first, lists.second, grad.numel(), eps, lists.to_first,
+             lists.to_second);
+    });
+  });
+  lists.store(grad1, grad2);
 }
 
 }  // namespace
 
 void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
                      Tensor& output) {
-  const Tensor first = boxes1.to(output.scalar_type()).contiguous();
-  const Tensor second = boxes2.to(output.scalar_type()).contiguous();
+  const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch_forward<constant, scalar_t>(first, second, eps, output);
+      launch("box_iou", box_iou_kernel<constant, scalar_t>,
+             blocks_for(output.numel(), kThreads * kPairs), lists.first, lists.first.size(0),
+             lists.second, lists.second.size(0), eps, output);
     });
   });
 }
 
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  const ScalarType type = compute_type(promoted_type(boxes1.scalar_type(), boxes2.scalar_type()));
-  const Tensor first = boxes1.to(type).contiguous(), second = boxes2.to(type).contiguous();
-  const Tensor outer = grad.to(type).contiguous();
-  const Tensor to_first = zeros_like(first), to_second = zeros_like(second);
-  const int64_t m = second.size(0);
-  if (outer.numel() > 0) {
-    DETOPS_WIDE_SWITCH(type, [&] {
-      math::with_kind(overlap_kind(kind), [&](auto constant) {
-        constexpr math::Overlap kKind = constant;
-        launch_rows<kKind, false, scalar_t>(outer, m, 1, first, second, eps, to_first);
-        launch_rows<kKind, true, scalar_t>(outer, 1, m, second, first, eps, to_second);
-      });
+  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const int64_t n = boxes1.size(0), m = boxes2.size(0);
+  DETOPS_WIDE_SWITCH(lists.type(), [&] {
+    math::with_kind(overlap_kind(kind), [&](auto constant) {
+      launch("box_iou", box_iou_rows_kernel<constant, false, scalar_t>, blocks_for(n), lists.grad,
+             m, 1, lists.first, n, lists.second, m, eps, lists.to_first);
+      launch("box_iou", box_iou_rows_kernel<constant, true, scalar_t>, blocks_for(m), lists.grad, 1,
+             m, lists.second, m, lists.first, n, eps, lists.to_second);
     });
-  }
-  grad1.copy_(to_first);
-  grad2.copy_(to_second);
+  });
+  lists.store(grad1, grad2);
 }
 
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index) {
-  const int64_t n = boxes1.size(0), m = boxes2.size(0);
-  if (m == 0) {
-    best.zero_();
-    index.fill_(-1);
-    return;
-  }
-  const Tensor first = boxes1.to(best.scalar_type()).contiguous();
-  const Tensor second = boxes2.to(best.scalar_type()).contiguous();
+  const BoxLists lists(boxes1, boxes2, best.scalar_type());
   DETOPS_WIDE_SWITCH(best.scalar_type(), [&] {
-    using Box = math::Box<scalar_t>;
-    launch("match_boxes", match_boxes_kernel<scalar_t>, blocks_for(n),
-           reinterpret_cast<const Box*>(first.const_data_ptr<scalar_t>()), n,
-           reinterpret_cast<const Box*>(second.const_data_ptr<scalar_t>()), m,
-           best.mutable_data_ptr<scalar_t>(), index.mutable_data_ptr<int64_t>());
+    using T = scalar_t;
+    const math::Box<T>*a = elements(lists.first), *b = elements(lists.second);
+    const int64_t m = boxes2.size(0);
+    T* to = elements(best);
+    int64_t* to_index = elements(index);
+    for_each("match_boxes", boxes1.size(0), [=] __device__(int64_t i) {
+      constexpr auto kIoU = math::Overlap::kIoU;
+      const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
+      T most = m == 0 ? 0 : -1;
+      int64_t where = m == 0 ? -1 : 0;
+      for (int64_t j = 0; j < m; ++j) {
+        const T iou = math::pairwise::overlap<kIoU, T>(own, math::overlap_box<kIoU>(b[j]), T(0));
+        if (iou > most) most = iou, where = j;
+      }
+      to[i] = most;
+      to_index[i] = where;
+    });
   });
+}
+
+void box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+                             double eps, Tensor& output) {
+  forward<false>("box_iou", boxes1, boxes2, kind, eps, output);
+}
+
+void box_iou_aligned_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                              std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
+  backward<false>("box_iou", grad, boxes1, boxes2, kind, eps, grad1, grad2);
+}
+
+void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+                          double eps, Tensor& loss) {
+  forward<true>("box_iou_loss", boxes1, boxes2, kind, eps, loss);
+}
+
+void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
+                           std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
+  backward<true>("box_iou_loss", grad, boxes1, boxes2, kind, eps, grad1, grad2);
 }
 
 }  // namespace detops::cuda

@@ -51,41 +51,27 @@ __global__ void chamfer_backward_kernel(const T* grad_own, const T* grad_other,
 
 void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tensor& dist1,
                               Tensor& dist2, Tensor& idx1, Tensor& idx2) {
-  const PointSets points(points1, points2, dist1.scalar_type());
-  const int64_t sets = points.sets, n = points.n, m = points.m;
+  const PointSets p(points1, points2, dist1.scalar_type());
   DETOPS_WIDE_SWITCH(dist1.scalar_type(), [&] {
-    using T = scalar_t;
-    const auto *a = rows<math::Point, T>(points.first), *b = rows<math::Point, T>(points.second);
-    if (n > 0) {
-      launch("chamfer_distance", nearest_kernel<T>, blocks_for(sets * n), a, n, b, m, sets,
-             dist1.mutable_data_ptr<T>(), idx1.mutable_data_ptr<int64_t>());
-    }
-    if (m > 0) {
-      launch("chamfer_distance", nearest_kernel<T>, blocks_for(sets * m), b, m, a, n, sets,
-             dist2.mutable_data_ptr<T>(), idx2.mutable_data_ptr<int64_t>());
-    }
+    launch("chamfer_distance", nearest_kernel<scalar_t>, blocks_for(dist1.numel()), p.first, p.n,
+           p.second, p.m, p.sets, dist1, idx1);
+    launch("chamfer_distance", nearest_kernel<scalar_t>, blocks_for(dist2.numel()), p.second, p.m,
+           p.first, p.n, p.sets, dist2, idx2);
   });
 }
 
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
+  constexpr const char* kOp = "chamfer_distance_backward";
   const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
-  const int64_t sets = g.sets, n = g.n, m = g.m;
   DETOPS_WIDE_SWITCH(g.type(), [&] {
-    using T = scalar_t;
-    const auto *a = rows<math::Point, T>(g.first), *b = rows<math::Point, T>(g.second);
-    const T *g1 = g.grad_first.const_data_ptr<T>(), *g2 = g.grad_second.const_data_ptr<T>();
-    const int64_t* i1 = g.index_first.const_data_ptr<int64_t>();
-    const int64_t* i2 = g.index_second.const_data_ptr<int64_t>();
-    if (n > 0) {
-      launch("chamfer_distance_backward", chamfer_backward_kernel<T>, blocks_for(sets * n), g1, g2,
-             a, n, b, m, sets, i1, i2, mutable_rows<math::Point, T>(g.to_first));
-    }
-    if (m > 0) {
-      launch("chamfer_distance_backward", chamfer_backward_kernel<T>, blocks_for(sets * m), g2, g1,
-             b, m, a, n, sets, i2, i1, mutable_rows<math::Point, T>(g.to_second));
-    }
+    launch(kOp, chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.n), g.grad_first,
+           g.grad_second, g.first, g.n, g.second, g.m, g.sets, g.index_first, g.index_second,
+           g.to_first);
+    launch(kOp, chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.m), g.grad_second,
+           g.grad_first, g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first,
+           g.to_second);
   });
   g.store(to_points1, to_points2);
 }

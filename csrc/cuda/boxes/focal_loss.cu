@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/focal_loss.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
-using math::Focus;
-
-template <Focus focus, int n, typename T, typename A>
+// Losses; or, backward, what a gradient for each of them, or one for all, sends to the inputs.
+template <bool backward, math::Focus focus, int n, typename T, typename A>
 __global__ void focal_loss_kernel(math::Focal<A> f, const T* inputs, const T* targets,
-                                  int64_t count, T* losses) {
+                                  const T* grad, const A* grad_of_all, int64_t count, T* results) {
+  const A of_all = grad_of_all == nullptr ? A(0) : *grad_of_all;
   for_each_vector<n>(count, [&](int64_t i, auto k) {
     const auto x = load<k>(inputs + i), t = load<k>(targets + i);
-    Vector<T, k> loss;
+    Vector<T, k> each{}, result;
+    if (backward && grad != nullptr) each = load<k>(grad + i);
     for (int j = 0; j < k; ++j) {
-      loss.at[j] = T(math::focal::loss<focus>(f, A(x.at[j]), A(t.at[j])));
+      const A input = A(x.at[j]), target = A(t.at[j]);
+      const A outer = grad != nullptr ? A(each.at[j]) : of_all;
+      result.at[j] = T(backward ? outer * math::focal::slope<focus>(f, input, target)
+                                : math::focal::loss<focus>(f, input, target));
     }
-    store(losses + i, loss);
+    store(results + i, result);
   });
 }
 
 // The sum of all threads' numbers, in thread 0.
 template <typename A>
 __device__ A sum_of_block(A mine) {
-  constexpr int kWarps = kThreads / kWarp;
-  __shared__ A sums[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
+  __shared__ A sums[kThreads / kWarp];
   Vector<A, 1> sum{{mine}};
   sum_over_lanes(sum, kWarp);
-  if (lane == 0) sums[warp] = sum.at[0];
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = sum.at[0];
   __syncthreads();
   A total = 0;
-  for (int i = 0; i < kWarps; ++i) total += sums[i];
+  for (const A& part : sums) total += part;
   return total;
 }
 
 // A sum for each block. The number of blocks follows from `count` alone, and so does the order.
-template <Focus focus, int n, typename T, typename A>
+template <math::Focus focus, int n, typename T, typename A>
 __global__ void __launch_bounds__(kThreads)
     focal_loss_sums_kernel(math::Focal<A> f, const T* inputs, const T* targets, int64_t count,
                            A* sums) {
@@ -61,54 +60,92 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const A* sums, int count,
   if (threadIdx.x == 0) *total = static_cast<A>(sum);
 }
 
-// A gradient for each loss, or one for all.
-template <Focus focus, int n, typename T, typename A>
-__global__ void focal_loss_backward_kernel(math::Focal<A> f, const T* grad, const A* grad_of_all,
-                                           const T* inputs, const T* targets, int64_t count,
-                                           T* to_inputs) {
-  const A of_all = grad_of_all == nullptr ? A(0) : *grad_of_all;
-  for_each_vector<n>(count, [&](int64_t i, auto k) {
-    const auto x = load<k>(inputs + i), t = load<k>(targets + i);
-    Vector<T, k> each{}, to;
-    if (grad != nullptr) each = load<k>(grad + i);
-    for (int j = 0; j < k; ++j) {
-      const A outer = grad != nullptr ? A(each.at[j]) : of_all;
-      to.at[j] = T(outer * math::focal::slope<focus>(f, A(x.at[j]), A(t.at[j])));
-    }
-    store(to_inputs + i, to);
+template <bool backward>
+void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, const Tensor& grad,
+                 const Tensor& grad_of_all, double alpha, double gamma, const Tensor& results) {
+  const int64_t count = results.numel();
+  const ScalarType type = results.scalar_type();
+  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  DETOPS_FLOAT_SWITCH(type, [&] {
+    using A = accumulate_t<scalar_t>;
+    const auto f = math::focal_of<A>(alpha, gamma);
+    const scalar_t *from = elements(x), *target = elements(t), *each = elements(grad);
+    scalar_t* to = elements(results);
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      with_vector<scalar_t>(0, {from, target, each, to}, [&](auto n) {
+        launch(op, focal_loss_kernel<backward, decltype(focus)::value, n, scalar_t, A>,
+               blocks_for(count, kThreads * n), f, from, target, each, grad_of_all, count, to);
+      });
+    });
   });
 }
 
-// Calls run(focus, n, f, x, t): two constants, the parameters, and the data as pointers. They and
-// the two others, which may be null, are such that n numbers may be taken at a time.
-template <typename T, typename Run>
-void with_arguments(const Tensor& x, const Tensor& t, double alpha, double gamma, const void* other,
-                    const void* another, const Run& run) {
-  const T *inputs = x.const_data_ptr<T>(), *targets = t.const_data_ptr<T>();
-  const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
-  math::with_focus(math::focus_of(gamma), [&](auto focus) {
-    with_vector<T>(0, {inputs, targets, other, another},
-                   [&](auto n) { run(focus, n, f, inputs, targets); });
-  });
+constexpr int kRows = kThreads / kWarp;  // of a block: a warp takes a row
+
+// What the loss needs of a row, in all lanes; and its maximum.
+template <typename T, typename A>
+__device__ math::softmax_focal::Row<A> softmax_row(const T* x, int64_t classes, int64_t target,
+                                                   int lane, A& m) {
+  m = -std::numeric_limits<A>::infinity();
+  for (int64_t j = lane; j < classes; j += kWarp) m = math::max(m, A(x[j]));
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    m = math::max(m, __shfl_xor_sync(0xffffffffu, m, step));
+  }
+  Vector<A, 1> rest{};
+  for (int64_t j = lane; j < classes; j += kWarp) {
+    if (j != target) rest.at[0] += math::exp(A(x[j]) - m);
+  }
+  sum_over_lanes(rest, kWarp);
+  const A shift = A(x[target]) - m;
+  return {shift, math::exp(shift), rest.at[0]};
+}
+
+template <math::Focus focus, typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    softmax_focal_kernel(math::SoftmaxFocal<A> f, const T* inputs, const int64_t* targets,
+                         int64_t rows, A* losses) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
+       i += int64_t(gridDim.x) * kRows) {
+    const int64_t target = targets[i];
+    A loss = 0;
+    if (f.counts(target)) {
+      A m;
+      const auto row = softmax_row(inputs + i * f.classes, f.classes, target, lane, m);
+      loss = math::softmax_focal::loss<focus>(row, f.scale(target), f.gamma);
+    }
+    if (lane == 0) losses[i] = loss;
+  }
+}
+
+template <math::Focus focus, typename T, typename A>
+__global__ void __launch_bounds__(kThreads)
+    softmax_focal_backward_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
+                                  const int64_t* targets, int64_t rows, T* to_inputs) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
+       i += int64_t(gridDim.x) * kRows) {
+    const int64_t target = targets[i];
+    const T* x = inputs + i * f.classes;
+    const bool counts = f.counts(target);
+    math::softmax_focal::Row<A> row{};
+    A m = 0, factor = 0;
+    if (counts) {
+      row = softmax_row(x, f.classes, target, lane, m);
+      factor = -grad[i] * math::softmax_focal::slope<focus>(row, f.scale(target), f.gamma);
+    }
+    for (int64_t j = lane; j < f.classes; j += kWarp) {
+      const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
+      to_inputs[i * f.classes + j] = T(factor * power);
+    }
+  }
 }
 
 }  // namespace
 
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss) {
-  const int64_t count = loss.numel();
-  const ScalarType type = loss.scalar_type();
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  DETOPS_FLOAT_SWITCH(type, [&] {
-    using A = accumulate_t<scalar_t>;
-    scalar_t* out = loss.mutable_data_ptr<scalar_t>();
-    with_arguments<scalar_t>(x, t, alpha, gamma, out, nullptr,
-                             [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
-                               launch(
-                                   "sigmoid_focal_loss", focal_loss_kernel<focus, n, scalar_t, A>,
-                                   blocks_for(count, kThreads * n), f, inputs, targets, count, out);
-                             });
-  });
+  launch_each<false>("sigmoid_focal_loss", inputs, targets, {}, {}, alpha, gamma, loss);
 }
 
 void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
@@ -125,40 +162,59 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
   const Tensor sums = empty({blocks}, sum.options());
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
-    A* to = sums.mutable_data_ptr<A>();
-    with_arguments<scalar_t>(x, t, alpha, gamma, nullptr, nullptr,
-                             [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
-                               launch("sigmoid_focal_loss",
-                                      focal_loss_sums_kernel<focus, n, scalar_t, A>, blocks, f,
-                                      inputs, targets, count, to);
-                             });
-    launch("sigmoid_focal_loss", sum_kernel<A>, 1, to, blocks, sum.mutable_data_ptr<A>());
+    const auto f = math::focal_of<A>(alpha, gamma);
+    const scalar_t *from = elements(x), *target = elements(t);
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      with_vector<scalar_t>(0, {from, target}, [&](auto n) {
+        launch("sigmoid_focal_loss", focal_loss_sums_kernel<decltype(focus)::value, n, scalar_t, A>,
+               blocks, f, from, target, count, sums);
+      });
+    });
+    launch("sigmoid_focal_loss", sum_kernel<A>, 1, sums, blocks, sum);
   });
 }
 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
-  const int64_t count = to_inputs.numel();
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   const Tensor slopes = as_type(to_inputs, type);  // itself, unless of another dtype
   // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
   const bool constant = is_constant(grad);
-  const Tensor outer =
-      constant ? wide(grad.as_strided({1}, {1}), type) : as_type(grad, type).contiguous();
-  DETOPS_FLOAT_SWITCH(type, [&] {
-    using A = accumulate_t<scalar_t>;
-    const scalar_t* each = constant ? nullptr : outer.const_data_ptr<scalar_t>();
-    const A* of_all = constant ? outer.const_data_ptr<A>() : nullptr;
-    scalar_t* out = slopes.mutable_data_ptr<scalar_t>();
-    with_arguments<scalar_t>(
-        x, t, alpha, gamma, each, out,
-        [&](auto focus, auto n, auto f, auto* inputs, auto* targets) {
-          launch("sigmoid_focal_loss_backward", focal_loss_backward_kernel<focus, n, scalar_t, A>,
-                 blocks_for(count, kThreads * n), f, each, of_all, inputs, targets, count, out);
-        });
-  });
+  const Tensor each = constant ? Tensor() : as_type(grad, type).contiguous();
+  const Tensor of_all = constant ? wide(grad.as_strided({1}, {1}), type) : Tensor();
+  launch_each<true>("sigmoid_focal_loss_backward", inputs, targets, each, of_all, alpha, gamma,
+                    slopes);
   to_inputs = as_type(slopes, to_inputs.scalar_type());
+}
+
+void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
+                                const std::optional<Tensor>& weight, double alpha, double gamma,
+                                Tensor& loss) {
+  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor weights = wide(weight, x.scalar_type());
+  DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      launch("softmax_focal_loss", softmax_focal_kernel<focus, scalar_t, A>,
+             blocks_for(x.size(0), kRows), f, x, t, x.size(0), loss);
+    });
+  });
+}
+
+void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                                 const std::optional<Tensor>& weight, double alpha, double gamma,
+                                 Tensor& to_inputs) {
+  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor weights = wide(weight, x.scalar_type()), outer = wide(grad, x.scalar_type());
+  DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      launch("softmax_focal_loss_backward", softmax_focal_backward_kernel<focus, scalar_t, A>,
+             blocks_for(x.size(0), kRows), f, outer, x, t, x.size(0), to_inputs);
+    });
+  });
 }
 
 }  // namespace detops::cuda

@@ -2,10 +2,19 @@
 #include "../../math/rotated_box.h"
 
 #include "../../boxes/box_lists.h"
-#include "../common/launch.cuh"
+#include "rotated_boxes.cuh"
 
 namespace detops::cuda {
 namespace {
+
+template <math::Base base, typename T>
+__global__ void box_iou_rotated_kernel(const RotatedBox* a, int64_t n, const RotatedBox* b,
+                                       int64_t m, T* out) {
+  DETOPS_FOR_EACH(i, n * m) {
+    const double iou = math::rotated::iou<base>(a[i / m], b[i % m]);
+    out[i] = iou == iou ? static_cast<T>(iou) : T(0);
+  }
+}
 
 template <math::Base base, typename T>
 __global__ void rotated_iou_kernel(const T* a, const T* b, int64_t count, T* ratios) {
@@ -27,15 +36,26 @@ __global__ void rotated_iou_backward_kernel(const T* grad, const T* a, const T* 
 
 }  // namespace
 
+void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+                     Tensor& output) {
+  const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
+    const Tensor a = rotated_boxes<scalar_t>(lists.first);
+    const Tensor b = rotated_boxes<scalar_t>(lists.second);
+    math::with_base(overlap_base(mode), [&](auto base) {
+      launch("box_iou_rotated", box_iou_rotated_kernel<base, scalar_t>, blocks_for(output.numel()),
+             a, a.size(0), b, b.size(0), output);
+    });
+  });
+}
+
 void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                          Tensor& ratios) {
   const BoxLists lists(boxes1, boxes2, ratios.scalar_type());
   DETOPS_WIDE_SWITCH(ratios.scalar_type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("rotated_iou", rotated_iou_kernel<decltype(base)::value, scalar_t>,
-             blocks_for(ratios.numel()), lists.first.const_data_ptr<scalar_t>(),
-             lists.second.const_data_ptr<scalar_t>(), ratios.numel(),
-             ratios.mutable_data_ptr<scalar_t>());
+      launch("rotated_iou", rotated_iou_kernel<base, scalar_t>, blocks_for(ratios.numel()),
+             lists.first, lists.second, ratios.numel(), ratios);
     });
   });
 }
@@ -45,11 +65,8 @@ void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("rotated_iou", rotated_iou_backward_kernel<decltype(base)::value, scalar_t>,
-             blocks_for(lists.grad.numel()), lists.grad.const_data_ptr<scalar_t>(),
-             lists.first.const_data_ptr<scalar_t>(), lists.second.const_data_ptr<scalar_t>(),
-             lists.grad.numel(), lists.to_first.mutable_data_ptr<scalar_t>(),
-             lists.to_second.mutable_data_ptr<scalar_t>());
+      launch("rotated_iou", rotated_iou_backward_kernel<base, scalar_t>, blocks_for(grad.numel()),
+             lists.grad, lists.first, lists.second, grad.numel(), lists.to_first, lists.to_second);
     });
   });
   lists.store(grad1, grad2);

@@ -55,17 +55,42 @@ inline int narrow(const char* op, int64_t size) {
   return static_cast<int>(size);
 }
 
-// What a kernel takes for an argument: of a tensor its elements, and null of one that is undefined.
-template <typename P, typename Argument, typename T = std::remove_pointer_t<P>>
-P parameter(const Argument& argument) {
-  if constexpr (!std::is_same_v<Argument, Tensor>) {
-    return static_cast<P>(argument);
-  } else if constexpr (std::is_const_v<T>) {
-    return argument.defined() ? argument.template const_data_ptr<std::remove_const_t<T>>()
-                              : nullptr;
-  } else {
-    return argument.defined() ? argument.template mutable_data_ptr<T>() : nullptr;
+// The number that a struct is made of, or that number itself.
+template <typename T>
+T number_in(const T*);
+template <template <typename> class Row, typename T>
+T number_in(const Row<T>*);
+template <template <typename, int> class Row, typename T, int n>
+T number_in(const Row<T, n>*);
+
+// The elements of a tensor, for a pointer to numbers of its dtype or to structs of them; null where
+// the tensor is undefined.
+struct Elements {
+  const Tensor& tensor;
+
+  template <typename Row>
+  operator Row*() const {
+    using T = decltype(number_in(static_cast<Row*>(nullptr)));
+    if (!tensor.defined()) return nullptr;
+    if constexpr (std::is_const_v<Row>) {
+      return reinterpret_cast<Row*>(tensor.const_data_ptr<T>());
+    } else {
+      return reinterpret_cast<Row*>(tensor.mutable_data_ptr<T>());
+    }
   }
+};
+
+inline Elements elements(const Tensor& t) { return {t}; }
+
+template <typename P, typename Argument>
+P parameter(const Argument& argument) {
+  return static_cast<P>(argument);
+}
+
+// Of a tensor a kernel takes the elements.
+template <typename P>
+P parameter(const Tensor& t) {
+  return elements(t);
 }
 
 // Starts a kernel on the current stream. A launch that fails says whose it was.
@@ -101,5 +126,16 @@ void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
 #define DETOPS_FOR_EACH(i, n)                                                      \
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < int64_t(n); \
        i += int64_t(gridDim.x) * blockDim.x)
+
+template <typename Each>
+__global__ void each_kernel(Each each, int64_t n) {
+  DETOPS_FOR_EACH(i, n) { each(i); }
+}
+
+// Calls each(i) on the device, by a thread for every i below n.
+template <typename Each>
+void for_each(const char* op, int64_t n, const Each& each) {
+  launch(op, each_kernel<Each>, blocks_for(n), each, n);
+}
 
 }  // namespace detops::cuda

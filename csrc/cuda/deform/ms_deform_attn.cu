@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../deform/geometry.h"
 #include "../../math/deform.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
-#include "../common/vector.cuh"
 #include "sorted_samples.cuh"
 
 // A row is a query's head in an image: of the locations, of the weights, of the output. Where its
@@ -70,36 +67,35 @@ __device__ Sample<A> sample_of(const AttentionParams<T>& p, int64_t at) {
   return s;
 }
 
-// All tensors contiguous; locations and weights of the type to accumulate in.
-template <typename T>
-AttentionParams<T> make_params(const Tensor& value, const Tensor& shapes, const Tensor& starts,
-                               const Tensor& locations, const Tensor& weights) {
-  const auto narrow = [](int64_t size) { return cuda::narrow("ms_deform_attn", size); };
-  return {value.const_data_ptr<T>(),
-          shapes.const_data_ptr<int64_t>(),
-          starts.const_data_ptr<int64_t>(),
-          locations.const_data_ptr<accumulate_t<T>>(),
-          weights.const_data_ptr<accumulate_t<T>>(),
-          value.size(0),
-          narrow(value.size(1)),
-          narrow(value.size(2)),
-          narrow(value.size(3)),
-          narrow(locations.size(1)),
-          narrow(locations.size(3)),
-          narrow(locations.size(4))};
-}
-
+// All tensors contiguous and on the device; locations and weights of the type to accumulate in.
 // Levels on the CPU are checked there; those on the device are made safe in the kernels.
-Tensor on_device(const Tensor& t, const Tensor& value) {
-  return empty(t.sizes(), value.options().dtype(kLong)).copy_(t);
-}
+struct AttentionInputs {
+  Tensor value, shapes, starts, locations, weights;
 
-void check_levels_on_cpu(const char* op, const Tensor& value, const Tensor& shapes,
-                         const Tensor& starts) {
-  if (shapes.is_cpu() && starts.is_cpu()) {
-    check_levels(op, shapes, starts, value.size(1));
+  AttentionInputs(const char* op, const Tensor& given, const Tensor& spatial_shapes,
+                  const Tensor& level_start_index, const Tensor& sampling_locations,
+                  const Tensor& attention_weights)
+      : value(given.contiguous()),
+        shapes(empty(spatial_shapes.sizes(), value.options().dtype(kLong)).copy_(spatial_shapes)),
+        starts(empty(level_start_index.sizes(), value.options().dtype(kLong))
+                   .copy_(level_start_index)),
+        locations(wide(sampling_locations, value.scalar_type())),
+        weights(wide(attention_weights, value.scalar_type())) {
+    if (spatial_shapes.is_cpu() && level_start_index.is_cpu()) {
+      check_levels(op, spatial_shapes, level_start_index, value.size(1));
+    }
   }
-}
+
+  template <typename T>
+  AttentionParams<T> params() const {
+    const auto narrow = [](int64_t size) { return cuda::narrow("ms_deform_attn", size); };
+    return {elements(value),           elements(shapes),          elements(starts),
+            elements(locations),       elements(weights),         value.size(0),
+            narrow(value.size(1)),     narrow(value.size(2)),     narrow(value.size(3)),
+            narrow(locations.size(1)), narrow(locations.size(3)), narrow(locations.size(4))};
+  }
+};
+
 constexpr int kForwardThreads = 128;
 constexpr int kStaged = 544;  // samples: those of 32 rows of 16, and a gap after each row
 
@@ -121,7 +117,7 @@ __global__ void __launch_bounds__(kForwardThreads)
     const int64_t row = first + lanes.row;
     const bool active = !lanes.idle && row < rows && channel < p.channels;
     const T* value = active ? p.value_of(row) + channel : nullptr;
-    A sums[n] = {};
+    Vector<A, n> sums{};
     for (int begin = 0; begin < p.samples(); begin += portion) {
       const int count = min(portion, p.samples() - begin);
       __syncthreads();
@@ -135,62 +131,15 @@ __global__ void __launch_bounds__(kForwardThreads)
       __syncthreads();
       if (!active) continue;
       for (int k = lanes.row * places; k < lanes.row * places + count; ++k) {
-        const Vector<int, 4> at = corners[k];
-        const Vector<A, 4> share = shares[k];
-        Vector<T, n> found[4] = {};
-        for (int i = 0; i < 4; ++i) {
-          if (at.at[i] >= 0) found[i] = load<n>(value + at.at[i] * stride);
-        }
-        for (int i = 0; i < 4; ++i) {
-          for (int c = 0; c < n; ++c) {
-            sums[c] = multiply_add(share.at[i], A(found[i].at[c]), sums[c]);
-          }
-        }
+        add_corners(value, stride, corners[k], shares[k], sums);
       }
     }
     if (!active) continue;
     Vector<T, n> result;
-    for (int c = 0; c < n; ++c) result.at[c] = static_cast<T>(sums[c]);
+    for (int c = 0; c < n; ++c) result.at[c] = static_cast<T>(sums.at[c]);
     store(output + row * p.channels + channel, result);
   }
 }
-
-}  // namespace
-
-void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
-                            const Tensor& level_start_index, const Tensor& sampling_locations,
-                            const Tensor& attention_weights, Tensor& output) {
-  check_levels_on_cpu("ms_deform_attn", value, spatial_shapes, level_start_index);
-  const Tensor shapes = on_device(spatial_shapes, value);
-  const Tensor starts = on_device(level_start_index, value);
-  const ScalarType wide = compute_type(value.scalar_type());
-  const Tensor values = value.contiguous();
-  const Tensor locations = as_type(sampling_locations, wide).contiguous();
-  const Tensor weights = as_type(attention_weights, wide).contiguous();
-  DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
-    const auto p = make_params<scalar_t>(values, shapes, starts, locations, weights);
-    scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    with_vector<scalar_t>(p.channels, {p.value, out}, [&](auto n) {
-      const int64_t vectors = p.channels / n;
-      const dim3 grid(blocks_for(p.rows(), rows_per_block(vectors, kForwardThreads)),
-                      static_cast<unsigned>(ceil_div(vectors, kForwardThreads)));
-      launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t, n>,
-             Launch(grid, kForwardThreads), p, out);
-    });
-  });
-}
-namespace {
-
-// [N, M, S], or as many as there are for a sample that does not count.
-template <typename T, typename A>
-__device__ int cell_of(const AttentionParams<T>& p, const Sample<A>& s, int64_t row) {
-  const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
-  const int corner = math::cell_of(s.corners.at);
-  return static_cast<int>(corner < 0 ? p.images * p.heads * p.positions
-                                     : map * p.positions + corner);
-}
-
-constexpr int kBlockSamples = 64;  // samples
 
 // The gradients of locations and weights, from the products of the row's gradient with the values
 // at the corners; and the cell of each sample: of [N, M, S], or their number where none counts.
@@ -202,8 +151,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> products[kBlockSamples];
   __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
-  const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
-  const int64_t samples = p.rows() * p.samples(), stride = p.stride();
+  const int self = static_cast<int>(threadIdx.x);
+  const int64_t samples = p.rows() * p.samples();
+  const int cells = static_cast<int>(p.images * p.heads * p.positions);
   for (int64_t first = int64_t(blockIdx.x) * kBlockSamples; first < samples;
        first += int64_t(gridDim.x) * kBlockSamples) {
     const int count = static_cast<int>(min(int64_t(kBlockSamples), samples - first));
@@ -215,27 +165,16 @@ __global__ void __launch_bounds__(kThreads)
       corners[self] = s.corners;
       values[self] = p.value_of(row);
       grads[self] = grad + row * p.channels;
-      cell[at] = cell_of(p, s, row);
+      const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
+      const int corner = math::cell_of(s.corners.at);
+      cell[at] = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
+    } else if (self < kBlockSamples) {
+      corners[self] = {{-1, -1, -1, -1}};
     }
     __syncthreads();
-    for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
-      Vector<A, 4> sums{};
-      if (i < count) {
-        const Vector<int, 4> corner = corners[i];
-        for (int c = lane * kRun; c < p.channels; c += lanes * kRun) {
-          const auto load_at = [&](const T* from) {
-            return load_run<n, A>(p.channels - c, [&](int k) { return from + c + k; });
-          };
-          const auto g = load_at(grads[i]);
-          for (int k = 0; k < 4; ++k) {
-            if (corner.at[k] < 0) continue;
-            sums.at[k] = dot(g, load_at(values[i] + corner.at[k] * stride), sums.at[k]);
-          }
-        }
-      }
-      sum_over_lanes(sums, lanes);
-      if (lane == 0) products[i] = sums;
-    }
+    multiply_corners<n>(
+        corners, values, p.stride(), p.channels, lanes, [&](int i, int c) { return grads[i] + c; },
+        products);
     __syncthreads();
     if (self >= count) continue;
     math::attention::Corners<A> product;
@@ -245,20 +184,6 @@ __global__ void __launch_bounds__(kThreads)
     to_locations[2 * at] = to.x;
     to_locations[2 * at + 1] = to.y;
     to_weights[at] = to.weight;
-  }
-}
-
-// Shares of samples in their cell, in the order of the cells, and what they are of: row and level.
-template <typename T>
-__global__ void sorted_shares_kernel(AttentionParams<T> p, const int64_t* order,
-                                     Vector<accumulate_t<T>, 4>* shares, Vector<int, 2>* of) {
-  DETOPS_FOR_EACH(j, p.rows() * p.samples()) {
-    const int at = static_cast<int>(order[j]);
-    auto s = sample_of(p, at);
-    int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
-    math::move_into_map(y, x, s.shares.at);
-    shares[j] = s.shares;
-    of[j] = {{at / p.samples(), at % p.samples() / p.points}};
   }
 }
 
@@ -301,89 +226,96 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of some images.
-template <typename T>
-void backward(const AttentionParams<T>& p, const T* grad, accumulate_t<T>* to_locations,
-              accumulate_t<T>* to_weights, T* to_value, const Tensor& like) {
-  using A = accumulate_t<T>;
+// Samples or cells that are sorted at a time, if not those of one image: they take 400 MB then.
+#ifdef DETOPS_EMULATE_CUDA
+constexpr int64_t kSorted = 1 << 9;
+#else
+constexpr int64_t kSorted = 1 << 23;
+#endif
+
+template <typename T, typename A = accumulate_t<T>>
+void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to_weights,
+              T* to_value, const Options& options) {
   constexpr const char* kOp = "ms_deform_attn_backward";
   const int64_t samples = p.rows() * p.samples(), cells = p.images * p.heads * p.positions;
-  Tensor cell = empty({narrow(kOp, samples)}, like.options().dtype(kInt));
-  if (samples > 0) {
-    with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
-      launch(kOp, sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
-             lanes_for_runs(p.channels), to_locations, to_weights, cell.mutable_data_ptr<int>());
-    });
-  }
+  const Tensor cell = empty({narrow(kOp, samples)}, options.dtype(kInt));
+  with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
+    launch(kOp, sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
+           lanes_for_runs(p.channels), to_locations, to_weights, cell);
+  });
   if (cells * p.channels == 0) return;
   const SortedSamples sorted = sort_samples(cell, narrow(kOp, cells));
-  const Tensor shares =
-      empty({samples, 4}, like.options().dtype(torch::headeronly::CppTypeToScalarType<A>::value));
-  const Tensor of = empty({samples, 2}, cell.options());
-  auto* to_shares = reinterpret_cast<Vector<A, 4>*>(shares.mutable_data_ptr<A>());
-  auto* to_of = reinterpret_cast<Vector<int, 2>*>(of.mutable_data_ptr<int>());
-  if (samples > 0) {
-    launch(kOp, sorted_shares_kernel<T>, blocks_for(samples), p,
-           sorted.order.const_data_ptr<int64_t>(), to_shares, to_of);
-  }
+  // In the order of the cells: the samples' shares in theirs, and their rows and levels.
+  const Tensor shares = empty({samples, 4}, options.dtype(compute_type(options.type)));
+  const Tensor sources = empty({samples, 2}, cell.options());
+  const int64_t* order = elements(sorted.order);
+  Vector<A, 4>* share = elements(shares);
+  Vector<int, 2>* of = elements(sources);
+  for_each(kOp, samples, [=] __device__(int64_t j) {
+    const int at = static_cast<int>(order[j]);
+    auto s = sample_of(p, at);
+    int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
+    math::move_into_map(y, x, s.shares.at);
+    share[j] = s.shares;
+    of[j] = {{at / p.samples(), at % p.samples() / p.points}};
+  });
   with_vector<T>(p.channels, {grad, to_value}, [&](auto n) {
     const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / n)),
                     std::min(blocks_for(p.images * p.heads, 1), 65535u));
-    launch(kOp, value_gradient_kernel<T, n>, grid, p, grad, to_shares, to_of,
-           sorted.begin.const_data_ptr<int>(), to_value);
+    launch(kOp, value_gradient_kernel<T, n>, grid, p, grad, share, of, sorted.begin, to_value);
   });
 }
 
-// Calls visit(first, count) for some images at a time: those whose samples and cells take up to 400
-// MB while they are sorted, or one.
-template <typename Visit>
-void each_images(int64_t images, int64_t samples, int64_t cells, const Visit& visit) {
-#ifdef DETOPS_EMULATE_CUDA
-  constexpr int64_t kNumbers = 1 << 9;
-#else
-  constexpr int64_t kNumbers = 1 << 23;
-#endif
-  const int64_t most = std::max<int64_t>(1, kNumbers / std::max<int64_t>({1, samples, cells}));
-  for (int64_t first = 0; first < images; first += most) {
-    visit(first, std::min(most, images - first));
-  }
-}
-
 }  // namespace
+
+void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
+                            const Tensor& level_start_index, const Tensor& sampling_locations,
+                            const Tensor& attention_weights, Tensor& output) {
+  const AttentionInputs in("ms_deform_attn", value, spatial_shapes, level_start_index,
+                           sampling_locations, attention_weights);
+  DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
+    const auto p = in.params<scalar_t>();
+    scalar_t* out = elements(output);
+    with_vector<scalar_t>(p.channels, {p.value, out}, [&](auto n) {
+      const int64_t vectors = p.channels / n;
+      const dim3 grid(blocks_for(p.rows(), rows_per_block(vectors, kForwardThreads)),
+                      static_cast<unsigned>(ceil_div(vectors, kForwardThreads)));
+      launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t, n>, {grid, kForwardThreads},
+             p, out);
+    });
+  });
+}
 
 void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tensor& spatial_shapes,
                              const Tensor& level_start_index, const Tensor& sampling_locations,
                              const Tensor& attention_weights, Tensor& to_value,
                              Tensor& to_locations, Tensor& to_weights) {
-  check_levels_on_cpu("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
-  const ScalarType type = value.scalar_type(), wide = compute_type(type);
-  const Tensor shapes = on_device(spatial_shapes, value);
-  const Tensor starts = on_device(level_start_index, value);
-  const Tensor values = value.contiguous(), outer = as_type(grad, type).contiguous();
-  const Tensor locations = as_type(sampling_locations, wide).contiguous();
-  const Tensor weights = as_type(attention_weights, wide).contiguous();
+  const AttentionInputs in("ms_deform_attn_backward", value, spatial_shapes, level_start_index,
+                           sampling_locations, attention_weights);
+  const Tensor outer = as_type(grad, value.scalar_type()).contiguous();
   // Themselves, unless of another dtype.
-  const Tensor at_locations = as_type(to_locations, wide), at_weights = as_type(to_weights, wide);
-  DETOPS_FLOAT_SWITCH(type, [&] {
-    using wide_t = accumulate_t<scalar_t>;
-    auto p = make_params<scalar_t>(values, shapes, starts, locations, weights);
-    const scalar_t *g = outer.const_data_ptr<scalar_t>(), *v = p.value;
-    const wide_t *at = p.locations, *weight = p.weights;
-    const int64_t all = p.images, rows = int64_t(p.queries) * p.heads;
-    const int64_t of_image = rows * p.samples(), cells = int64_t(p.heads) * p.positions;
-    each_images(all, of_image, cells, [&](int64_t first, int64_t count) {
-      p.images = count;
-      p.value = v + first * p.positions * p.stride();
-      p.locations = at + 2 * first * of_image;
-      p.weights = weight + first * of_image;
-      backward<scalar_t>(p, g + first * rows * p.channels,
-                         at_locations.mutable_data_ptr<wide_t>() + 2 * first * of_image,
-                         at_weights.mutable_data_ptr<wide_t>() + first * of_image,
-                         to_value.mutable_data_ptr<scalar_t>() + (p.value - v), values);
-    });
+  const Tensor locations = as_type(to_locations, in.locations.scalar_type());
+  const Tensor weights = as_type(to_weights, in.weights.scalar_type());
+  DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
+    auto p = in.params<scalar_t>();
+    const scalar_t* g = elements(outer);
+    scalar_t* to = elements(to_value);
+    accumulate_t<scalar_t>*at = elements(locations), *weight = elements(weights);
+    const int64_t all = p.images, rows = int64_t(p.queries) * p.heads, samples = rows * p.samples();
+    const int64_t of_image = std::max<int64_t>({1, samples, int64_t(p.heads) * p.positions});
+    const int64_t most = std::max<int64_t>(1, kSorted / of_image);
+    for (int64_t first = 0; first < all; first += most) {
+      p.images = std::min(most, all - first);
+      backward(p, g, at, weight, to, in.value.options());
+      // On to the next images.
+      g += p.images * rows * p.channels;
+      p.value += p.images * p.positions * p.stride(), to += p.images * p.positions * p.stride();
+      p.locations += 2 * p.images * samples, at += 2 * p.images * samples;
+      p.weights += p.images * samples, weight += p.images * samples;
+    }
   });
-  to_locations = as_type(at_locations, to_locations.scalar_type());
-  to_weights = as_type(at_weights, to_weights.scalar_type());
+  to_locations = as_type(locations, to_locations.scalar_type());
+  to_weights = as_type(weights, to_weights.scalar_type());
 }
 
 }  // namespace detops::cuda

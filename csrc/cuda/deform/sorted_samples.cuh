@@ -4,6 +4,7 @@
 #include "../../math/bilinear.h"
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
+#include "../common/vector.cuh"
 
 // The gradient of a map that was sampled bilinearly, by owner-computes: samples are sorted by their
 // cell (bilinear.h), and who owns a pixel adds those of the four cells around it in their order.
@@ -15,17 +16,13 @@ struct SortedSamples {
   Tensor begin;  // int32[cells + 1]: where each cell's begin
 };
 
-template <typename>
-__global__ void numbers_kernel(int* out, int64_t count) {
-  DETOPS_FOR_EACH(i, count) out[i] = static_cast<int>(i);
-}
-
 // cell: int32[samples], at most `cells`, which is the cell of samples that do not count.
 inline SortedSamples sort_samples(const Tensor& cell, int64_t cells) {
   const auto [sorted, order] = stable_sort(cell, /*descending=*/false);
   const Tensor numbers = empty({cells + 1}, cell.options());
-  launch("sort_samples", numbers_kernel<void>, blocks_for(cells + 1),
-         numbers.mutable_data_ptr<int>(), cells + 1);
+  int* number = elements(numbers);
+  for_each("sort_samples", cells + 1,
+           [=] __device__(int64_t i) { number[i] = static_cast<int>(i); });
   AtenTensorHandle begin = nullptr;
   check_status(
       DETOPS_ATEN(searchsorted_Tensor)(sorted.handle(), numbers.handle(),
@@ -45,6 +42,50 @@ __device__ void visit_samples(const int* begin, int64_t pixel, int y, int x, int
     for (int j = x > 0 ? begin[cell - 1] : middle; j < end; ++j) {
       visit(j, 2 * lower + (j < middle ? 1 : 0));
     }
+  }
+}
+
+// Adds the values at a sample's corners, by their shares: pixels of a map that lie `stride` apart,
+// or -1 with a share of 0. All are loaded before one is waited for.
+template <int n, typename T, typename A>
+__device__ void add_corners(const T* map, int64_t stride, Vector<int, 4> corner, Vector<A, 4> share,
+                            Vector<A, n>& sums) {
+  Vector<T, n> found[4] = {};
+  for (int i = 0; i < 4; ++i) {
+    if (corner.at[i] >= 0) found[i] = load<n>(map + corner.at[i] * stride);
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (int c = 0; c < n; ++c) {
+      sums.at[c] = multiply_add(share.at[i], A(found[i].at[c]), sums.at[c]);
+    }
+  }
+}
+
+constexpr int kBlockSamples = 64;  // samples that a block takes at a time
+
+// The products of samples' gradients, to which grad_at(sample, channel) points, with the values at
+// their corners: pixels of `maps` that lie `stride` apart, or -1. By all threads of a block,
+// `lanes` of them for a sample.
+template <int n, typename A, typename T, typename GradAt>
+__device__ void multiply_corners(const Vector<int, 4>* corners, const T** maps, int64_t stride,
+                                 int channels, int lanes, const GradAt& grad_at,
+                                 Vector<A, 4>* products) {
+  const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
+  for (int i = self / lanes; i < kBlockSamples; i += kThreads / lanes) {
+    const Vector<int, 4> corner = corners[i];
+    const int end = math::cell_of(corner.at) < 0 ? 0 : channels;
+    Vector<A, 4> sums{};
+    for (int c = lane * kRun; c < end; c += lanes * kRun) {
+      const auto grad = load_run<n, A>(channels - c, [&](int k) { return grad_at(i, c + k); });
+      for (int k = 0; k < 4; ++k) {
+        if (corner.at[k] < 0) continue;
+        const T* pixel = maps[i] + corner.at[k] * stride + c;
+        const auto value = load_run<n, A>(channels - c, [&](int m) { return pixel + m; });
+        sums.at[k] = dot(grad, value, sums.at[k]);
+      }
+    }
+    sum_over_lanes(sums, lanes);
+    if (lane == 0) products[i] = sums;
   }
 }
 

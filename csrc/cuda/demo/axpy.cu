@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/axpy.h"
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {
@@ -37,9 +36,7 @@ void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y)
   const Tensor outer = grad.contiguous();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     launch("axpy_backward", axpy_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(grad.numel()), outer.const_data_ptr<scalar_t>(),
-           accumulate_t<scalar_t>(alpha), to_x.mutable_data_ptr<scalar_t>(),
-           to_y.mutable_data_ptr<scalar_t>(), grad.numel());
+           blocks_for(grad.numel()), outer, alpha, to_x, to_y, grad.numel());
   });
 }
 

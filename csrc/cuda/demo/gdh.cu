@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
-#include "../../math/strided.h"
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 namespace detops::cuda {

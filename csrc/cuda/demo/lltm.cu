@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/host_device.h"
-#include "../../ops.h"
 #include "../../products.h"
 #include "../common/launch.cuh"
 
@@ -57,28 +55,21 @@ __global__ void lltm_forward_kernel(LltmParams<T> p) {
   });
 }
 
+// The gradients of cells come from the step after, and go to the step before; those of gates are
+// before activation.
 template <typename T>
-struct LltmBackParams {
-  int64_t rows, state;
-  const T* gates;        // [B, 3H]
-  const T* cell;         // [B, H]
-  const T* grad_output;  // [B, H]
-  const T* grad_state;   // [B, H], from the step after
-  T* grad_cell;          // [B, H] in: from the step after; out: to the step before
-  T* grad_gates;         // [B, 3H] before activation
-};
-
-template <typename T>
-__global__ void lltm_backward_kernel(LltmBackParams<T> p) {
-  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
-    const math::gates::Lltm<T> gate{p.gates[at], p.gates[at + p.state], p.gates[at + 2 * p.state]};
-    T grad_cell = p.grad_cell[i];
+__global__ void lltm_backward_kernel(int64_t rows, int64_t state, const T* gates, const T* cells,
+                                     const T* grad_output, const T* grad_state, T* grad_cells,
+                                     T* grad_gates) {
+  visit_states(rows, state, [&](int64_t i, int64_t at) {
+    const math::gates::Lltm<T> gate{gates[at], gates[at + state], gates[at + 2 * state]};
+    T grad_cell = grad_cells[i];
     const math::gates::Lltm<T> grad =
-        math::gates::gradient<T>(gate, p.cell[i], p.grad_output[i] + p.grad_state[i], grad_cell);
-    p.grad_cell[i] = grad_cell;
-    p.grad_gates[at] = grad.input;
-    p.grad_gates[at + p.state] = grad.output;
-    p.grad_gates[at + 2 * p.state] = grad.candidate;
+        math::gates::gradient<T>(gate, cells[i], grad_output[i] + grad_state[i], grad_cell);
+    grad_cells[i] = grad_cell;
+    grad_gates[at] = grad.input;
+    grad_gates[at + state] = grad.output;
+    grad_gates[at + 2 * state] = grad.candidate;
   });
 }
 
@@ -90,23 +81,21 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
   const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
-  Tensor sums = gates.view({steps * rows, 3 * state});
+  const Tensor sums = gates.view({steps * rows, 3 * state});
   addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
   const Tensor of_state = w.narrow(1, 0, state).t(), all = states.view({steps * rows, state});
-  for (int64_t t = 0; t < steps; ++t) {
-    Tensor now = sums.narrow(0, t * rows, rows);
-    addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
-    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-      scalar_t* cell = cells.mutable_data_ptr<scalar_t>() + t * size;
-      const LltmParams<scalar_t> p{rows,
-                                   state,
-                                   t == 0 ? c0.const_data_ptr<scalar_t>() : cell - size,
-                                   now.mutable_data_ptr<scalar_t>(),
-                                   cell,
-                                   states.mutable_data_ptr<scalar_t>() + t * size};
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const scalar_t* before = elements(c0);
+    scalar_t *gate = elements(sums), *cell = elements(cells), *after = elements(states);
+    for (int64_t t = 0; t < steps; ++t) {
+      const Tensor now = sums.narrow(0, t * rows, rows);
+      addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
+      const LltmParams<scalar_t> p{
+          rows, state, before, gate + t * 3 * size, cell + t * size, after + t * size};
       launch("lltm", lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
-    });
-  }
+      before = p.cell;
+    }
+  });
   output = as_type(states, output.scalar_type());
 }
 
@@ -125,31 +114,25 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   const Tensor to_gates = empty_like(gate_values);
   const Tensor grads = to_gates.view({steps * rows, 3 * state});
   const Tensor of_state = w.narrow(1, 0, state);
-  for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
-    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-      const LltmBackParams<scalar_t> p{rows,
-                                       state,
-                                       gate_values.const_data_ptr<scalar_t>() + t * 3 * size,
-                                       cell_values.const_data_ptr<scalar_t>() + t * size,
-                                       g.const_data_ptr<scalar_t>() + t * size,
-                                       to_state.const_data_ptr<scalar_t>(),
-                                       to_cell.mutable_data_ptr<scalar_t>(),
-                                       to_gates.mutable_data_ptr<scalar_t>() + t * 3 * size};
-      launch("lltm_backward", lltm_backward_kernel<scalar_t>, gate_launch(rows, state), p);
-    });
-    if (t > 0 || h_wanted) mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
-  }
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const scalar_t *gate = elements(gate_values), *cell = elements(cell_values),
+                   *outer = elements(g);
+    scalar_t* to_gate = elements(to_gates);
+    for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
+      launch("lltm_backward", lltm_backward_kernel<scalar_t>, gate_launch(rows, state), rows, state,
+             gate + t * 3 * size, cell + t * size, outer + t * size, to_state, to_cell,
+             to_gate + t * 3 * size);
+      if (t > 0 || h_wanted) mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
+    }
+  });
   // One product over all steps; the state before step t is that after step t - 1.
-  Tensor product = zeros_like(w);
-  Tensor weights_of_state = product.narrow(1, 0, state);
-  Tensor weights_of_input = product.narrow(1, state, inputs);
-  addmm_out(weights_of_input, weights_of_input, grads.t(), x.view({steps * rows, inputs}));
-  if (steps > 0) {
-    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, 0, rows).t(), h0);
-  }
+  const Tensor product = zeros_like(w), by_state = product.narrow(1, 0, state);
+  const Tensor by_input = product.narrow(1, state, inputs);
+  addmm_out(by_input, by_input, grads.t(), x.view({steps * rows, inputs}));
+  if (steps > 0) addmm_out(by_state, by_state, grads.narrow(0, 0, rows).t(), h0);
   if (steps > 1) {
     const int64_t later = (steps - 1) * rows;
-    addmm_out(weights_of_state, weights_of_state, grads.narrow(0, rows, later).t(),
+    addmm_out(by_state, by_state, grads.narrow(0, rows, later).t(),
               states.view({steps * rows, state}).narrow(0, 0, later));
   }
   if (input_wanted) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/mlp_products.h"
-#include "../../ops.h"
 #include "../common/launch.cuh"
 
 // A small layer is one kernel, a thread per row with the weights in shared memory; a larger one is
@@ -50,19 +49,6 @@ __global__ void mlp_forward_kernel(MlpParams<T> p) {
   }
 }
 
-// The gradient of the hidden units before relu, [B, H].
-template <typename T>
-__global__ void mlp_backward_kernel(MlpParams<T> p, const T* grad, T* to_hidden) {
-  DETOPS_FOR_EACH(i, p.rows * p.hidden) {
-    const int64_t row = i / p.hidden, j = i % p.hidden;
-    T sum = 0;
-    for (int o = 0; o < p.outputs; ++o) {
-      sum += grad[row * p.outputs + o] * p.output_weights[o * p.hidden + j];
-    }
-    to_hidden[i] = p.hidden_values[i] <= T(0) ? T(0) : sum;
-  }
-}
-
 bool fits(const Tensor& w, const Tensor& v) {
   return (w.size(0) + 1) * (w.size(1) + v.size(0) + 1) <= kFusedWeights;
 }
@@ -83,18 +69,9 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
   output = as_type(output, x.scalar_type());
   hidden = as_type(hidden, x.scalar_type());
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    MlpParams<scalar_t> p{};
-    p.rows = x.size(0);
-    p.inputs = static_cast<int>(x.size(1));
-    p.hidden = static_cast<int>(w.size(0));
-    p.outputs = static_cast<int>(v.size(0));
-    p.input = x.const_data_ptr<scalar_t>();
-    p.hidden_weights = w.const_data_ptr<scalar_t>();
-    p.hidden_bias = b.const_data_ptr<scalar_t>();
-    p.output_weights = v.const_data_ptr<scalar_t>();
-    p.output_bias = c.const_data_ptr<scalar_t>();
-    p.hidden_values = hidden.mutable_data_ptr<scalar_t>();
-    p.output = output.mutable_data_ptr<scalar_t>();
+    const MlpParams<scalar_t> p{x.size(0),   int(x.size(1)),   int(w.size(0)),  int(v.size(0)),
+                                elements(x), elements(w),      elements(b),     elements(v),
+                                elements(c), elements(hidden), elements(output)};
     const size_t weights = w.numel() + b.numel() + v.numel() + c.numel();
     launch("mlp", mlp_forward_kernel<scalar_t>,
            {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)}, p);
@@ -110,19 +87,18 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   const auto type = input.scalar_type();
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
-  Tensor to_hidden = empty_like(h);
-  if (h.numel() > 0) {
-    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-      MlpParams<scalar_t> p{};
-      p.rows = h.size(0);
-      p.hidden = static_cast<int>(h.size(1));
-      p.outputs = static_cast<int>(v.size(0));
-      p.output_weights = v.const_data_ptr<scalar_t>();
-      p.hidden_values = const_cast<scalar_t*>(h.const_data_ptr<scalar_t>());
-      launch("mlp_backward", mlp_backward_kernel<scalar_t>, blocks_for(h.numel()), p,
-             g.const_data_ptr<scalar_t>(), to_hidden.mutable_data_ptr<scalar_t>());
+  const Tensor to_hidden = empty_like(h);  // before relu
+  const int units = static_cast<int>(h.size(1)), outputs = static_cast<int>(v.size(0));
+  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+    const scalar_t *outer = elements(g), *weights = elements(v), *unit = elements(h);
+    scalar_t* to = elements(to_hidden);
+    for_each("mlp_backward", h.numel(), [=] __device__(int64_t i) {
+      const int64_t row = i / units, j = i % units;
+      scalar_t sum = 0;
+      for (int o = 0; o < outputs; ++o) sum += outer[row * outputs + o] * weights[o * units + j];
+      to[i] = unit[i] <= scalar_t(0) ? scalar_t(0) : sum;
     });
-  }
+  });
   std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
       mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
 }

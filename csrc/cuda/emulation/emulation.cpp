@@ -13,8 +13,10 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
+constexpr size_t kStackPages = 64;  // checked memory takes more of them
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(memory, size)
+constexpr size_t kStackPages = 16;
 #endif
 
 namespace detops::cuda::emulation {
@@ -48,18 +50,13 @@ detops_switch_stack:
   ret
 )");
 
-Place block_place, block_count, thread_place, thread_count;
+dim3 block_place, block_count, thread_place, thread_count;
 unsigned char* dynamic_memory;
 
 namespace {
 
-// Not a power of two, so that the tops of the stacks do not share the sets of a cache. Checked
-// memory takes more of it.
-#ifdef __SANITIZE_ADDRESS__
-constexpr size_t kStack = (256 << 10) + 320;
-#else
-constexpr size_t kStack = (64 << 10) + 320;
-#endif
+// Not a power of two, so that the tops of the stacks do not share the sets of a cache.
+constexpr size_t kStack = (kStackPages << 12) + 320;
 constexpr unsigned kWarp = 32;
 
 void require(bool condition, const char* message) {
@@ -206,9 +203,9 @@ void run(dim3 blocks, unsigned count, size_t shared, const std::function<void()>
   body_of_kernel = &body;
   vote_of_absent = false;
   in_shared = 0;
-  block_count = {blocks.x, blocks.y, blocks.z};
+  block_count = blocks;
   thread_count = {count, 1, 1};
-  thread_place = {};
+  thread_place = {0, 0, 0};
   const unsigned all = blocks.x * blocks.y * blocks.z;
   for (unsigned i = 0; i < all; ++i) {
     const unsigned n = backwards ? all - 1 - i : i;

@@ -27,8 +27,8 @@
 #define __launch_bounds__(...)
 
 struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-  dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  unsigned x, y, z;
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
 namespace detops::cuda::emulation {
@@ -36,10 +36,7 @@ namespace detops::cuda::emulation {
 // A kernel's body, run by every thread of the grid.
 void run(dim3 blocks, unsigned threads, size_t shared, const std::function<void()>& body);
 
-struct Place {
-  unsigned x = 0, y = 0, z = 0;
-};
-extern Place block_place, block_count, thread_place, thread_count;
+extern dim3 block_place, block_count, thread_place, thread_count;
 extern unsigned char* dynamic_memory;
 
 void block_barrier();
@@ -47,19 +44,6 @@ void block_barrier();
 // Gives every lane the values of its warp's 32. All of them must take part: what a lane that has
 // left would have said is undefined on a GPU.
 void exchange(uint64_t value, uint64_t (&everyone)[32]);
-
-template <typename T>
-T shuffle(T value, int from) {
-  static_assert(sizeof(T) <= sizeof(uint64_t));
-  uint64_t mine = 0, everyone[32];
-  __builtin_memcpy(&mine, &value, sizeof(T));
-  exchange(mine, everyone);
-  T result;
-  __builtin_memcpy(&result, &everyone[from & 31], sizeof(T));
-  return result;
-}
-
-inline int lane() { return static_cast<int>(thread_place.x % 32); }
 
 }  // namespace detops::cuda::emulation
 
@@ -73,17 +57,13 @@ inline void __threadfence() {}
 inline int atomicAdd(int* to, int value) { return std::exchange(*to, *to + value); }
 
 template <typename T>
-T __shfl_sync(unsigned, T value, int from) {
-  return detops::cuda::emulation::shuffle(value, from);
-}
-template <typename T>
-T __shfl_down_sync(unsigned, T value, unsigned by) {
-  const int from = detops::cuda::emulation::lane() + static_cast<int>(by);
-  return detops::cuda::emulation::shuffle(value, from < 32 ? from : from - static_cast<int>(by));
-}
-template <typename T>
 T __shfl_xor_sync(unsigned, T value, int with) {
-  return detops::cuda::emulation::shuffle(value, detops::cuda::emulation::lane() ^ with);
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t mine = 0, everyone[32];
+  __builtin_memcpy(&mine, &value, sizeof(T));
+  detops::cuda::emulation::exchange(mine, everyone);
+  __builtin_memcpy(&value, &everyone[(threadIdx.x ^ with) % 32], sizeof(T));
+  return value;
 }
 inline unsigned __ballot_sync(unsigned, bool vote) {
   uint64_t everyone[32];

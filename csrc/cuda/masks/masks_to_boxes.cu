@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
-#include "../../math/host_device.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
+#include "../../math/box.h"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -22,16 +20,11 @@ struct Reach {
   }
 };
 
-__device__ inline Reach of_other_lane(const Reach& r, int step) {
-  return {__shfl_xor_sync(0xffffffffu, r.x1, step), __shfl_xor_sync(0xffffffffu, r.y1, step),
-          __shfl_xor_sync(0xffffffffu, r.x2, step), __shfl_xor_sync(0xffffffffu, r.y2, step)};
-}
-
 // A block per mask. Memory is read 16 bytes at a time, wherever rows begin.
 template <typename T>
 __global__ void __launch_bounds__(kMaskThreads)
     masks_to_boxes_kernel(const T* masks, T significant, int64_t count, int64_t height,
-                          int64_t width, float* boxes) {
+                          int64_t width, math::Box<float>* boxes) {
   __shared__ Reach of_warps[kWarps];
   constexpr int kNumbers = 16 / sizeof(T);
   const int self = static_cast<int>(threadIdx.x);
@@ -57,16 +50,18 @@ __global__ void __launch_bounds__(kMaskThreads)
     }
     for (int64_t i = tail + self; i < pixels; i += kMaskThreads) look(i, 1);
 
-    for (int step = kWarp / 2; step > 0; step /= 2) reach.add(of_other_lane(reach, step));
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      reach.add({__shfl_xor_sync(0xffffffffu, reach.x1, step),
+                 __shfl_xor_sync(0xffffffffu, reach.y1, step),
+                 __shfl_xor_sync(0xffffffffu, reach.x2, step),
+                 __shfl_xor_sync(0xffffffffu, reach.y2, step)});
+    }
     if (self % kWarp == 0) of_warps[self / kWarp] = reach;
     __syncthreads();
     if (self == 0) {
       for (int i = 1; i < kWarps; ++i) reach.add(of_warps[i]);
-      const bool empty = reach.x2 < 0;
-      boxes[4 * n] = empty ? 0.0f : static_cast<float>(reach.x1);
-      boxes[4 * n + 1] = empty ? 0.0f : static_cast<float>(reach.y1);
-      boxes[4 * n + 2] = empty ? 0.0f : static_cast<float>(reach.x2);
-      boxes[4 * n + 3] = empty ? 0.0f : static_cast<float>(reach.y2);
+      if (reach.x2 < 0) reach = {0, 0, 0, 0};  // of a mask without pixels
+      boxes[n] = {float(reach.x1), float(reach.y1), float(reach.x2), float(reach.y2)};
     }
     __syncthreads();
   }
@@ -75,19 +70,14 @@ __global__ void __launch_bounds__(kMaskThreads)
 }  // namespace
 
 void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
-  if (masks.numel() == 0) {
-    boxes.zero_();
-    return;
-  }
   const Tensor rows = masks.contiguous();
   with_element(rows, [&](auto element) {
     using Bits = decltype(element);
     if constexpr (std::is_integral_v<Bits>) {
       launch("masks_to_boxes", masks_to_boxes_kernel<Bits>,
              {blocks_for(rows.size(0), 1), kMaskThreads},
-             static_cast<const Bits*>(rows.const_data_ptr()),
-             static_cast<Bits>(significant_bits(rows.scalar_type())), rows.size(0), rows.size(1),
-             rows.size(2), boxes.mutable_data_ptr<float>());
+             static_cast<const Bits*>(rows.const_data_ptr()), significant_bits(rows.scalar_type()),
+             rows.size(0), rows.size(1), rows.size(2), boxes);
     }
   });
 }

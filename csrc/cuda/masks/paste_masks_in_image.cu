@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/masks.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
@@ -71,21 +69,15 @@ __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
 
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted) {
-  const ScalarType type = compute_type(promoted_type(masks.scalar_type(), boxes.scalar_type()));
-  const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
-  auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
+  const ScalarType type = compute_type(masks, boxes);
+  const Tensor cells = as_type(masks, type).contiguous(), box = as_type(boxes, type).contiguous();
   DETOPS_WIDE_SWITCH(type, [&] {
-    const PasteParams<scalar_t> params{cells.const_data_ptr<scalar_t>(),
-                                       box.const_data_ptr<scalar_t>(),
-                                       cells.size(-2),
-                                       cells.size(-1),
-                                       pasted.size(0),
-                                       height,
-                                       width,
-                                       static_cast<scalar_t>(threshold),
-                                       !(threshold >= 0)};
+    const PasteParams<scalar_t> params{elements(cells), elements(box),       cells.size(-2),
+                                       cells.size(-1),  pasted.size(0),      height,
+                                       width,           scalar_t(threshold), !(threshold >= 0)};
     launch("paste_masks_in_image", paste_masks_in_image_kernel<scalar_t>,
-           blocks_for(pasted.numel(), kThreads * kPixels), params, pixels);
+           blocks_for(pasted.numel(), kThreads * kPixels), params,
+           static_cast<uint8_t*>(pasted.mutable_data_ptr()));
   });
 }
 

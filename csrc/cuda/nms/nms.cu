@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "nms.cuh"
 
-#include "../../math/box.h"
+#include "../../math/polygon.h"
+#include "../boxes/rotated_boxes.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -21,33 +22,37 @@ struct BoxTest {
   }
 };
 
-// The first of the kept boxes, which are in the order of selection, that suppresses a box, or the
-// box itself.
-template <typename T>
-__global__ void match_kernel(const math::Box<T>* boxes, int64_t count, const int64_t* keep,
-                             const int64_t* kept, double threshold, int64_t* match) {
-  DETOPS_FOR_EACH(i, count) {
-    const math::Box<T> box = boxes[i];
-    const T area = math::area(box);
-    int64_t found = i;
-    for (int64_t k = 0; k < *kept && keep[k] != i; ++k) {
-      const math::Box<T> by = boxes[keep[k]];
-      if (math::suppresses(by, math::area(by), box, area, threshold)) {
-        found = keep[k];
-        break;
-      }
-    }
-    match[i] = found;
+// The test of boxes that are prepared for it. T is the type that an IoU is rounded to.
+template <typename T, typename Box>
+struct PreparedTest {
+  using Item = Box;
+  const Box* boxes;  // [N], score descending
+  double threshold;
+
+  __device__ Item item(int64_t place) const { return boxes[place]; }
+  __device__ bool operator()(const Item& by, const Item& box) const {
+    return math::suppresses<T>(by, box, threshold);
   }
+};
+
+Tensor sorted_boxes(const Tensor& boxes, const Tensor& order) {
+  return index_select(boxes.to(compute_type(boxes.scalar_type())), order);
 }
 
 std::tuple<Tensor, Tensor> select(const char* op, const Tensor& boxes, double threshold,
                                   const Wanted& wanted) {
-  const Tensor order = selection_order(wanted.scores);
-  const Tensor sorted = index_select(boxes.to(compute_type(boxes.scalar_type())), order);
+  const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
   return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
-    const auto* box = reinterpret_cast<const math::Box<scalar_t>*>(sorted.const_data_ptr());
-    return select_boxes(op, order, BoxTest<scalar_t>{box, threshold}, wanted);
+    return select_boxes(op, order, BoxTest<scalar_t>{elements(sorted), threshold}, wanted);
+  });
+}
+
+Tensor select_rotated(const char* op, const Tensor& boxes, double threshold, const Wanted& wanted) {
+  const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
+  return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
+    const Tensor prepared = rotated_boxes<scalar_t>(sorted);
+    const PreparedTest<scalar_t, RotatedBox> test{elements(prepared), threshold};
+    return without_padding(select_boxes(op, order, test, wanted));
   });
 }
 
@@ -66,6 +71,33 @@ Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs
   return without_padding(select("batched_nms", boxes, iou_threshold, wanted));
 }
 
+Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                   std::optional<double> score_threshold, std::optional<int64_t> max_output) {
+  const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
+  return select_rotated("nms_rotated", boxes, iou_threshold, wanted);
+}
+
+Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
+                           double iou_threshold, std::optional<double> score_threshold,
+                           std::optional<int64_t> max_output) {
+  const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
+  return select_rotated("batched_nms_rotated", boxes, iou_threshold, wanted);
+}
+
+Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
+  const Tensor order = selection_order(scores), sorted = sorted_boxes(boxes, order);
+  const Tensor prepared = empty(sorted.sizes(), sorted.options().dtype(kDouble));
+  auto* quads = reinterpret_cast<math::Quad*>(prepared.mutable_data_ptr<double>());
+  return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
+    const scalar_t* corners = elements(sorted);
+    for_each("nms_quadri", sorted.size(0),
+             [=] __device__(int64_t i) { quads[i] = math::quad(corners + 8 * i); });
+    const PreparedTest<scalar_t, math::Quad> test{quads, iou_threshold};
+    return without_padding(
+        select_boxes("nms_quadri", order, test, {scores, nullptr, {}, boxes.size(0)}));
+  });
+}
+
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
   const Wanted wanted{scores, idxs ? &*idxs : nullptr, {}, max_output};
@@ -76,11 +108,22 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
   const Wanted all{scores, nullptr, {}, boxes.size(0)};
   const auto [keep, kept] = select("nms_match", boxes, iou_threshold, all);
   const Tensor given = wide(boxes);
-  const int64_t *places = keep.const_data_ptr<int64_t>(), *number = kept.const_data_ptr<int64_t>();
+  const int64_t *places = elements(keep), *number = elements(kept);
+  int64_t* to = elements(match);
   DETOPS_WIDE_SWITCH(given.scalar_type(), [&] {
-    launch("nms_match", match_kernel<scalar_t>, blocks_for(match.numel()),
-           rows<math::Box, scalar_t>(given), match.numel(), places, number, iou_threshold,
-           match.mutable_data_ptr<int64_t>());
+    const math::Box<scalar_t>* box = elements(given);
+    // The first of the kept boxes, which are in the order of selection, that suppresses a box, or
+    // the box itself.
+    for_each("nms_match", match.numel(), [=] __device__(int64_t i) {
+      const math::Box<scalar_t> own = box[i];
+      const scalar_t area = math::area(own);
+      int64_t k = 0;
+      for (; k < *number && places[k] != i; ++k) {
+        const math::Box<scalar_t> by = box[places[k]];
+        if (math::suppresses(by, math::area(by), own, area, iou_threshold)) break;
+      }
+      to[i] = k < *number ? places[k] : i;
+    });
   });
 }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <tuple>
-
-#include "../../ops.h"
 #include "../common/ballot.cuh"
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
@@ -30,7 +27,7 @@ struct NmsParams {
   const int64_t* labels;  // [N] in that order, or null
   int64_t count;          // N
   int64_t limit;          // of boxes to keep
-  unsigned* meets;        // [N, kNmsWords], a bit for each box before one in its chunk that would
+  int* meets;             // [N, kNmsWords], a bit for each box before one in its chunk that would
                           // suppress it; nothing behind those
   bool* fallen;           // [N] in that order, all false at first
   int* tested;            // [chunks], how many parts of a chunk are; all 0 at first
@@ -75,7 +72,7 @@ __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p) {
     for (int box = first + warp; box < end; box += kNmsWarps) {
       for (int word = 0; word * kWarp < box; ++word) {
         const unsigned bits = suppressors(p.test, held, word * kWarp, box, held, box);
-        if (lane == 0) p.meets[(begin + box) * kNmsWords + word] = bits;
+        if (lane == 0) p.meets[(begin + box) * kNmsWords + word] = static_cast<int>(bits);
       }
     }
   }
@@ -165,37 +162,29 @@ __global__ void __launch_bounds__(kNmsChunk) nms_kernel(NmsParams<Test> p, int64
   }
 }
 
-// -0 becomes +0, so that the two tie.
-template <typename T>
-__global__ void positive_zeros_kernel(T* keys, int64_t count) {
-  DETOPS_FOR_EACH(i, count) keys[i] += T(0);
-}
-
 // The order of selection: NaN first, ties in input order.
 inline Tensor selection_order(const Tensor& scores) {
   const auto type = compute_type(scores.scalar_type());
   const Tensor keys = empty(scores.sizes(), scores.options().dtype(type)).copy_(scores);
   DETOPS_WIDE_SWITCH(type, [&] {
-    launch("nms", positive_zeros_kernel<scalar_t>, blocks_for(keys.numel()),
-           keys.mutable_data_ptr<scalar_t>(), keys.numel());
+    scalar_t* key = elements(keys);
+    // -0 becomes +0, so that the two tie.
+    for_each("nms", keys.numel(), [=] __device__(int64_t i) { key[i] += scalar_t(0); });
   });
   return stable_sort(keys, /*descending=*/true).second;
-}
-
-template <typename T>
-__global__ void not_above_kernel(const T* scores, const int64_t* order, int64_t count,
-                                 double threshold, bool* not_above) {
-  DETOPS_FOR_EACH(i, count) { not_above[i] = !(static_cast<double>(scores[order[i]]) > threshold); }
 }
 
 // A box whose score is not above the threshold has fallen from the start.
 inline void drop_scores(const Tensor& scores, const Tensor& order, double threshold,
                         const Tensor& fallen) {
   const Tensor all = wide(scores);
+  const int64_t* box = elements(order);
+  bool* falls = elements(fallen);
   DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
-    launch("nms", not_above_kernel<scalar_t>, blocks_for(all.numel()),
-           all.const_data_ptr<scalar_t>(), order.const_data_ptr<int64_t>(), all.numel(), threshold,
-           fallen.mutable_data_ptr<bool>());
+    const scalar_t* score = elements(all);
+    for_each("nms", all.numel(), [=] __device__(int64_t i) {
+      falls[i] = !(static_cast<double>(score[box[i]]) > threshold);
+    });
   });
 }
 
@@ -216,38 +205,23 @@ inline int64_t limit_of(const Tensor& boxes, std::optional<int64_t> max_output) 
 template <typename Test>
 std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Test& test,
                                         const Wanted& wanted) {
-  const int64_t limit = wanted.limit;
-  const Tensor* idxs = wanted.idxs;
-  const int64_t count = order.size(0), chunks = ceil_div(count, kNmsChunk);
+  const int64_t limit = wanted.limit, count = order.size(0), chunks = ceil_div(count, kNmsChunk);
   const auto ints = order.options().dtype(kInt);
-  const Tensor keep = empty({limit}, order.options()).fill_(-1);
+  const Tensor labels = wanted.idxs ? index_select(wanted.idxs->to(kLong), order) : Tensor();
+  const Tensor meets = empty({count, kNmsWords}, ints), tested = zeros({chunks}, ints);
+  const Tensor fallen = zeros({count}, order.options().dtype(kBool)), kept = empty_like(order);
   const Tensor end = zeros({chunks + 1}, order.options());
-  const Tensor kept = empty_like(order), meets = empty({count, kNmsWords}, ints);
-  const Tensor fallen = zeros({count}, order.options().dtype(kBool));
-  if (wanted.score_threshold && count > 0) {
-    drop_scores(wanted.scores, order, *wanted.score_threshold, fallen);
-  }
-  const Tensor tested = zeros({chunks}, ints);
-  const Tensor labels = idxs ? index_select(idxs->to(kLong), order) : Tensor();
-  const NmsParams<Test> p{test,
-                          order.const_data_ptr<int64_t>(),
-                          labels.defined() ? labels.const_data_ptr<int64_t>() : nullptr,
-                          count,
-                          limit,
-                          reinterpret_cast<unsigned*>(meets.mutable_data_ptr<int>()),
-                          fallen.mutable_data_ptr<bool>(),
-                          tested.mutable_data_ptr<int>(),
-                          kept.mutable_data_ptr<int64_t>(),
-                          end.mutable_data_ptr<int64_t>(),
-                          keep.mutable_data_ptr<int64_t>()};
-  if (count > 0) {
-    launch(op, meets_kernel<Test>, Launch(blocks_for(count, kNmsPart), kNmsChunk), p);
-  }
+  const Tensor keep = empty({limit}, order.options()).fill_(-1);
+  if (wanted.score_threshold) drop_scores(wanted.scores, order, *wanted.score_threshold, fallen);
+  const NmsParams<Test> p{test,           elements(order), elements(labels), count,
+                          limit,          elements(meets), elements(fallen), elements(tested),
+                          elements(kept), elements(end),   elements(keep)};
+  launch(op, meets_kernel<Test>, {blocks_for(count, kNmsPart), kNmsChunk}, p);
   for (int64_t chunk = -1; chunk + 1 < chunks; ++chunk) {
     // The first launch settles the first chunk, and has nothing to test the others against.
     const int64_t boxes =
         chunk < 0 ? std::min<int64_t>(count, kNmsChunk) : count - (chunk + 1) * kNmsChunk;
-    launch(op, nms_kernel<Test>, Launch(blocks_for(boxes, kNmsPart), kNmsChunk), p, chunk);
+    launch(op, nms_kernel<Test>, {blocks_for(boxes, kNmsPart), kNmsChunk}, p, chunk);
   }
   const Tensor most = empty({}, order.options()).fill_(static_cast<double>(limit));
   return {keep, call::op("aten::minimum", "", end.as_strided({}, {}, chunks), most)};

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#include "../../math/decay.h"
+#include "nms.cuh"
+
+namespace detops::cuda {
+namespace {
+
+constexpr int kSoftNmsThreads = 1024;
+
+// The higher score, and of equals the lower index; an index of -1 is none.
+template <typename T>
+__device__ bool better(T score, int64_t index, T than_score, int64_t than_index) {
+  if (index < 0 || than_index < 0) return index >= 0;
+  return score > than_score || (score == than_score && index < than_index);
+}
+
+// Each selection is one pass over the boxes, and depends on the one before: a single block, each
+// thread of which owns every 1024th box. The score of a box that is selected or dropped is NaN.
+template <math::Decay kind, typename T>
+__global__ void soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t count,
+                                math::SoftNmsRule<T> rule, int64_t limit, int64_t* keep,
+                                T* kept_scores, int64_t* n_kept) {
+  __shared__ T highest[kSoftNmsThreads];
+  __shared__ int64_t indices[kSoftNmsThreads];
+  const int self = static_cast<int>(threadIdx.x);
+  math::Box<T> selected{};
+  int64_t last = -1, n = 0;
+  while (n < limit) {
+    const T area = math::area(selected);
+    T most = 0;
+    int64_t best = -1;
+    for (int64_t i = self; i < count; i += kSoftNmsThreads) {
+      T score = scores[i];
+      if (score != score) continue;
+      if (last >= 0) {
+        const math::Box<T> box = boxes[i];
+        const T meet = math::intersection(selected, box);
+        const T iou = math::pairwise::iou(meet, area + math::area(box) - meet);
+        score = math::decay::decayed<kind, T>(score, iou, rule);
+      }
+      if (i == last || !(score >= rule.min_score)) {
+        scores[i] = static_cast<T>(NAN);
+        continue;
+      }
+      scores[i] = score;
+      if (better(score, i, most, best)) most = score, best = i;
+    }
+    highest[self] = most;
+    indices[self] = best;
+    for (int half = kSoftNmsThreads / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (self < half &&
+          better(highest[self + half], indices[self + half], highest[self], indices[self])) {
+        highest[self] = highest[self + half];
+        indices[self] = indices[self + half];
+      }
+    }
+    __syncthreads();
+    last = indices[0];
+    if (last < 0) break;
+    if (self == 0) {
+      keep[n] = last;
+      kept_scores[n] = highest[0];
+    }
+    ++n;
+    selected = boxes[last];
+    // The shared numbers are read by all before they are written again.
+    __syncthreads();
+  }
+  if (self == 0) *n_kept = n;
+}
+
+// Calls meet(i, iou) for the boxes i before box j that it overlaps, in score order. A box without a
+// score says nothing; labels may be null.
+template <typename T, typename Meet>
+__device__ void for_each_better(const math::Box<T>* boxes, const T* scores, const int64_t* labels,
+                                int64_t j, const Meet& meet) {
+  const math::Box<T> box = boxes[j];
+  const T area = math::area(box);
+  for (int64_t i = 0; i < j; ++i) {
+    if (labels != nullptr && labels[i] != labels[j]) continue;
+    if (scores[i] != scores[i]) continue;
+    const math::Box<T> other = boxes[i];
+    const T common = math::intersection(other, box);
+    const T iou = math::pairwise::iou(common, math::area(other) + area - common);
+    if (iou > 0) meet(i, iou);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_terms_kernel(const math::Box<T>* boxes, const T* scores,
+                                    const int64_t* labels, int64_t count, T* terms) {
+  DETOPS_FOR_EACH(j, count) {
+    T most = 0;
+    for_each_better(boxes, scores, labels, j, [&](int64_t, T iou) { most = math::max(most, iou); });
+    terms[j] = math::decay::matrix_term<kind>(most);
+  }
+}
+
+template <math::Decay kind, typename T>
+__global__ void matrix_scores_kernel(const math::Box<T>* boxes, const T* scores,
+                                     const int64_t* labels, int64_t count, const T* terms, T sigma,
+                                     T* rescored) {
+  DETOPS_FOR_EACH(j, count) {
+    T weight = math::decay::matrix_least_weight<kind, T>();
+    for_each_better(boxes, scores, labels, j, [&](int64_t i, T iou) {
+      weight = math::max(weight, math::decay::matrix_weight<kind, T>(iou, terms[i]));
+    });
+    rescored[j] = scores[j] * math::decay::matrix_factor<kind>(weight, sigma);
+  }
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
+                                    double sigma, double min_score, std::string_view method,
+                                    std::optional<int64_t> max_output) {
+  const int64_t count = boxes.size(0);
+  const ScalarType type = compute_type(boxes, scores);
+  const Tensor all = as_type(boxes, type).contiguous();
+  const Tensor left = empty({count}, scores.options().dtype(type)).copy_(scores);
+  const Tensor keep = empty({count}, boxes.options().dtype(kLong));
+  const Tensor kept_scores = empty({count}, left.options());
+  if (count == 0) return {keep, as_type(kept_scores, scores.scalar_type())};
+  const Tensor n_kept = empty({1}, keep.options());
+  DETOPS_WIDE_SWITCH(type, [&] {
+    const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
+    math::with_decay(decay_method(method), [&](auto constant) {
+      launch("soft_nms", soft_nms_kernel<constant, scalar_t>, {1, kSoftNmsThreads}, all, left,
+             count, rule, max_output.value_or(count), keep, kept_scores, n_kept);
+    });
+  });
+  const int64_t n = n_kept.item<int64_t>();
+  return {keep.narrow(0, 0, n).clone(),
+          empty({n}, scores.options()).copy_(kept_scores.narrow(0, 0, n))};
+}
+
+std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
+                                      const std::optional<Tensor>& idxs, double sigma,
+                                      double min_score, std::string_view method) {
+  const int64_t count = boxes.size(0);
+  if (count == 0) {
+    return {empty({0}, boxes.options().dtype(kLong)), empty({0}, scores.options())};
+  }
+  const ScalarType type = compute_type(boxes, scores);
+  const Tensor order = selection_order(scores);
+  const Tensor sorted = index_select(boxes.to(type), order);
+  const Tensor before = index_select(scores.to(type), order);
+  const Tensor labels = idxs ? index_select(idxs->to(kLong), order) : Tensor();
+  const Tensor terms = empty_like(before), after = empty_like(before);
+  Tensor lowest;
+  DETOPS_WIDE_SWITCH(type, [&] {
+    math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
+        decay_method(method), [&](auto kind) {
+          launch("matrix_nms", matrix_terms_kernel<kind, scalar_t>, blocks_for(count), sorted,
+                 before, labels, count, terms);
+          launch("matrix_nms", matrix_scores_kernel<kind, scalar_t>, blocks_for(count), sorted,
+                 before, labels, count, terms, math::nearest_finite<scalar_t>(sigma), after);
+        });
+    lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
+  });
+  // Back in input order, so that ties are in it.
+  const Tensor rescored = empty_like(after);
+  call::op("aten::index_copy_", "", rescored, int64_t(0), order, after);
+  const Tensor stays = call::op("aten::ge", "Tensor", rescored, lowest);
+  const Tensor keep =
+      call::op("aten::squeeze", "dim", call::op("aten::nonzero", "", stays), int64_t(1));
+  const Tensor kept = index_select(rescored, keep), places = selection_order(kept);
+  return {index_select(keep, places), as_type(index_select(kept, places), scores.scalar_type())};
+}
+
+}  // namespace detops::cuda
