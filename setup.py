@@ -74,6 +74,8 @@ cxx = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden"]
 # they are; PyTorch's headers leave parameters unused.
 cxx += ["-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-stringop-overread"]
 cxx += ["-Wno-unused-parameter"]
+# Emulated, a .cu is included by another file, so that what is its own seems to be shared.
+cxx += ["-Wno-subobject-linkage"] if EMULATE_CUDA else []
 cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
 # A division by zero is an infinity that the ops define.

@@ -103,9 +103,9 @@ void visit_runs(const Planes<T>& pooled, const Share& share, const Visit& visit)
 }
 
 // Forward where M is const, else backward.
-template <typename Table, typename M>
+template <typename Table, typename M, typename PooledOf>
 RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<M>& map,
-                int64_t result_bytes) {
+                int64_t result_bytes, const PooledOf& pooled_of) {
   using T = std::remove_const_t<M>;
   using A = accumulate_t<T>;
   constexpr bool kBackward = !std::is_const_v<M>;
@@ -115,7 +115,9 @@ RoIPath path_of(const Batch<Table>& batch, const Share& share, const Planes<M>& 
   const int64_t buffers = share.bins() * kRoIChannels + batch.lane_scratch;
   RoICost cost{double(DETOPS_IN_USE(kLanes<A>))};
   for (int64_t i = 0; i < batch.size; ++i) batch.taps(i).add_to(cost);
-  return cost.best({kBackward, share.channels, map.channels_last,
+  const bool direct =
+      map.channels_last && (batch.size == 0 || pooled_of(batch.roi(0)).channels_last);
+  return cost.best({kBackward, share.channels, direct,
                     read * share.channels * int64_t(sizeof(T)) < kNear,
                     f.moved(!kBackward && !map.channels_last),
                     kBackward && !std::is_same_v<T, A> ? map.height * map.width : 0,
@@ -207,7 +209,7 @@ void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* ord
   const int64_t most = std::max(result_bytes, map.channels_last ? copy : 0);
   for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
     batch.build(sampling, order + begin, run.end - begin, share, map, Table::kMostTaps);
-    const RoIPath path = path_of(batch, share, map, most);
+    const RoIPath path = path_of(batch, share, map, most, pooled_of);
     if (path == RoIPath::kLanes) {
       pool_in_lanes(batch, share, map, pooled_of);
     } else {
@@ -270,7 +272,7 @@ void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* o
   do {
     batch.build(sampling, order + begin, run.end - begin, share, map, taps);
     const bool fresh = begin == run.begin;
-    if (fresh && !copied) path = path_of(batch, share, map, result_bytes);
+    if (fresh && !copied) path = path_of(batch, share, map, result_bytes, pooled_of);
     begin += batch.size;
     if (path == RoIPath::kLanes) {
       spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);
