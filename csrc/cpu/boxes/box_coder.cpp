@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/box_coder.h"
+#include "../../boxes/box_lists.h"
 #include "../common/host.h"
 
 namespace detops::cpu {
