@@ -19,16 +19,6 @@ void detops_set_last_error(const char* message) { last_error() = message; }
 
 namespace detops {
 
-const TensorFacts& facts_of(const Place& place, const Tensor& t) {
-  const auto refuse = [&](const char* what) {
-    check(false, "detops.", place.contract.name, ": ", place.contract.arguments[place.index].name,
-          " must be ", what);
-  };
-  if (!t.defined()) refuse("a tensor, got None");
-  if (t.facts().strides == nullptr) refuse("strided, got another layout");
-  return t.facts();
-}
-
 std::vector<StableIValue> list_of(StableIValue value) {
   const auto list = reinterpret_cast<StableListHandle>(value);
   size_t size = 0;
@@ -63,14 +53,6 @@ StableIValue given(std::vector<Tensor>& list) {
   for (Tensor& t : list)
     check_status(torch_list_push_back(result, given(t)), "torch_list_push_back");
   return reinterpret_cast<StableIValue>(result);
-}
-
-Options device_of(const Argument* arguments, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const Argument& a = arguments[i];
-    if (a.kind == Argument::Kind::kTensors && a.size > 0) return *a.tensors();
-  }
-  return {kFloat, kCPU, -1};
 }
 
 Tensor make(const Output& output, const Options& device) {

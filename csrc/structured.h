@@ -13,15 +13,6 @@
 // their contract, makes the outputs, and leaves the function alone with what it is for.
 namespace detops {
 
-// Which argument of which op.
-struct Place {
-  const Contract& contract;
-  size_t index;
-};
-
-// Refuses what no op takes: None where a tensor is due, and tensors without strides.
-const TensorFacts& facts_of(const Place& place, const Tensor& t);
-
 // What holds a parameter of a host function while it runs.
 template <typename P>
 struct Held {
@@ -85,65 +76,62 @@ constexpr Argument::Kind kKind = std::is_same_v<T, int64_t>  ? Argument::Kind::k
 
 using Facts = std::vector<TensorFacts>;
 template <typename T>
-Argument argument(const Place&, const T& number, Facts&) {
+Argument argument(const T& number, Facts&) {
   return {kKind<T>, false, 1, &number};
 }
 template <typename T>
-Argument argument(const Place&, const std::vector<T>& numbers, Facts&) {
+Argument argument(const std::vector<T>& numbers, Facts&) {
   return {kKind<T>, true, int64_t(numbers.size()), numbers.data()};
 }
-inline Argument argument(const Place&, const FiveFlags& list, Facts&) {
+inline Argument argument(const FiveFlags& list, Facts&) {
   return {Argument::Kind::kFlags, true, list.size, list.flags.data()};
 }
-inline Argument argument(const Place&, const std::string& text, Facts&) {
+inline Argument argument(const std::string& text, Facts&) {
   return {Argument::Kind::kText, false, int64_t(text.size()), text.data()};
 }
-inline Argument argument(const Place& place, const Tensor& t, Facts&) {
-  return {Argument::Kind::kTensors, false, 1, &facts_of(place, t)};
+inline Argument argument(const Tensor& t, Facts&) {
+  return {Argument::Kind::kTensors, false, 1, &t.facts()};
 }
-inline Argument argument(const Place& place, const std::vector<Tensor>& list, Facts& facts) {
-  for (const Tensor& t : list) facts.push_back(facts_of(place, t));
+inline Argument argument(const std::vector<Tensor>& list, Facts& facts) {
+  for (const Tensor& t : list) facts.push_back(t.facts());
   return {Argument::Kind::kTensors, true, int64_t(list.size()), facts.data()};
 }
 template <typename T>
-Argument argument(const Place& place, const std::optional<T>& value, Facts& facts) {
-  return value ? argument(place, *value, facts) : Argument{};
+Argument argument(const std::optional<T>& value, Facts& facts) {
+  return value ? argument(*value, facts) : Argument{};
 }
 
 template <typename P>
 constexpr bool kIsOutput = std::is_same_v<P, Tensor&> || std::is_same_v<P, std::vector<Tensor>&>;
 
-// No gradients of the steps of a host function are recorded.
-class NoGrad {
- public:
-  NoGrad() : before_(aoti_torch_grad_mode_is_enabled()) {
-    if (before_) aoti_torch_grad_mode_set_enabled(false);
-  }
-  NoGrad(const NoGrad&) = delete;
-  ~NoGrad() {
-    if (before_) aoti_torch_grad_mode_set_enabled(true);
-  }
-
- private:
-  bool before_;
+// Calls a function when it goes.
+template <typename Call>
+struct Finally {
+  Call call;
+  ~Finally() { call(); }
 };
+template <typename Call>
+Finally(Call) -> Finally<Call>;
+
+// No gradients of the steps of a host function are recorded.
+inline auto no_grad() {
+  const bool before = aoti_torch_grad_mode_is_enabled();
+  if (before) aoti_torch_grad_mode_set_enabled(false);
+  return Finally{[before] {
+    if (before) aoti_torch_grad_mode_set_enabled(true);
+  }};
+}
 
 // Makes the device of the tensors the current one.
-class DeviceGuard {
- public:
+inline auto on_device(const Options& of) {
 #ifdef USE_CUDA
-  explicit DeviceGuard(const Options& of) {
-    check_status(aoti_torch_create_cuda_guard(of.index, &guard_), "device guard");
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  ~DeviceGuard() { aoti_torch_delete_cuda_guard(guard_); }
-
- private:
-  CUDAGuardHandle guard_ = nullptr;
+  CUDAGuardHandle guard = nullptr;
+  check_status(aoti_torch_create_cuda_guard(of.index, &guard), "device guard");
+  return Finally{[guard] { aoti_torch_delete_cuda_guard(guard); }};
 #else
-  explicit DeviceGuard(const Options&) {}
+  return Finally{[] {}};
 #endif
-};
+}
 
 Tensor make(const Output& output, const Options& device);
 
@@ -151,9 +139,6 @@ Tensor make(const Output& output, const Options& device);
 [[noreturn]] void rethrow(const Contract& contract);
 
 bool is_empty(const Tensor* outputs, size_t count);
-
-// Of the first tensor.
-Options device_of(const Argument* arguments, size_t count);
 
 inline StableIValue given(Tensor& t) { return reinterpret_cast<StableIValue>(t.release()); }
 StableIValue given(std::vector<Tensor>& list);
@@ -182,15 +167,15 @@ struct Structured<op, function> {
   template <size_t... in, size_t... out>
   static void run(const Contract& contract, StableIValue* stack, std::index_sequence<in...>,
                   std::index_sequence<out...>) {
-    const NoGrad no_grad;
+    const auto gradients = no_grad();
     std::tuple<typename Held<std::tuple_element_t<in, Parameters>>::type...> values;
     (take(stack[in], std::get<in>(values)), ...);
     Facts facts[kInputs];
-    const Argument arguments[] = {argument({contract, in}, std::get<in>(values), facts[in])...};
+    const Argument arguments[] = {argument(std::get<in>(values), facts[in])...};
     Outputs described;
     contract.check(arguments, described);
-    const Options device = device_of(arguments, kInputs);
-    const DeviceGuard guard(device);
+    const Options device = described.device;
+    const auto guard = on_device(device);
     if constexpr (kOutputs == 0) {
       give(stack, function(std::get<in>(values)...));
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {

@@ -48,7 +48,8 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   int32_t layout = 0;
   int64_t *sizes = nullptr, *strides = nullptr;
   DETOPS_STABLE(aoti_torch_get_layout, handle, &layout);
-  if (layout != aoti_torch_layout_strided()) return;  // without strides; ops refuse it
+  facts_.dim = -1;
+  if (layout != aoti_torch_layout_strided()) return;
   DETOPS_STABLE(aoti_torch_get_dim, handle, &facts_.dim);
   DETOPS_STABLE(aoti_torch_get_dtype, handle, &dtype);
   DETOPS_STABLE(aoti_torch_get_device_type, handle, &device);

@@ -49,8 +49,8 @@ struct Options {
 // What can be known of a tensor without its elements. Sizes and strides are the tensor's own
 // memory.
 struct TensorFacts : Options {
-  const int64_t *sizes, *strides;
-  int64_t dim;
+  const int64_t *sizes, *strides;  // null of an undefined tensor, and of one without strides
+  int64_t dim;                     // below 0: without strides
 
   int64_t numel() const {
     int64_t count = 1;

@@ -9,9 +9,6 @@ namespace detops {
 namespace {
 
 constexpr int64_t kMissing = INT64_MIN;  // of a dimension that need not be there
-// Sizes that are given as numbers, so that products of two do not leave 64 bits. Those of tensors
-// need no bound: their memory is one.
-constexpr int64_t kMostSize = INT32_MAX;
 
 std::string sizes_text(const int64_t* sizes, int64_t count) {
   std::string text;
@@ -35,18 +32,24 @@ class Check : Scope {
       : Scope{arguments, {}}, contract_(contract), name_(contract.name) {}
 
   void run(Outputs& made) {
+    // What no op takes: None where a tensor is due, and tensors without strides.
+    bool found = false;
+    for (size_t i = 0; i < contract_.arguments.size(); ++i) {
+      const Argument& a = arguments[i];
+      for (int64_t k = 0; a.kind == Argument::Kind::kTensors && k < a.size; ++k) {
+        const TensorFacts& t = a.tensors()[k];
+        if (t.strides == nullptr) {
+          refuse(contract_.arguments[i], " must be ",
+                 t.dim < 0 ? "strided, got another layout" : "a tensor, got None");
+        }
+        if (!found) made.device = t;
+        found = true;
+      }
+    }
     for (const auto& [word, other] : contract_.names) {
       for (size_t i = 0; i < contract_.arguments.size(); ++i) {
         if (arguments[i].kind == Argument::Kind::kText && arguments[i].text() == word)
           name_ = other;
-      }
-    }
-    // SymInts: before anything is made of them.
-    for (size_t i = 0; i < contract_.arguments.size(); ++i) {
-      const auto& [name, is_size] = contract_.arguments[i];
-      for (int64_t k = 0; is_size && k < arguments[i].size; ++k) {
-        if (arguments[i].number(k).whole <= kMostSize) continue;
-        refuse(name, " must be at most ", kMostSize, ", got ", arguments[i].shown());
       }
     }
     for (const Line& each : contract_.lines) line(each);
@@ -110,7 +113,7 @@ class Check : Scope {
   }
 
   void tensor(const Line& line, const TensorFacts& t) {
-    const std::string& name = contract_.arguments[line.argument].name;
+    const std::string& name = contract_.arguments[line.argument];
     if (!shape_holds(line.shape, t)) {
       refuse(name, " must be ", expected(line.shape), ", got ", shape_text(t));
     }
@@ -203,7 +206,7 @@ class Check : Scope {
     if (type.kind == Type::Kind::kClass) return std::string("be ") + type.of->text;
     const std::string name = dtype_name(type_of(type));
     if (type.kind != Type::Kind::kAs) return "be " + name;
-    return "have the dtype of " + contract_.arguments[type.argument].name + " (" + name + ")";
+    return "have the dtype of " + contract_.arguments[type.argument] + " (" + name + ")";
   }
 
   const Contract& contract_;

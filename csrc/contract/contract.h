@@ -52,6 +52,7 @@ struct Outputs {
   static constexpr int kMost = 16;  // a map per level
   Output items[kMost];
   int count = 0;
+  Options device{kFloat, kCPU, -1};  // of the first tensor
 };
 
 struct Dimension {
@@ -106,17 +107,11 @@ struct OutputLine {
 };
 
 struct Contract {
-  struct Formal {
-    std::string name;
-    bool is_size;  // SymInt, or several
-  };
-
   std::string op;    // roi_align_forward
   std::string name;  // roi_align: what callers know it by
   std::string schema;
   size_t returns;  // those of the schema: the first of the outputs
-  std::vector<Formal> arguments{};
-  std::vector<std::string> slots{};
+  std::vector<std::string> arguments{};
   std::vector<Line> lines{};
   std::vector<OutputLine> outputs{};
   int index_slot = 0;                                        // i, of repeated outputs

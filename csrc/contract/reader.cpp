@@ -70,6 +70,11 @@ bool is_word(Text text) {
                      [](unsigned char c) { return std::isalnum(c) || c == '_'; });
 }
 
+int place_of(Text name, const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? -1 : int(found - names.begin());
+}
+
 int64_t number(Text text) { return std::stoll(std::string(text)); }
 
 [[noreturn]] void fail(const std::string& what, Text where) {
@@ -96,9 +101,12 @@ class Reader {
     const Text formals = before(rest, ") -> ");
     contract_.returns = rest[0] == '(' ? split(rest.substr(1, rest.size() - 2)).size() : 1;
     for (Text formal : split(formals.substr(1))) {
-      const bool is_size = formal.substr(0, 6) == "SymInt";
-      before(formal, " ");
-      contract_.arguments.push_back({std::string(before(formal, "=")), is_size});
+      const Text type = before(formal, " ");
+      contract_.arguments.emplace_back(before(formal, "="));
+      // A size that is given as a number has a bound, so that products of two do not leave 64 bits.
+      // Those of tensors need none: their memory is one.
+      const int place = int(contract_.arguments.size()) - 1;
+      if (type.substr(0, 6) == "SymInt") read_rule(place, "at most 2147483647");
     }
   }
 
@@ -127,20 +135,14 @@ class Reader {
   Contract take() { return std::move(contract_); }
 
  private:
-  int argument(Text name) const {
-    const auto& formals = contract_.arguments;
-    const auto found = std::find_if(formals.begin(), formals.end(),
-                                    [&](const auto& formal) { return formal.name == name; });
-    return found == formals.end() ? -1 : int(found - formals.begin());
-  }
+  int argument(Text name) const { return place_of(name, contract_.arguments); }
 
   int slot(Text name) {
-    auto& slots = contract_.slots;
-    const auto found = std::find(slots.begin(), slots.end(), name);
-    if (found != slots.end()) return int(found - slots.begin());
-    if (slots.size() == Scope::kMostSlots) fail("too many names", name);
-    slots.emplace_back(name);
-    return int(slots.size()) - 1;
+    const int place = place_of(name, slots_);
+    if (place >= 0) return place;
+    if (slots_.size() == Scope::kMostSlots) fail("too many names", name);
+    slots_.emplace_back(name);
+    return int(slots_.size()) - 1;
   }
 
   Expression expression(Text text) {
@@ -216,7 +218,7 @@ class Reader {
     double low = -std::numeric_limits<double>::infinity(), high = -low;
     bool above = false;  // not `low` itself
     std::vector<std::string> words;
-    std::string what = contract_.arguments[place].name + " must be ";
+    std::string what = contract_.arguments[place] + " must be ";
     what += text == "positive" ? "positive and finite" : text;
     if (text == "finite" || text == "positive") {
       high = std::numeric_limits<double>::max();
@@ -278,6 +280,7 @@ class Reader {
   }
 
   Contract contract_{};
+  std::vector<std::string> slots_;
 };
 
 std::vector<Contract> read_all() {

@@ -35,9 +35,9 @@ DETOPS_HD void sin_cos_of_degrees(double degrees, double& sin, double& cos) {
   constexpr double kCosine[] = {
       1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320,
       -1.0 / 720,           1.0 / 24,           -1.0 / 2,        1.0 / 1};
-  double s = 0, c = 0;
-  for (const double factor : kSine) s = s * z + factor;
-  for (const double factor : kCosine) c = c * z + factor;
+  double s = kSine[0], c = kCosine[0];
+  for (int i = 1; i < 7; ++i) s = s * z + kSine[i];
+  for (int i = 1; i < 9; ++i) c = c * z + kCosine[i];
   s = s * z * x + x;
   const int turn = static_cast<int>(static_cast<int64_t>(quarters) & 3);
   sin = turn == 0 ? s : (turn == 1 ? c : (turn == 2 ? -s : -c));
