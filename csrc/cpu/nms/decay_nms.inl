@@ -70,8 +70,11 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
     const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.more + i));
     weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
   }
-  for (int64_t i = 0; i < kLanes<T>; ++i) {
-    largest_iou = math::max(largest_iou, most[i]);
-    largest_weight = math::max(largest_weight, weight[i]);
+  T most_of_all = most[0], weight_of_all = weight[0];
+  for (int64_t i = 1; i < kLanes<T>; ++i) {
+    most_of_all = math::max(most_of_all, most[i]);
+    weight_of_all = math::max(weight_of_all, weight[i]);
   }
+  largest_iou = most_of_all;
+  largest_weight = weight_of_all;
 }

@@ -44,7 +44,7 @@ NmsSegment<T> in_order(const T* boxes, const uint32_t* order, int64_t n, double 
                        Buffer<T>& memory) {
   T* x1 = memory.reserve(4 * n);
   T *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
-  parallel_each(n, kShared, [&](int64_t i) {
+  parallel_each(n, kShared, [=](int64_t i) {
     const T* box = boxes + 4 * int64_t(order[i]);
     x1[i] = box[0], y1[i] = box[1], x2[i] = box[2], y2[i] = box[3];
   });

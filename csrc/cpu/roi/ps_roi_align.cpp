@@ -105,7 +105,8 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
   }
   const int64_t tasks = plane_blocks(groups) * bins, work = map.channels * (run.count + pixels);
   // Zeros are written fastest in one go; the planes of many sums are better near when those come.
-  const bool fresh = !std::is_same_v<T, A> || 32 * taps.positions() > double(bins * pixels);
+  constexpr bool kInPlace = std::is_same_v<T, A>;
+  const bool fresh = !kInPlace || 32 * taps.positions() > double(bins * pixels);
   if (!fresh) {
     parallel_for(0, map.channels, tasks_per_thread(map.channels, work),
                  [&](int64_t c, int64_t end) { clear_positions(map, c, end - c, 0, pixels); });
@@ -121,15 +122,15 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
       // are summed elsewhere.
       const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
       const int64_t near = std::max<int64_t>(1, kNearCache / bytes);
-      const int64_t step = std::is_same_v<T, A> ? kPSPlanes : near;
+      const int64_t step = kInPlace ? kPSPlanes : near;
       for (int64_t group = first; group < last; group += step) {
         const int64_t n = std::min(step, last - group);
-        if (fresh) {  // rows that no RoI reaches; the others are cleared as they are opened
-          clear_positions(planes, group, n, 0, reach.begin * width);
-          clear_positions(planes, group, n, reach.end * width, pixels);
+        if (fresh) {  // a plane in one go where its sums grow on it
+          clear_positions(planes, group, n, 0, kInPlace ? pixels : reach.begin * width);
+          if (!kInPlace) clear_positions(planes, group, n, reach.end * width, pixels);
         }
         if (reach.begin == reach.end) continue;
-        A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh);
+        A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh && !kInPlace);
         DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
             {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(),
              width, pooled + group * bins + bin, map.channels, bins, reach.begin});

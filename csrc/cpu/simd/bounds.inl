@@ -58,12 +58,12 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
 // The first index of the largest number of all lanes, or -1; `most` becomes that number.
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
-  int64_t first = -1;
-  for (int64_t i = 0; i < kLanes<T>; ++i) {
-    const int64_t where = largest.where[i];
-    const T x = largest.most[i];
-    if (where < 0) continue;
-    if (first < 0 || x > most || (x == most && where < first)) first = where, most = x;
-  }
+  T high = largest.most[0];
+  for (int64_t i = 1; i < kLanes<T>; ++i) high = math::max(high, largest.most[i]);
+  // A lane that took nothing has the least number, and -1.
+  const auto where = largest.most == high ? largest.where : ~Vector<lane_index_t<T>>{} >> 1;
+  lane_index_t<T> first = where[0];
+  for (int64_t i = 1; i < kLanes<T>; ++i) first = math::min(first, where[i]);
+  most = high;
   return first;
 }
