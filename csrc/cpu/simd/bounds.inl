@@ -58,11 +58,13 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
 // The first index of the largest number of all lanes, or -1; `most` becomes that number.
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
+  using Index = lane_index_t<T>;
   T high = largest.most[0];
   for (int64_t i = 1; i < kLanes<T>; ++i) high = math::max(high, largest.most[i]);
   // A lane that took nothing has the least number, and -1.
-  const auto where = largest.most == high ? largest.where : ~Vector<lane_index_t<T>>{} >> 1;
-  lane_index_t<T> first = where[0];
+  const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
+  const Vector<Index> where = largest.most == high ? largest.where : behind_all;
+  Index first = where[0];
   for (int64_t i = 1; i < kLanes<T>; ++i) first = math::min(first, where[i]);
   most = high;
   return first;
