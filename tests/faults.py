@@ -13,7 +13,6 @@ import random
 import re
 import resource
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -22,13 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import tiny_training as tiny
 import torch
 
 from detops.engine import load_checkpoint
-from detops.marks import fill
 
 STEPS, PERIOD = 16, 3
 CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
@@ -249,42 +246,17 @@ def two_runs(run: Run, rng: random.Random) -> None:
         other.told("another run")
 
 
-def one_of_two_killed(run: Run, rng: random.Random) -> None:
-    """``kill -9`` of one of two processes that train together; the other must not wait for ever."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    both = [run, Run(run.folder, *run.changes)]
-    both[1].log = run.folder.with_suffix(".other.log")
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for rank, each in enumerate(both):
-        each.start(RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", **shared)
-    run.wait_for(rng)
-    victim = rng.choice(both)
-    os.kill(victim.pid, signal.SIGKILL)
-    for each in both:
-        each.end()
-
-
-class Kind(NamedTuple):
-    """A fault, what a run keeps through it, and what it is told by."""
-
-    happen: Callable[[Run, random.Random], None]
-    told: str
-
-
-FAULTS: dict[str, Kind] = {
-    "`kill -9`": Kind(killed, "-"),
-    "SIGTERM": Kind(terminated, "the signal, and the checkpoint of that step"),
-    "`kill -9` of a data worker": Kind(worker_killed, "that a worker died, and why workers do"),
-    "a bit of the newest checkpoint flips": Kind(bit_flipped, "the file, and the one before it"),
-    "checkpoint and metrics are torn": Kind(torn, "the file, and the one before it"),
-    "the disk is full": Kind(disk_full, "the file: no space left"),
-    "files may not grow": Kind(file_too_large, "the file: too large"),
-    "no memory is left": Kind(out_of_memory, "that memory does not suffice"),
-    "the clock jumps": Kind(clock_jumps, "-"),
-    "two runs in a folder": Kind(two_runs, "that another run has it; the first goes on"),
-    "`kill -9` of one of two processes": Kind(one_of_two_killed, "-"),
+FAULTS: dict[str, Callable[[Run, random.Random], None]] = {
+    "kill -9": killed,
+    "SIGTERM": terminated,
+    "kill -9 of a data worker": worker_killed,
+    "a bit of the newest checkpoint flips": bit_flipped,
+    "checkpoint and metrics are torn": torn,
+    "the disk is full": disk_full,
+    "files may not grow": file_too_large,
+    "no memory is left": out_of_memory,
+    "the clock jumps": clock_jumps,
+    "two runs in a folder": two_runs,
 }
 
 
@@ -294,7 +266,7 @@ def once(kind: str, seed: int, whole: Run) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
         try:
-            FAULTS[kind].happen(run, rng)
+            FAULTS[kind](run, rng)
             run.changes = ()
             run.finish(whole)
         except Fault as fault:
@@ -302,38 +274,27 @@ def once(kind: str, seed: int, whole: Run) -> str | None:
     return None
 
 
-def table(times: int, seconds: dict[str, float]) -> str:
-    """A row per fault."""
-    lines = ["| fault | times | told |", "|---|---|---|"]
-    lines += [f"| {kind} | {times} | {FAULTS[kind].told} |" for kind in seconds]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="faults whose names contain this")
-    parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         whole = Run(Path(folder) / "whole")
         whole.start()
         require(whole.end() == 0, whole.log.read_text())
-        wrong, seconds = 0, {}
+        wrong = 0
         for kind in [k for k in FAULTS if arguments.only in k]:
             began = time.monotonic()
             with ThreadPoolExecutor(arguments.jobs) as pool:
                 found = list(pool.map(partial(once, kind, whole=whole), range(arguments.times)))
-            seconds[kind] = time.monotonic() - began
+            took = time.monotonic() - began
             told = [each for each in found if each]
             wrong += len(told)
-            print(f"{kind}: {len(told)} of {len(found)} wrong, {seconds[kind]:.0f} s", flush=True)
+            print(f"{kind}: {len(told)} of {len(found)} wrong, {took:.0f} s", flush=True)
             print(*(f"    {each}" for each in told), sep="\n", end="", flush=True)
-    if arguments.page and not wrong:
-        page = arguments.page
-        page.write_text(fill(page.read_text(), "faults", table(arguments.times, seconds)))
     sys.exit(wrong > 0)
 
 
