@@ -51,15 +51,14 @@ class Run:
         self.log = folder.with_suffix(".log")
         self.process: multiprocessing.process.BaseProcess | None = None
 
-    def start(self, before: Callable[[], None] = lambda: None, **environment: str) -> None:
+    def start(self, before: Callable[[], None] = lambda: None) -> None:
         """Begins, or goes on."""
-        self.process = FORK.Process(target=self._work, args=(before, environment))
+        self.process = FORK.Process(target=self._work, args=(before,))
         self.process.start()
 
-    def _work(self, before: Callable[[], None], environment: dict[str, str]) -> None:
+    def _work(self, before: Callable[[], None]) -> None:
         number = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(number, 1), os.dup2(number, 2)
-        os.environ.update(environment)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             before()
@@ -82,8 +81,9 @@ class Run:
         file = self.folder / "metrics.jsonl"
         return file.read_bytes().count(b"\n") if file.exists() else 0
 
-    def wait_for(self, rng: random.Random) -> None:
-        """Until a moment of chance, in any part of the run but its end."""
+    def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
+        """Begins, and goes on to a moment of chance in any part of the run but its end."""
+        self.start(before)
         until, began = rng.randrange(STEPS - 1), time.monotonic()
         while self.steps() < until and self.process.is_alive():
             require(time.monotonic() - began < LATEST, "hangs")
@@ -116,18 +116,16 @@ class Run:
         require(not left, f"left behind: {left}")
 
 
-def killed(run: Run, rng: random.Random) -> None:
+def killed(run: Run, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
     """``kill -9``."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng, before)
     os.kill(run.pid, signal.SIGKILL)
     run.end()
 
 
 def terminated(run: Run, rng: random.Random) -> None:
     """SIGTERM, as before a machine is taken away."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     os.kill(run.pid, signal.SIGTERM)
     status = run.end()
     if status:  # it was over before
@@ -144,8 +142,7 @@ def children(pid: int) -> list[int]:
 def worker_killed(run: Run, rng: random.Random) -> None:
     """``kill -9`` of a data worker."""
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 2)
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     workers = children(run.pid) if run.process.is_alive() else []
     if workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
@@ -181,8 +178,7 @@ def torn(run: Run, rng: random.Random) -> None:
 
 def disk_full(run: Run, rng: random.Random) -> None:
     """No byte more for checkpoints, from some moment on."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     file = run.folder / "checkpoint.pt.tmp"
     try:
         os.symlink("/dev/full", file)
@@ -196,8 +192,7 @@ def disk_full(run: Run, rng: random.Random) -> None:
 
 def file_too_large(run: Run, rng: random.Random) -> None:
     """A limit on the size of files, from some moment on: part of a write succeeds."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     if run.process.is_alive():
         limit = rng.randrange(200, 200_000)
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (limit, limit))
@@ -208,8 +203,7 @@ def file_too_large(run: Run, rng: random.Random) -> None:
 
 def out_of_memory(run: Run, rng: random.Random) -> None:
     """No byte more of address space, from some moment on."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     if run.process.is_alive():
         used = int(Path(f"/proc/{run.pid}/statm").read_text().split()[0]) * resource.getpagesize()
         limit = used + rng.randrange(4 << 20)
@@ -226,16 +220,12 @@ def clock_jumps(run: Run, rng: random.Random) -> None:
         now, own = time.time, random.Random(rng.random())
         time.time = lambda: now() + own.uniform(-3e8, 3e8)
 
-    run.start(jumps)
-    run.wait_for(rng)
-    os.kill(run.pid, signal.SIGKILL)
-    run.end()
+    killed(run, rng, jumps)
 
 
 def two_runs(run: Run, rng: random.Random) -> None:
     """A second run in the folder of the first."""
-    run.start()
-    run.wait_for(rng)
+    run.reach(rng)
     other = Run(run.folder, *run.changes)
     other.log = run.folder.with_suffix(".other.log")
     alive = run.process.is_alive()

@@ -21,12 +21,4 @@ inline int64_t grain_for(int64_t work, int64_t each) {
   return std::max<int64_t>(1, work / std::max<int64_t>(1, each));
 }
 
-// Calls visit(i) for each of [0, count), in parallel, `grain` at least by one thread.
-template <typename Visit>
-void parallel_each(int64_t count, int64_t grain, const Visit& visit) {
-  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) visit(i);
-  });
-}
-
 }  // namespace detops::cpu

@@ -4,27 +4,12 @@
 // have at least two rows and two columns.
 
 #include "../roi/bin_pool.inl"
-
-template <typename A>
-using Int32Lanes [[gnu::vector_size(4 * kLanes<A>)]] = int32_t;
+//
+#include "../roi/neighbours.inl"
 
 // The samples of a block of pixels: sample p of pixel i is at p * kPixels + i.
 template <typename A>
-struct PixelSamples {
-  int32_t position[math::kMostBoxPoints * kPixels];  // the first of four neighbours
-  A weight[4][math::kMostBoxPoints * kPixels];
-};
-
-// One axis: as math::bilinear_taps, but the last pixel is the second neighbour of the one before.
-template <typename A>
-DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
-  at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
-  at = at == at ? at : Vector<A>{};
-  const Int32Lanes<A> whole = __builtin_convertvector(at, Int32Lanes<A>);
-  const Vector<A> low = vector_min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
-  fraction = at - low;
-  return __builtin_convertvector(low, Int32Lanes<A>);
-}
+using PixelSamples = Neighbours<A, math::kMostBoxPoints * kPixels>;
 
 template <typename From, typename To, typename A>
 void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count,
@@ -38,24 +23,11 @@ void find_samples(const RefinedPlanes<From, To>& t, int64_t first, int64_t count
       p += kPixels;
     });
   }
-  const Vector<A> one = splat(A(1)), least = -one;
-  const Vector<A> highest = splat(A(t.height)), widest = splat(A(t.width));
   for (int64_t p = 0; p < t.points * kPixels; p += kPixels) {
     for (int64_t k = p; k < p + count; k += kLanes<A>) {
       const int64_t n = p + count - k;
-      const Vector<A> y = load_first(ys + k, n), x = load_first(xs + k, n);
-      const auto inside = (y >= least) & (y <= highest) & (x >= least) & (x <= widest);
-      Vector<A> lower, right;
-      const Int32Lanes<A> row = low_neighbours<A>(y, t.height, lower);
-      const Int32Lanes<A> col = low_neighbours<A>(x, t.width, right);
-      const Int32Lanes<A> position = row * static_cast<int32_t>(t.width) + col;
-      __builtin_memcpy(samples.position + k, &position, sizeof position);
-      const Vector<A> upper = inside ? one - lower : Vector<A>{}, left = one - right;
-      lower = inside ? lower : Vector<A>{};
-      store(samples.weight[0] + k, upper * left);
-      store(samples.weight[1] + k, upper * right);
-      store(samples.weight[2] + k, lower * left);
-      store(samples.weight[3] + k, lower * right);
+      find_neighbours<A>(load_first(ys + k, n), load_first(xs + k, n), t.height, t.width, samples,
+                         k);
     }
   }
 }

@@ -4,6 +4,8 @@
 // two rows and two columns.
 
 #include "bin_pool.inl"
+//
+#include "neighbours.inl"
 
 template <typename M, typename P>
 using RotatedTask = PoolTask<RotatedTaps<accumulate_t<std::remove_const_t<M>>>, M, P>;
@@ -12,27 +14,8 @@ using RotatedTask = PoolTask<RotatedTaps<accumulate_t<std::remove_const_t<M>>>, 
 template <typename A>
 constexpr int64_t kSampleRoom = kMostSamples + kLanes<A>;
 
-// Where to find the first of the four neighbours of each sample, and what they count for.
 template <typename A>
-struct BinSamples {
-  int32_t position[kSampleRoom<A>];
-  A weight[4][kSampleRoom<A>];
-};
-
-template <typename A>
-using Int32Lanes [[gnu::vector_size(4 * kLanes<A>)]] = int32_t;
-
-// One axis of a vector of samples that lie on the map: as math::bilinear_taps, but the last pixel
-// is the second neighbour of the one before.
-template <typename A>
-DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
-  at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
-  at = at == at ? at : Vector<A>{};
-  const Int32Lanes<A> whole = __builtin_convertvector(at, Int32Lanes<A>);
-  const Vector<A> low = vector_min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
-  fraction = at - low;
-  return __builtin_convertvector(low, Int32Lanes<A>);
-}
+using BinSamples = Neighbours<A, kSampleRoom<A>>;
 
 // The samples of bins [pw, pw + bins) of row ph: row i of the samples of all these bins begins at
 // i * bins * (samples of a row of a bin).
@@ -52,28 +35,15 @@ DETOPS_INLINE void find_samples(const RotatedTask<M, P>& t, int64_t ph, int64_t 
   }
   for (int64_t k = n; k < n + kLanes<A>; ++k) across[k] = 0;
   const A top = rows.start + A(ph) * rows.bin;
-  const Vector<A> sine = splat(roi.sin), cosine = splat(roi.cos), one = splat(A(1));
-  const Vector<A> least = -one, highest = splat(A(t.taps.height)), widest = splat(A(t.width));
+  const Vector<A> sine = splat(roi.sin), cosine = splat(roi.cos);
   for (int64_t i = 0; i < down_count; ++i) {
     const A down = top + (A(i) + A(0.5)) * rows.bin / rows.count;
     const Vector<A> x0 = splat(down * roi.sin + roi.x);
     const Vector<A> y0 = splat(down * roi.cos + roi.y);
     for (int64_t k = 0; k < n; k += kLanes<A>) {
       const Vector<A> along = load(across + k);
-      const Vector<A> y = y0 - along * sine, x = x0 + along * cosine;
-      const auto inside = (y >= least) & (y <= highest) & (x >= least) & (x <= widest);
-      Vector<A> lower, right;
-      const Int32Lanes<A> row = low_neighbours<A>(y, t.taps.height, lower);
-      const Int32Lanes<A> col = low_neighbours<A>(x, t.width, right);
-      const Int32Lanes<A> position = row * static_cast<int32_t>(t.width) + col;
-      const int64_t at = i * n + k;
-      __builtin_memcpy(samples.position + at, &position, sizeof position);
-      const Vector<A> upper = inside ? one - lower : Vector<A>{}, left = one - right;
-      lower = inside ? lower : Vector<A>{};
-      store(samples.weight[0] + at, upper * left);
-      store(samples.weight[1] + at, upper * right);
-      store(samples.weight[2] + at, lower * left);
-      store(samples.weight[3] + at, lower * right);
+      find_neighbours<A>(y0 - along * sine, x0 + along * cosine, t.taps.height, t.width, samples,
+                         i * n + k);
     }
   }
 }
