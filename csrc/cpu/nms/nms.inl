@@ -6,8 +6,8 @@
 // IoU > threshold decided without a division, exactly as if the quotient had been rounded to
 // float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
 // rounded quotient exceeds the threshold if and only if I / U > m, or I / U = m and t is odd, from
-// which a tie is rounded up. Only a subnormal t has ties: other midpoints are odd numbers of 25
-// bits, so that m * U is never a number of 24 bits as I is. Both I and m * U are exact in double.
+// which a tie is rounded up; there the double below m stands for it. Both I and m * U are exact in
+// double, and between them lies more than that difference unless they are equal.
 //
 // In front of it a filter: I > thr U is I > thr / (1 + thr) (area_a + area_b), and with areas
 // scaled by that factor, rounded a little down, it costs one addition and one comparison. Numbers
@@ -15,10 +15,8 @@
 template <typename T>
 struct SuppressionTest {
   double midpoint, threshold;
-  T scale;
-  bool tie;
+  T scale, least;  // a smaller area than the least counts as 0
 };
-constexpr float kTiny = 1e-30f;
 
 template <typename T>
 DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
@@ -26,13 +24,15 @@ DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
   uint32_t bits = math::float_bits(low);
   if (double(low) > threshold) low = math::bits_float(--bits);
   const double scale = threshold / (1 + threshold) * (1 - 1e-6);
-  return {0.5 * (double(low) + double(math::bits_float(bits + 1))), threshold,
-          scale < kTiny ? T(0) : static_cast<T>(scale), (bits & 1) != 0};
+  const double middle = 0.5 * (double(low) + double(math::bits_float(bits + 1)));
+  constexpr double kTiny = 1e-30;
+  const bool none = scale < kTiny;
+  return {bits & 1 ? middle * (1 - 0x1p-53) : middle, threshold,
+          none ? T(0) : static_cast<T>(scale), none ? T(0) : static_cast<T>(kTiny / scale)};
 }
 
 DETOPS_INLINE bool exceeds(const SuppressionTest<float>& test, float overlap, float all) {
-  const double limit = test.midpoint * double(all);
-  return double(overlap) > limit || (test.tie && double(overlap) == limit);
+  return double(overlap) > test.midpoint * double(all);
 }
 // No wider type to be exact in: divide.
 DETOPS_INLINE bool exceeds(const SuppressionTest<double>& test, double overlap, double all) {
@@ -50,18 +50,20 @@ template <typename T>
 DETOPS_INLINE Candidate<T> candidate(const NmsSegment<T>& s, int64_t i,
                                      const SuppressionTest<T>& test) {
   const math::Box<T> box = box_at(s, i);
-  const T area = math::area(box), scaled = area * test.scale;
-  return {box, area, scaled < T(kTiny) ? T(0) : scaled, can_meet(box)};
+  const T area = math::area(box);
+  return {box, area, area < test.least ? T(0) : area * test.scale, can_meet(box)};
 }
 
 // As scan_bounds, but hit(k) is called only for boxes that suppress the candidate.
 template <int kVectors, typename T, typename Hit>
 DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, const Candidate<T>& c,
                         const SuppressionTest<T>& test, Hit&& hit) {
-  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
+  const math::Box<T> box = c.box;  // copies: what a lambda refers to stays in memory
+  const T area = c.area;
+  return scan_bounds<kVectors>(list, begin, end, box, c.scaled, [&, box, area](int64_t k) {
     const math::Box<T> other = box_at(list, k);
-    const T overlap = math::intersection(other, c.box);
-    return exceeds(test, overlap, math::area(other) + c.area - overlap) && hit(k);
+    const T overlap = math::intersection(other, box);
+    return exceeds(test, overlap, math::area(other) + area - overlap) && hit(k);
   });
 }
 
@@ -102,8 +104,8 @@ int64_t nms_plain(const NmsSegment<T>& s) {
 // is small or hits come early. Returns how many candidates are settled: fewer than all where the
 // list has become so long that building an index for the rest pays.
 template <typename T>
-int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
-  if (s.threshold >= 1) {  // an IoU is at most 1
+int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
+  if (s.threshold >= 1 || s.limit == 0) {  // an IoU is at most 1
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = i < s.limit;
     return s.count;
   }
@@ -115,27 +117,25 @@ int64_t nms_flat(const NmsSegment<T>& s, const NmsBoxes<T>& kept) {
   const auto test = suppression_test<T>(s.threshold);
   int64_t count = 0, scanned = 0, left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
-    if (left == 0) return drop_rest(s, i);
     if (i % kWindow == 0) {
       if ((scanned / kWindow - look) * (s.count - i) > build * s.count) return i;
       scanned = 0;
     }
     const Candidate<T> c = candidate(s, i, test);
-    s.keep[i] = 1;
-    --left;
-    if (!c.meets) continue;
-    int64_t last = count;
-    const auto hit = [&](int64_t k) {
-      last = k;
-      return true;
-    };
-    if (scan<2>(kept, 0, count, c, test, hit)) {
-      s.keep[i] = 0;
-      ++left;
-    } else {
+    if (c.meets) {
+      int64_t last = count;
+      const auto hit = [&](int64_t k) {
+        last = k;
+        return true;
+      };
+      const bool falls = scan<2>(kept, 0, count, c, test, hit);
+      scanned += last / kStep + 1;
+      s.keep[i] = !falls;
+      if (falls) continue;
       put(kept, count++, c);
     }
-    scanned += last / kStep + 1;
+    s.keep[i] = 1;
+    if (--left == 0) return drop_rest(s, i + 1);
   }
   return s.count;
 }
@@ -190,25 +190,25 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
 
 // Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
 template <typename T>
-void nms_grid(const NmsSegment<T>& s, const NmsGrid<T>& grid, int64_t settled) {
+void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
   int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
     const bool meets = grid.cell[i] >= 0;
     if (i >= settled) {
-      if (left == 0) {
-        drop_rest(s, i);
-        return;
-      }
       const auto look = [&](const GridCell& cell) {
         return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
       };
       // Its own cell is where a candidate finds most often what suppresses it.
       s.keep[i] = !meets || (!look(grid.cells[grid.cell[i]]) && !around(grid, c, look));
     }
-    left -= s.keep[i];
-    if (s.keep[i] && meets) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+    if (!s.keep[i]) continue;
+    if (meets) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+    if (--left == 0) {
+      drop_rest(s, i + 1);
+      return;
+    }
   }
 }
 
@@ -251,22 +251,22 @@ DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>&
 
 // As nms_grid. A candidate's own leaf is where it finds most often what suppresses it.
 template <typename T>
-void nms_tree(const NmsSegment<T>& s, const NmsTree<T>& tree, int64_t settled) {
+void nms_tree(NmsSegment<T> s, NmsTree<T> tree, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
   int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const bool meets = tree.slot[i] != kNoSlot;
     const Candidate<T> c = candidate(s, i, test);
     if (i >= settled) {
-      if (left == 0) {
-        drop_rest(s, i);
-        return;
-      }
       s.keep[i] = !meets || (!falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
                              !falls(tree, tree.levels - 1, 0, c, test));
     }
-    left -= s.keep[i];
-    if (s.keep[i] && meets) add(tree, tree.slot[i], c);
+    if (!s.keep[i]) continue;
+    if (meets) add(tree, tree.slot[i], c);
+    if (--left == 0) {
+      drop_rest(s, i + 1);
+      return;
+    }
   }
 }
 
