@@ -188,28 +188,40 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
   return false;
 }
 
-// Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
-template <typename T>
-void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
-  const auto test = suppression_test<T>(s.threshold);
+// Settles the candidates from `settled` on with an index; of those before, the kept ones only enter
+// it. meets(i): has it a place there, for a box that meets nothing has none; falls(i, candidate):
+// does a box suppress it that is in the index; enter(i, candidate) puts it there.
+template <typename T, typename Meets, typename Falls, typename Enter>
+DETOPS_INLINE void nms_rest(const NmsSegment<T>& s, int64_t settled, const SuppressionTest<T>& test,
+                            const Meets& meets, const Falls& falls, const Enter& enter) {
   int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
-    const bool meets = grid.cell[i] >= 0;
-    if (i >= settled) {
-      const auto look = [&](const GridCell& cell) {
-        return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
-      };
-      // Its own cell is where a candidate finds most often what suppresses it.
-      s.keep[i] = !meets || (!look(grid.cells[grid.cell[i]]) && !around(grid, c, look));
-    }
+    const bool member = meets(i);
+    if (i >= settled) s.keep[i] = !member || !falls(i, c);
     if (!s.keep[i]) continue;
-    if (meets) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+    if (member) enter(i, c);
     if (--left == 0) {
       drop_rest(s, i + 1);
       return;
     }
   }
+}
+
+template <typename T>
+void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
+  const auto meets = [&](int64_t i) { return grid.cell[i] >= 0; };
+  const auto falls = [&](int64_t i, const Candidate<T>& c) {
+    const auto look = [&](const GridCell& cell) {
+      return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
+    };
+    // Its own cell is where a candidate finds most often what suppresses it.
+    return look(grid.cells[grid.cell[i]]) || around(grid, c, look);
+  };
+  nms_rest(s, settled, test, meets, falls, [&](int64_t i, const Candidate<T>& c) {
+    put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
+  });
 }
 
 template <typename T>
@@ -249,25 +261,17 @@ DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>&
   }
 }
 
-// As nms_grid. A candidate's own leaf is where it finds most often what suppresses it.
 template <typename T>
 void nms_tree(NmsSegment<T> s, NmsTree<T> tree, int64_t settled) {
   const auto test = suppression_test<T>(s.threshold);
-  int64_t left = s.limit;
-  for (int64_t i = 0; i < s.count; ++i) {
-    const bool meets = tree.slot[i] != kNoSlot;
-    const Candidate<T> c = candidate(s, i, test);
-    if (i >= settled) {
-      s.keep[i] = !meets || (!falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) &&
-                             !falls(tree, tree.levels - 1, 0, c, test));
-    }
-    if (!s.keep[i]) continue;
-    if (meets) add(tree, tree.slot[i], c);
-    if (--left == 0) {
-      drop_rest(s, i + 1);
-      return;
-    }
-  }
+  const auto meets = [&](int64_t i) { return tree.slot[i] != kNoSlot; };
+  const auto falls_to_kept = [&](int64_t i, const Candidate<T>& c) {
+    // Its own leaf is where a candidate finds most often what suppresses it.
+    return falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) ||
+           falls(tree, tree.levels - 1, 0, c, test);
+  };
+  nms_rest(s, settled, test, meets, falls_to_kept,
+           [&](int64_t i, const Candidate<T>& c) { add(tree, tree.slot[i], c); });
 }
 
 // As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
