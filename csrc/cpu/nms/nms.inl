@@ -105,7 +105,7 @@ int64_t nms_plain(const NmsSegment<T>& s) {
 // list has become so long that building an index for the rest pays.
 template <typename T>
 int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
-  if (s.threshold >= 1 || s.limit == 0) {  // an IoU is at most 1
+  if (s.threshold >= 1 || s.limit == 0) {  // an IoU is at most 1: the first are kept, or none
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = i < s.limit;
     return s.count;
   }
@@ -122,20 +122,18 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
       scanned = 0;
     }
     const Candidate<T> c = candidate(s, i, test);
+    bool falls = false;
     if (c.meets) {
       int64_t last = count;
-      const auto hit = [&](int64_t k) {
+      falls = scan<2>(kept, 0, count, c, test, [&](int64_t k) {
         last = k;
         return true;
-      };
-      const bool falls = scan<2>(kept, 0, count, c, test, hit);
+      });
       scanned += last / kStep + 1;
-      s.keep[i] = !falls;
-      if (falls) continue;
-      put(kept, count++, c);
+      if (!falls) put(kept, count++, c);
     }
-    s.keep[i] = 1;
-    if (--left == 0) return drop_rest(s, i + 1);
+    s.keep[i] = !falls;
+    if (!falls && --left == 0) return drop_rest(s, i + 1);
   }
   return s.count;
 }
