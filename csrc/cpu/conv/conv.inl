@@ -6,6 +6,9 @@
 // Rows of a tile: their sums, two vectors each, fill the registers.
 constexpr int64_t kTileRows = DETOPS_VECTOR_BYTES == 64 ? 14 : 6;
 
+// Weights that a row is multiplied with while it is in the first cache: they stay in the second.
+constexpr int64_t kWeightBytes = 256 << 10;
+
 template <typename T>
 DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t output,
                                  Vector<T> sum) {
@@ -16,16 +19,36 @@ DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t o
   store_first(finish.out + at, sum, count);
 }
 
-// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights.
-template <int64_t kRows, int64_t kVectors, typename T>
+// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights. Maps
+// come from memory and results go there: with kMaps both are asked for ahead of time, results
+// before the sums, the next tile's rows line by line. `add` would push the rows out of the first
+// cache, so it comes as far as the second.
+template <bool kMaps, int64_t kRows, int64_t kVectors, typename T>
 DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& taps,
-                                 const T* panel, int64_t output, const Finish<T>& finish) {
-  constexpr int64_t kWidth = kLanes<T>;
+                                 const T* weights, int64_t output, const Finish<T>& finish) {
+  constexpr int64_t kWidth = kLanes<T>, kLine = 64 / sizeof(T);
+  if constexpr (kMaps) {
+    DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
+      DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {
+        const int64_t at = r * finish.stride + output + v * kWidth;
+        if (finish.add != nullptr) __builtin_prefetch(finish.add + at, 0, 2);
+        __builtin_prefetch(finish.out + at, 1);
+      }
+    }
+  }
   Vector<T> sums[kRows][kVectors] = {};
-  const T* weights = panel + output;
-  for (int64_t t = 0; t < taps.count; ++t, weights += taps.depth * kPanel) {
-    multiply<kRows, kVectors>(rows + taps.offsets[t], weights, {stride, 1, kPanel}, taps.depth,
-                              kWidth, sums);
+  for (int64_t t = 0; t < taps.count; ++t) {
+    const T* left = rows + taps.offsets[t];
+    for (int64_t k = 0; k < taps.depth; k += kLine) {
+      const int64_t depth = taps.depth - k < kLine ? taps.depth - k : kLine;
+      if constexpr (kMaps) {
+        DETOPS_UNROLL for (int64_t r = kRows; r < 2 * kRows; ++r) {
+          __builtin_prefetch(left + r * stride + k);
+        }
+      }
+      multiply<kRows, kVectors>(left + k, weights, {stride, 1, kPanel}, depth, kWidth, sums);
+      weights += depth * kPanel;
+    }
   }
   DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
     DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {
@@ -36,17 +59,19 @@ DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& 
   }
 }
 
-// Any number of rows times a panel.
-template <int64_t kRows = kTileRows, typename T>
+// Any number of rows times some panels.
+template <bool kMaps, int64_t kRows = kTileRows, typename T>
 DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
-                                 const ConvTaps& taps, const T* panel, Finish<T> finish) {
+                                 const ConvTaps& taps, const T* panels, Finish<T> finish) {
   constexpr int64_t kWidth = kLanes<T>;
+  const int64_t panel = taps.count * taps.depth * kPanel;
   for (; number >= kRows; number -= kRows) {
     for (int64_t o = 0; o < finish.outputs; o += 2 * kWidth) {
+      const T* weights = panels + o / kPanel * panel + o % kPanel;
       if (finish.outputs - o > kWidth) {
-        multiply_tile<kRows, 2>(rows, stride, taps, panel, o, finish);
+        multiply_tile<kMaps, kRows, 2>(rows, stride, taps, weights, o, finish);
       } else {
-        multiply_tile<kRows, 1>(rows, stride, taps, panel, o, finish);
+        multiply_tile<kMaps, kRows, 1>(rows, stride, taps, weights, o, finish);
       }
     }
     rows += kRows * stride;
@@ -54,7 +79,7 @@ DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
     if (finish.add != nullptr) finish.add += kRows * finish.stride;
   }
   if constexpr (kRows > 1) {
-    if (number > 0) multiply_rows<kRows / 2>(number, rows, stride, taps, panel, finish);
+    if (number > 0) multiply_rows<kMaps, kRows / 2>(number, rows, stride, taps, panels, finish);
   }
 }
 
@@ -63,14 +88,28 @@ template <typename T>
 void copy_window(const ConvSizes& s, const T* image, const ConvBlock& block, T* window) {
   const int64_t top = block.y * s.stride_y - s.padding_y;
   const int64_t left = block.x * s.stride_x - s.padding_x;
-  for (int64_t y = top; y < top + block.window_height; ++y) {
-    for (int64_t x = left; x < left + block.window_width; ++x, window += block.pixel_stride) {
-      if (y >= 0 && y < s.height && x >= 0 && x < s.width) {
-        __builtin_memcpy(window, image + (y * s.width + x) * s.channels, s.channels * sizeof(T));
-      } else {
-        __builtin_memset(window, 0, s.channels * sizeof(T));
-      }
+  // Of a row of the window [first, last) is on the map.
+  const int64_t most = block.window_width;
+  const int64_t first = left < 0 ? (-left < most ? -left : most) : 0;
+  const int64_t end = s.width - left < most ? s.width - left : most;
+  const int64_t last = end > first ? end : first;
+  // Neighbours are one run, if they are neighbours in the window, too.
+  const bool runs = block.pixel_stride == s.channels;
+  const int64_t step = runs ? last - first : 1;
+  const auto clear = [&](T* from, T* to) { __builtin_memset(from, 0, (to - from) * sizeof(T)); };
+  for (int64_t y = top; y < top + block.window_height; ++y, window += most * block.pixel_stride) {
+    T* next = window + most * block.pixel_stride;
+    if (y < 0 || y >= s.height || first == last) {
+      clear(window, next);
+      continue;
     }
+    clear(window, window + first * block.pixel_stride);
+    const T* row = image + (y * s.width + left) * s.channels;
+    for (int64_t x = first; x < last; x += step) {
+      __builtin_memcpy(window + x * block.pixel_stride, row + x * s.channels,
+                       step * s.channels * sizeof(T));
+    }
+    clear(window + last * block.pixel_stride, next);
   }
 }
 
@@ -88,17 +127,19 @@ void direct_block(const ConvSizes& s, const ConvData<T>& data, const ConvBlock& 
     row_stride = block.window_width * block.pixel_stride;
   }
   const int64_t depth = taps.count * taps.depth;
-  for (int64_t p = 0; p < panels_of(s.outputs); ++p) {
+  const int64_t panels = kWeightBytes / (depth * kPanel * int64_t(sizeof(T)) + 1);
+  const int64_t most = panels > 1 ? panels * kPanel : kPanel;  // outputs at a time
+  for (int64_t o = 0; o < s.outputs; o += most) {
+    const int64_t outputs = s.outputs - o < most ? s.outputs - o : most;
     for (int64_t y = 0; y < block.height; ++y) {
       const int64_t pixel =
           (block.image * s.output_height + block.y + y) * s.output_width + block.x;
-      const int64_t at = pixel * s.outputs + p * kPanel;
-      const int64_t left = s.outputs - p * kPanel;
-      multiply_rows(block.width, pixels + y * s.stride_y * row_stride,
-                    s.stride_x * block.pixel_stride, taps, data.weights + p * depth * kPanel,
-                    Finish<T>{data.bias == nullptr ? nullptr : data.bias + p * kPanel,
-                              data.add == nullptr ? nullptr : data.add + at, data.output + at,
-                              s.outputs, left < kPanel ? left : kPanel, data.relu});
+      const int64_t at = pixel * s.outputs + o;
+      multiply_rows<true>(block.width, pixels + y * s.stride_y * row_stride,
+                          s.stride_x * block.pixel_stride, taps, data.weights + o * depth,
+                          Finish<T>{data.bias == nullptr ? nullptr : data.bias + o,
+                                    data.add == nullptr ? nullptr : data.add + at, data.output + at,
+                                    s.outputs, outputs, data.relu});
     }
   }
 }

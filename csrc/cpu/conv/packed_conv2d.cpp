@@ -12,7 +12,7 @@ namespace {
 // A thread's share of the second cache, for what a block of a direct convolution reads.
 constexpr int64_t kWindowBytes = 256 << 10;
 constexpr int64_t kBlockRows = 112;       // results that share one pass over the weights
-constexpr int64_t kWinogradTiles = 56;    // of a block
+constexpr int64_t kWinogradTiles = 42;    // of a block
 constexpr int64_t kConflict = 4096;       // bytes between rows that share their places in the cache
 constexpr int64_t kTransposed = 1 << 15;  // elements that are worth a thread
 constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;

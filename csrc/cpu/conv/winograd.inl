@@ -4,6 +4,11 @@
 // +-3/2. The usual 0, +-1, +-2 give twice the rounding error, and four times the largest. The first
 // four are those of F(2, 3), whose transforms of inputs are scaled to the same weights.
 
+// Transforms go along more lines of memory than a processor foresees: they ask for what comes in
+// the round after the next.
+template <typename T>
+constexpr int64_t kAhead = 2 * kLanes<T>;
+
 template <typename V>
 DETOPS_INLINE V times_add(double factor, V x, V y) {
   using T = std::remove_reference_t<decltype(x[0])>;
@@ -131,6 +136,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
     DETOPS_UNROLL for (int64_t x = 0; x < kColumns; ++x) {
       Vector<T> line[kRows], points[kDown];
       DETOPS_UNROLL for (int64_t y = 0; y < kRows; ++y) {
+        __builtin_prefetch(pixels[y][x] + c + kAhead<T>);
         line[y] = load_first(pixels[y][x] + c, channels - c);
       }
       points_of(line, points);
@@ -140,7 +146,9 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
       Vector<T> points[kAcross];
       points_of(half[y], points);
       DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-        store(values + plane_of(y, x) * plane + c, points[x]);
+        T* value = values + plane_of(y, x) * plane + c;
+        __builtin_prefetch(value + kAhead<T>, 1);
+        store(value, points[x]);
       }
     }
   }
@@ -159,7 +167,9 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
     DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
       Vector<T> line[kDown], results[kDown - 2];
       DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
-        line[y] = load(sums + plane_of(y, x) * plane + o);
+        const T* sum = sums + plane_of(y, x) * plane + o;
+        __builtin_prefetch(sum + kAhead<T>);
+        line[y] = load(sum);
       }
       result_line(line, results);
       DETOPS_UNROLL for (int64_t y = 0; y < kDown - 2; ++y) half[y][x] = results[y];
@@ -168,7 +178,9 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
       Vector<T> results[kAcross - 2];
       result_line(half[y], results);
       for (int64_t x = 0; x < columns; ++x) {
-        finish_vector(finish, pixel + y * s.output_width + x, o, results[x]);
+        const int64_t row = pixel + y * s.output_width + x;
+        __builtin_prefetch(finish.out + row * finish.stride + o + kAhead<T>, 1);
+        finish_vector(finish, row, o, results[x]);
       }
     }
   }
@@ -213,9 +225,9 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
       for (int64_t p = 0; p < panels; ++p) {
         const T* panel = data.weights + (i * panels + p) * s.channels * kPanel;
         T* to = sums + i * sum_plane + begin * sum_stride + p * kPanel;
-        multiply_rows(rows, values + i * value_plane + begin * value_stride, value_stride,
-                      {&origin, 1, s.channels}, panel,
-                      Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
+        multiply_rows<false>(rows, values + i * value_plane + begin * value_stride, value_stride,
+                             {&origin, 1, s.channels}, panel,
+                             Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
       }
     }
   }
