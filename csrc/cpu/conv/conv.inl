@@ -8,6 +8,8 @@ constexpr int64_t kTileRows = DETOPS_VECTOR_BYTES == 64 ? 14 : 6;
 
 // Weights that a row is multiplied with while it is in the first cache: they stay in the second.
 constexpr int64_t kWeightBytes = 256 << 10;
+// Rows of a tile that leave room for the next tile's in the second cache.
+constexpr int64_t kRowBytes = 128 << 10;
 
 template <typename T>
 DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t output,
@@ -36,12 +38,13 @@ DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& 
       }
     }
   }
+  const bool follow = kMaps && taps.count * taps.depth * kRows * int64_t(sizeof(T)) <= kRowBytes;
   Vector<T> sums[kRows][kVectors] = {};
   for (int64_t t = 0; t < taps.count; ++t) {
     const T* left = rows + taps.offsets[t];
     for (int64_t k = 0; k < taps.depth; k += kLine) {
       const int64_t depth = taps.depth - k < kLine ? taps.depth - k : kLine;
-      if constexpr (kMaps) {
+      if (follow) {
         DETOPS_UNROLL for (int64_t r = kRows; r < 2 * kRows; ++r) {
           __builtin_prefetch(left + r * stride + k);
         }
