@@ -161,6 +161,15 @@ def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
     return each, None if bias is None else bias.repeat(4)
 
 
+def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d:
+    """One convolution with the outputs of two that have the same kernel and the same input."""
+    outputs = first.out_channels + second.out_channels
+    both = nn.Conv2d(first.in_channels, outputs, first.kernel_size)  # type: ignore[arg-type]
+    both.weight = nn.Parameter(torch.cat((first.weight, second.weight)))
+    both.bias = nn.Parameter(torch.cat((first.bias, second.bias)))  # type: ignore[arg-type]
+    return both
+
+
 def side_by_side(x: Tensor) -> Tensor:
     """What :func:`fourfold` gives, ``[N, 4 O, H, W]``, as pixels in a row: ``[N, O, H, 4 W]``.
 

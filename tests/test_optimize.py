@@ -9,6 +9,7 @@ from small_detectors import CONFIGS, detector_of, images_of, structure
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import detection
+from torchvision.ops import MultiScaleRoIAlign
 
 import detops
 from detops import _C
@@ -230,17 +231,48 @@ def test_hooks_and_layers_of_others_stay():
 
 def test_blocks_that_somebody_listens_to_stay():
     theirs = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=64)
-    block, predictor = theirs.backbone.body.layer1[0], theirs.roi_heads.mask_predictor
-    for module in (block, predictor):
-        module.register_forward_hook(lambda *_: None)
+    names = (
+        "backbone.body.layer1.0",
+        "backbone.fpn",
+        "rpn.head",
+        "roi_heads.box_roi_pool",
+        "roi_heads.mask_predictor",
+    )
+    silent = detops.optimize(theirs)
+    for name in names:
+        theirs.get_submodule(name).register_forward_hook(lambda *_: None)
     fast = detops.optimize(theirs)
-    assert type(fast.backbone.body.layer1[0]) is type(block)
-    assert type(fast.backbone.body.layer1[1]) is not type(block)
-    assert type(fast.roi_heads.mask_predictor) is type(predictor)
+    for name in names:
+        kind = type(theirs.get_submodule(name))
+        assert type(fast.get_submodule(name)) is kind
+        assert type(silent.get_submodule(name)) is not kind
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         for a, b in zip(fast.backbone(x).values(), theirs.eval().backbone(x).values(), strict=True):
             assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
+def test_poolers():
+    """Results in the layout of the maps, with levels that are a run of powers of two or not."""
+    heads = detops.optimize(detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None))
+    maps = {
+        str(k): torch.randn(2, 5, 64 >> k, 96 >> k).to(memory_format=torch.channels_last)
+        for k in range(4)
+    }
+    corners = torch.rand(2, 40, 2, 2) * torch.tensor([384.0, 256])
+    boxes = list(torch.cat((corners.amin(2), corners.amax(2)), 2))
+    shapes = [(250, 384), (256, 300)]
+    for ours in (heads.roi_heads.box_roi_pool, heads.roi_heads.mask_roi_pool):
+        for names in ("0123", "12", "2", "02"):
+            settings = ours.pooler.output_size, ours.pooler.sampling_ratio
+            theirs = MultiScaleRoIAlign(list(names), *settings, canonical_scale=64)
+            expected = theirs(maps, boxes, shapes)
+            found = type(ours)(theirs)(maps, boxes, shapes)
+            assert (found - expected).abs().max() < 1e-5
+            if names != "02":
+                assert found.is_contiguous(memory_format=torch.channels_last)
+            nothing = [torch.zeros(0, 4)] * 2
+            assert type(ours)(theirs)(maps, nothing, shapes).shape == (0, *expected.shape[1:])
 
 
 def test_other_processors_keep_pytorchs_convolutions(monkeypatch):

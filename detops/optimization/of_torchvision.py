@@ -1,5 +1,8 @@
 """What torchvision's detectors have of their own."""
 
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -7,14 +10,19 @@ from torchvision.models import resnet
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
-from torchvision.ops import FrozenBatchNorm2d
+from torchvision.models.detection.rpn import RPNHead
+from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d, MultiScaleRoIAlign
 
+from .. import ops
+from ..modeling.backbone.fpn import add_enlarged
+from ..ops.multiscale_roi_align import power_of_two_scale
 from ..packed import (
     PackedConv2d,
     PackedDeconv2d,
     PackedLinear,
     heard,
     in_squares,
+    joined,
     packable,
     side_by_side,
 )
@@ -44,6 +52,82 @@ class Residual(nn.Module):
         return y
 
 
+class Pyramid(nn.Module):
+    """A feature pyramid that adds each level to the finer one in its memory.
+
+    Args:
+        pyramid: whose convolutions are packed.
+    """
+
+    def __init__(self, pyramid: FeaturePyramidNetwork) -> None:
+        super().__init__()
+        self.inner_blocks, self.layer_blocks = pyramid.inner_blocks, pyramid.layer_blocks
+        self.extra_blocks = pyramid.extra_blocks
+
+    def forward(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Maps by name, finest first, to maps with as many channels each."""
+        names, maps = list(x), list(x.values())
+        inner = [block(y) for block, y in zip(self.inner_blocks, maps, strict=True)]
+        for i in range(len(inner) - 1, 0, -1):
+            inner[i - 1] = add_enlarged(inner[i - 1], inner[i])
+        levels = [block(y) for block, y in zip(self.layer_blocks, inner, strict=True)]
+        if self.extra_blocks is not None:
+            levels, names = self.extra_blocks(levels, maps, names)
+        return OrderedDict(zip(names, levels, strict=True))
+
+
+class ProposalHead(nn.Module):
+    """The head of a region proposal network, with one convolution for both of its results.
+
+    Args:
+        head: whose last convolutions are packed together.
+    """
+
+    def __init__(self, head: RPNHead) -> None:
+        super().__init__()
+        self.conv = head.conv
+        self.sizes = [head.cls_logits.out_channels, head.bbox_pred.out_channels]
+        self.both = PackedConv2d(joined(head.cls_logits, head.bbox_pred))
+
+    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
+        levels = [self.both(self.conv(y)).split(self.sizes, 1) for y in x]
+        return [logits for logits, _ in levels], [deltas for _, deltas in levels]
+
+
+class Pooler(nn.Module):
+    """A pooler for layers that take any layout: its results have that of the maps.
+
+    Args:
+        pooler: what it stands in for, and what is left to do the pooling where levels are not a run
+            of powers of two.
+    """
+
+    def __init__(self, pooler: MultiScaleRoIAlign) -> None:
+        super().__init__()
+        self.pooler = pooler
+
+    def forward(
+        self, x: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
+    ) -> Tensor:
+        """See :class:`detops.MultiScaleRoIAlign`."""
+        theirs = self.pooler
+        maps = [x[name] for name in theirs.featmap_names if name in x]
+        image = max(shape[0] for shape in image_shapes), max(shape[1] for shape in image_shapes)
+        scales = [power_of_two_scale(y.shape[-2:], image) for y in maps]
+        if any(finer != 2 * coarser for finer, coarser in pairwise(scales)):
+            return theirs(x, boxes, image_shapes)  # type: ignore[no-any-return]
+        return ops.multiscale_roi_align(
+            maps,
+            boxes,
+            theirs.output_size,
+            scales,
+            theirs.sampling_ratio,
+            canonical_scale=theirs.canonical_scale,
+            canonical_level=theirs.canonical_level,
+        )
+
+
 class MaskPredictor(nn.Module):
     """The logits of masks, computed before the pixels of the larger maps are brought into place.
 
@@ -69,15 +153,7 @@ class TorchvisionPacker(Packer):
 
     def walk(self, module: nn.Module) -> None:
         """Packs all that is below a module and itself."""
-        super().walk(module)
-        for name, child in list(module.named_children()):
-            if type(child) in (resnet.BasicBlock, resnet.Bottleneck):
-                convs = [m for n, m in child.named_children() if n.startswith("conv")]
-                if all(isinstance(m, PackedConv2d) for m in convs) and not heard(child):
-                    module.add_module(name, Residual(child))  # type: ignore[arg-type]
-            if type(child) is MaskRCNNPredictor:
-                if isinstance(child.conv5_mask, PackedDeconv2d) and not heard(child):
-                    module.add_module(name, MaskPredictor(child))
+        self.replace(module, _joined_head)
         if type(module) is IntermediateLayerGetter:
             names: list[str] = []
             returned: Any = module.return_layers
@@ -87,6 +163,40 @@ class TorchvisionPacker(Packer):
                     self.chain(module, names)
                     names = []
             self.chain(module, names)
+        super().walk(module)
+        self.replace(module, _of_packed)
+
+    def replace(self, module: nn.Module, other: Callable[[Any], nn.Module | None]) -> None:
+        """Replaces children that nobody listens to, where there is another module for them."""
+        for name, child in list(module.named_children()):
+            if not heard(child) and (instead := other(child)) is not None:
+                module.add_module(name, instead)
+
+
+def _joined_head(module: Any) -> nn.Module | None:
+    if type(module) is RPNHead and packable(module.cls_logits) and packable(module.bbox_pred):
+        return ProposalHead(module)
+    return None
+
+
+def _of_packed(module: Any) -> nn.Module | None:
+    """What takes the place of a module whose layers are packed, if they are."""
+    if type(module) in (resnet.BasicBlock, resnet.Bottleneck):
+        convs = [m for n, m in module.named_children() if n.startswith("conv")]
+        return Residual(module) if all(isinstance(m, PackedConv2d) for m in convs) else None
+    if type(module) is MaskRCNNPredictor and isinstance(module.conv5_mask, PackedDeconv2d):
+        return MaskPredictor(module)
+    # What convolutions give is new, and may be added to.
+    if type(module) is FeaturePyramidNetwork and all(map(_begins_packed, module.inner_blocks)):
+        return Pyramid(module)
+    return None
+
+
+def _begins_packed(head: nn.Module | None) -> bool:
+    """Whether the first layer of a sequence is packed, and so takes maps in any layout."""
+    while isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
+        head = next(iter(head), None)
+    return isinstance(head, PackedConv2d | PackedLinear)
 
 
 def _affine(norm: nn.Module) -> Affine:
@@ -104,3 +214,8 @@ def pack(model: Any, exact: bool) -> None:
             PackedLinear(head.fc6, maps, relu=True), PackedLinear(head.fc7, relu=True)
         )
     TorchvisionPacker(exact).walk(model)
+    for kind in ("box", "mask", "keypoint"):
+        pooler: Any = getattr(heads, f"{kind}_roi_pool", None)
+        if type(pooler) is MultiScaleRoIAlign and not heard(pooler):
+            if _begins_packed(getattr(heads, f"{kind}_head")):
+                setattr(heads, f"{kind}_roi_pool", Pooler(pooler))
