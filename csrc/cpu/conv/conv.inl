@@ -11,6 +11,10 @@ constexpr int64_t kWeightBytes = 256 << 10;
 // Rows of a tile that leave room for the next tile's in the second cache.
 constexpr int64_t kRowBytes = 128 << 10;
 
+// Maps come from memory along more lines than a processor foresees. What is asked for ahead of time
+// goes into the second cache: in the first it would push out what is in use.
+DETOPS_INLINE void fetch(const void* line) { __builtin_prefetch(line, 0, 2); }
+
 template <typename T>
 DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t output,
                                  Vector<T> sum) {
@@ -21,33 +25,27 @@ DETOPS_INLINE void finish_vector(const Finish<T>& finish, int64_t row, int64_t o
   store_first(finish.out + at, sum, count);
 }
 
-// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights. Maps
-// come from memory and results go there: with kMaps both are asked for ahead of time, results
-// before the sums, the next tile's rows line by line. `add` would push the rows out of the first
-// cache, so it comes as far as the second.
-template <bool kMaps, int64_t kRows, int64_t kVectors, typename T>
+// Of kRows rows the outputs from `output` on that kVectors vectors hold, by a panel's weights.
+// Fetched ahead: what is added and the place of the results, and line by line the next tile's rows.
+template <int64_t kRows, int64_t kVectors, typename T>
 DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& taps,
                                  const T* weights, int64_t output, const Finish<T>& finish) {
   constexpr int64_t kWidth = kLanes<T>, kLine = 64 / sizeof(T);
-  if constexpr (kMaps) {
-    DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
-      DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {
-        const int64_t at = r * finish.stride + output + v * kWidth;
-        if (finish.add != nullptr) __builtin_prefetch(finish.add + at, 0, 2);
-        __builtin_prefetch(finish.out + at, 1);
-      }
+  DETOPS_UNROLL for (int64_t r = 0; r < kRows; ++r) {
+    DETOPS_UNROLL for (int64_t v = 0; v < kVectors; ++v) {
+      const int64_t at = r * finish.stride + output + v * kWidth;
+      if (finish.add != nullptr) fetch(finish.add + at);
+      fetch(finish.out + at);
     }
   }
-  const bool follow = kMaps && taps.count * taps.depth * kRows * int64_t(sizeof(T)) <= kRowBytes;
+  const bool follow = taps.count * taps.depth * kRows * int64_t(sizeof(T)) <= kRowBytes;
   Vector<T> sums[kRows][kVectors] = {};
   for (int64_t t = 0; t < taps.count; ++t) {
     const T* left = rows + taps.offsets[t];
     for (int64_t k = 0; k < taps.depth; k += kLine) {
       const int64_t depth = taps.depth - k < kLine ? taps.depth - k : kLine;
       if (follow) {
-        DETOPS_UNROLL for (int64_t r = kRows; r < 2 * kRows; ++r) {
-          __builtin_prefetch(left + r * stride + k);
-        }
+        DETOPS_UNROLL for (int64_t r = kRows; r < 2 * kRows; ++r) { fetch(left + r * stride + k); }
       }
       multiply<kRows, kVectors>(left + k, weights, {stride, 1, kPanel}, depth, kWidth, sums);
       weights += depth * kPanel;
@@ -63,7 +61,7 @@ DETOPS_INLINE void multiply_tile(const T* rows, int64_t stride, const ConvTaps& 
 }
 
 // Any number of rows times some panels.
-template <bool kMaps, int64_t kRows = kTileRows, typename T>
+template <int64_t kRows = kTileRows, typename T>
 DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
                                  const ConvTaps& taps, const T* panels, Finish<T> finish) {
   constexpr int64_t kWidth = kLanes<T>;
@@ -72,9 +70,9 @@ DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
     for (int64_t o = 0; o < finish.outputs; o += 2 * kWidth) {
       const T* weights = panels + o / kPanel * panel + o % kPanel;
       if (finish.outputs - o > kWidth) {
-        multiply_tile<kMaps, kRows, 2>(rows, stride, taps, weights, o, finish);
+        multiply_tile<kRows, 2>(rows, stride, taps, weights, o, finish);
       } else {
-        multiply_tile<kMaps, kRows, 1>(rows, stride, taps, weights, o, finish);
+        multiply_tile<kRows, 1>(rows, stride, taps, weights, o, finish);
       }
     }
     rows += kRows * stride;
@@ -82,7 +80,7 @@ DETOPS_INLINE void multiply_rows(int64_t number, const T* rows, int64_t stride,
     if (finish.add != nullptr) finish.add += kRows * finish.stride;
   }
   if constexpr (kRows > 1) {
-    if (number > 0) multiply_rows<kMaps, kRows / 2>(number, rows, stride, taps, panels, finish);
+    if (number > 0) multiply_rows<kRows / 2>(number, rows, stride, taps, panels, finish);
   }
 }
 
@@ -138,11 +136,11 @@ void direct_block(const ConvSizes& s, const ConvData<T>& data, const ConvBlock& 
       const int64_t pixel =
           (block.image * s.output_height + block.y + y) * s.output_width + block.x;
       const int64_t at = pixel * s.outputs + o;
-      multiply_rows<true>(block.width, pixels + y * s.stride_y * row_stride,
-                          s.stride_x * block.pixel_stride, taps, data.weights + o * depth,
-                          Finish<T>{data.bias == nullptr ? nullptr : data.bias + o,
-                                    data.add == nullptr ? nullptr : data.add + at, data.output + at,
-                                    s.outputs, outputs, data.relu});
+      multiply_rows(block.width, pixels + y * s.stride_y * row_stride,
+                    s.stride_x * block.pixel_stride, taps, data.weights + o * depth,
+                    Finish<T>{data.bias == nullptr ? nullptr : data.bias + o,
+                              data.add == nullptr ? nullptr : data.add + at, data.output + at,
+                              s.outputs, outputs, data.relu});
     }
   }
 }

@@ -125,6 +125,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
   const int64_t left = kGradients ? tile.x : tile.x - s.padding_x;
   const T* image = maps + tile.image * height * width * channels;
   const T* pixels[kRows][kColumns];
+  const int64_t next_tile = 4 * channels;  // whose first two columns are the last of this
   for (int64_t y = 0; y < kRows; ++y) {
     for (int64_t x = 0; x < kColumns; ++x) {
       const bool inside = top + y >= 0 && top + y < height && left + x >= 0 && left + x < width;
@@ -136,7 +137,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
     DETOPS_UNROLL for (int64_t x = 0; x < kColumns; ++x) {
       Vector<T> line[kRows], points[kDown];
       DETOPS_UNROLL for (int64_t y = 0; y < kRows; ++y) {
-        __builtin_prefetch(pixels[y][x] + c + kAhead<T>);
+        if (x >= 2) fetch(pixels[y][x] + c + next_tile);
         line[y] = load_first(pixels[y][x] + c, channels - c);
       }
       points_of(line, points);
@@ -146,9 +147,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
       Vector<T> points[kAcross];
       points_of(half[y], points);
       DETOPS_UNROLL for (int64_t x = 0; x < kAcross; ++x) {
-        T* value = values + plane_of(y, x) * plane + c;
-        __builtin_prefetch(value + kAhead<T>, 1);
-        store(value, points[x]);
+        store(values + plane_of(y, x) * plane + c, points[x]);
       }
     }
   }
@@ -157,7 +156,7 @@ DETOPS_INLINE void transform_tile(const ConvSizes& s, const Tile& tile, const T*
 // The results of a tile, as far as they are on the map.
 template <int64_t kDown, int64_t kAcross, typename T>
 DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T* sums,
-                                  int64_t plane, const Finish<T>& finish) {
+                                  int64_t plane, int64_t next_row, const Finish<T>& finish) {
   const int64_t pixel = (tile.image * s.output_height + tile.y) * s.output_width + tile.x;
   const int64_t below = s.output_height - tile.y, beside = s.output_width - tile.x;
   const int64_t rows = below < kDown - 2 ? below : kDown - 2;
@@ -168,7 +167,7 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
       Vector<T> line[kDown], results[kDown - 2];
       DETOPS_UNROLL for (int64_t y = 0; y < kDown; ++y) {
         const T* sum = sums + plane_of(y, x) * plane + o;
-        __builtin_prefetch(sum + kAhead<T>);
+        fetch(sum + next_row);
         line[y] = load(sum);
       }
       result_line(line, results);
@@ -179,7 +178,7 @@ DETOPS_INLINE void finish_results(const ConvSizes& s, const Tile& tile, const T*
       result_line(half[y], results);
       for (int64_t x = 0; x < columns; ++x) {
         const int64_t row = pixel + y * s.output_width + x;
-        __builtin_prefetch(finish.out + row * finish.stride + o + kAhead<T>, 1);
+        fetch(finish.out + (row + 4) * finish.stride + o);
         finish_vector(finish, row, o, results[x]);
       }
     }
@@ -225,9 +224,9 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
       for (int64_t p = 0; p < panels; ++p) {
         const T* panel = data.weights + (i * panels + p) * s.channels * kPanel;
         T* to = sums + i * sum_plane + begin * sum_stride + p * kPanel;
-        multiply_rows<false>(rows, values + i * value_plane + begin * value_stride, value_stride,
-                             {&origin, 1, s.channels}, panel,
-                             Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
+        multiply_rows(rows, values + i * value_plane + begin * value_stride, value_stride,
+                      {&origin, 1, s.channels}, panel,
+                      Finish<T>{nullptr, nullptr, to, sum_stride, kPanel, false});
       }
     }
   }
@@ -236,7 +235,7 @@ void winograd_tiles(const ConvSizes& s, const TileBlock& block, const ConvData<T
     const Tile& tile = block[t];
     const T* row = sums + tile.row * sum_stride;
     with_size(tile.size, [&](auto down, auto across) {
-      finish_results<down, across>(s, tile, row, sum_plane, finish);
+      finish_results<down, across>(s, tile, row, sum_plane, sum_stride, finish);
     });
   }
 }
