@@ -363,7 +363,10 @@ def main() -> None:
         if threads == 1 and not args.only:
             results["arithmetic"] = {name: arithmetic(name) for name in CONFIG_OF}
         with tempfile.TemporaryDirectory() as folder:
-            for name, make in cases(threads, Path(folder)).items():
+            made = cases(threads, Path(folder))
+            if not any(args.only in name for name in made):
+                parser.error(f"--only {args.only!r}: no case has it in its name: {', '.join(made)}")
+            for name, make in made.items():
                 if args.only not in name:
                     continue
                 of_case = results["cases"].setdefault(name, {})
