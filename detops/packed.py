@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
 from . import _C
 
@@ -161,13 +162,21 @@ def fourfold(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None
     return each, None if bias is None else bias.repeat(4)
 
 
-def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d:
-    """One convolution with the outputs of two that have the same kernel and the same input."""
+def joined(first: nn.Conv2d, second: nn.Conv2d) -> nn.Conv2d | None:
+    """One convolution with the outputs of two of the same input, or None where there is none."""
+    if not (packable(first) and packable(second)):
+        return None
+    names = ("in_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+    kinds = [[getattr(layer, name) for name in names] for layer in (first, second)]
+    biases = [layer.bias for layer in (first, second) if layer.bias is not None]
+    if kinds[0] != kinds[1] or first.groups != 1 or len(biases) == 1:
+        return None
+    channels, *window = kinds[0]
     outputs = first.out_channels + second.out_channels
-    both = nn.Conv2d(first.in_channels, outputs, first.kernel_size)  # type: ignore[arg-type]
+    both = skip_init(nn.Conv2d, channels, outputs, *window, bias=bool(biases))
     both.weight = nn.Parameter(torch.cat((first.weight, second.weight)))
-    both.bias = nn.Parameter(torch.cat((first.bias, second.bias)))  # type: ignore[arg-type]
-    return both
+    both.bias = nn.Parameter(torch.cat(biases)) if biases else None
+    return both  # type: ignore[no-any-return]
 
 
 def side_by_side(x: Tensor) -> Tensor:

@@ -246,10 +246,28 @@ def test_blocks_that_somebody_listens_to_stay():
         kind = type(theirs.get_submodule(name))
         assert type(fast.get_submodule(name)) is kind
         assert type(silent.get_submodule(name)) is not kind
+    assert type(fast.backbone.body.layer1[1]) is type(silent.backbone.body.layer1[1])
+    assert type(fast.backbone.body.layer1[1]) is not type(fast.backbone.body.layer1[0])
     x = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         for a, b in zip(fast.backbone(x).values(), theirs.eval().backbone(x).values(), strict=True):
             assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(256, 12, 3, padding=1), nn.Conv2d(256, 12, 1, bias=False)]
+)
+def test_proposal_heads_of_unlike_layers(layer):
+    theirs = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None).eval()
+    theirs.rpn.head.bbox_pred = layer
+    state = torch.get_rng_state()
+    fast = detops.optimize(theirs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert type(fast.rpn.head) is type(theirs.rpn.head)
+    x = torch.randn(1, 256, 9, 11)
+    with torch.no_grad():
+        for a, b in zip(fast.rpn.head([x]), theirs.rpn.head([x]), strict=True):
+            assert (a[0] - b[0]).abs().max() < 1e-4 * b[0].abs().max()
 
 
 def test_poolers():

@@ -190,13 +190,11 @@ def _pool_named_maps(
     maps = [x[name] for name in names if name in x]
     if not maps:
         raise ValueError(f"detops.MultiScaleRoIAlign: x must hold one of {names}, got {list(x)}")
-    height = max(shape[0] for shape in image_shapes)
-    width = max(shape[1] for shape in image_shapes)
     return multiscale_roi_align(
         maps,
         boxes,
         output_size,
-        [power_of_two_scale(m.shape[-2:], (height, width)) for m in maps],
+        scales_of(maps, image_shapes),
         sampling_ratio,
         canonical_scale=canonical_scale,
         canonical_level=canonical_level,
@@ -261,6 +259,12 @@ class MultiScaleRoIAlign(Module):
             f"featmap_names={self.featmap_names}, output_size={self.output_size}, "
             f"sampling_ratio={self.sampling_ratio}"
         )
+
+
+def scales_of(maps: Sequence[Tensor], image_shapes: Sequence[tuple[int, int]]) -> list[float]:
+    """The scale of each map beside the largest image."""
+    image = max(shape[0] for shape in image_shapes), max(shape[1] for shape in image_shapes)
+    return [power_of_two_scale(m.shape[-2:], image) for m in maps]
 
 
 def power_of_two_scale(feature: Sequence[int], image: tuple[int, int]) -> float:

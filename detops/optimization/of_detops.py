@@ -8,30 +8,20 @@ from torch import Tensor, nn
 from ..modeling.backbone.conv import conv2d
 from ..modeling.roi_heads.box.feature_extractor import FPN2MLPFeatureExtractor
 from ..modeling.rpn import RPN, RPNHead
-from ..packed import PackedConv2d, PackedLinear, heard, joined, packable
-from .rules import Packer
+from ..packed import PackedLinear, packable
+from .rules import Packer, ProposalHead
 
 
-class ProposalHead(nn.Module):
-    """A proposal head, for inference, with one convolution for both of its results.
-
-    Args:
-        head: whose last convolutions are packed together.
-    """
-
-    def __init__(self, head: RPNHead) -> None:
-        super().__init__()
-        self.conv = head.conv
-        self.num_anchors = head.cls_logits.out_channels
-        self.both = PackedConv2d(joined(head.cls_logits, head.bbox_pred))
+class OwnProposalHead(ProposalHead):
+    """Gives what :class:`detops.modeling.rpn.RPNHead` gives."""
 
     def forward(self, features: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """See :class:`detops.modeling.rpn.RPNHead`."""
+        """Per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``."""
         logits, deltas = [], []
         for x in features:
-            both = self.both(conv2d(self.conv, x, relu=True)).permute(0, 2, 3, 1)
-            logits.append(both[..., : self.num_anchors].flatten(1))
-            deltas.append(both[..., self.num_anchors :].reshape(x.size(0), -1, 4))
+            a, b = (y.permute(0, 2, 3, 1) for y in self.split(conv2d(self.conv, x, relu=True)))
+            logits.append(a.flatten(1))
+            deltas.append(b.reshape(x.size(0), -1, 4))
         return logits, deltas
 
 
@@ -43,7 +33,6 @@ def pack(model: Any, exact: bool) -> None:
                 side = module.pooler.output_size
                 maps = module.fc6.in_features // side**2, side, side
                 module.fc6 = PackedLinear(module.fc6, maps)
-        if isinstance(module, RPN) and type(module.head) is RPNHead and not heard(module.head):
-            if packable(module.head.cls_logits) and packable(module.head.bbox_pred):
-                module.head = ProposalHead(module.head)
+        if isinstance(module, RPN) and type(module.head) is RPNHead:
+            module.head = OwnProposalHead.instead_of(module.head)
     Packer(exact).walk(model)

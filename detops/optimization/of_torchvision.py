@@ -1,7 +1,6 @@
 """What torchvision's detectors have of their own."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,23 +9,22 @@ from torchvision.models import resnet
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
-from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from .. import ops
 from ..modeling.backbone.fpn import add_enlarged
-from ..ops.multiscale_roi_align import power_of_two_scale
+from ..ops.multiscale_roi_align import scales_of
 from ..packed import (
     PackedConv2d,
     PackedDeconv2d,
     PackedLinear,
     heard,
     in_squares,
-    joined,
     packable,
     side_by_side,
 )
-from .rules import Affine, Packer, affine_of, scaled
+from .rules import Affine, Packer, ProposalHead, affine_of, scaled
 
 
 class Residual(nn.Module):
@@ -76,22 +74,12 @@ class Pyramid(nn.Module):
         return OrderedDict(zip(names, levels, strict=True))
 
 
-class ProposalHead(nn.Module):
-    """The head of a region proposal network, with one convolution for both of its results.
-
-    Args:
-        head: whose last convolutions are packed together.
-    """
-
-    def __init__(self, head: RPNHead) -> None:
-        super().__init__()
-        self.conv = head.conv
-        self.sizes = [head.cls_logits.out_channels, head.bbox_pred.out_channels]
-        self.both = PackedConv2d(joined(head.cls_logits, head.bbox_pred))
+class TheirProposalHead(ProposalHead):
+    """Gives what torchvision's head gives."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Per level logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]``."""
-        levels = [self.both(self.conv(y)).split(self.sizes, 1) for y in x]
+        levels = [self.split(self.conv(y)) for y in x]
         return [logits for logits, _ in levels], [deltas for _, deltas in levels]
 
 
@@ -113,8 +101,7 @@ class Pooler(nn.Module):
         """See :class:`detops.MultiScaleRoIAlign`."""
         theirs = self.pooler
         maps = [x[name] for name in theirs.featmap_names if name in x]
-        image = max(shape[0] for shape in image_shapes), max(shape[1] for shape in image_shapes)
-        scales = [power_of_two_scale(y.shape[-2:], image) for y in maps]
+        scales = scales_of(maps, image_shapes)
         if any(finer != 2 * coarser for finer, coarser in pairwise(scales)):
             return theirs(x, boxes, image_shapes)  # type: ignore[no-any-return]
         return ops.multiscale_roi_align(
@@ -153,7 +140,8 @@ class TorchvisionPacker(Packer):
 
     def walk(self, module: nn.Module) -> None:
         """Packs all that is below a module and itself."""
-        self.replace(module, _joined_head)
+        if type(module) is RegionProposalNetwork and type(module.head) is RPNHead:
+            module.head = TheirProposalHead.instead_of(module.head)
         if type(module) is IntermediateLayerGetter:
             names: list[str] = []
             returned: Any = module.return_layers
@@ -164,19 +152,9 @@ class TorchvisionPacker(Packer):
                     names = []
             self.chain(module, names)
         super().walk(module)
-        self.replace(module, _of_packed)
-
-    def replace(self, module: nn.Module, other: Callable[[Any], nn.Module | None]) -> None:
-        """Replaces children that nobody listens to, where there is another module for them."""
         for name, child in list(module.named_children()):
-            if not heard(child) and (instead := other(child)) is not None:
+            if not heard(child) and (instead := _of_packed(child)) is not None:
                 module.add_module(name, instead)
-
-
-def _joined_head(module: Any) -> nn.Module | None:
-    if type(module) is RPNHead and packable(module.cls_logits) and packable(module.bbox_pred):
-        return ProposalHead(module)
-    return None
 
 
 def _of_packed(module: Any) -> nn.Module | None:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..modeling.backbone.norm import FrozenBatchNorm2d
-from ..packed import PackedConv2d, PackedDeconv2d, PackedLinear, packable
+from ..packed import PackedConv2d, PackedDeconv2d, PackedLinear, heard, joined, packable
 
 Affine = tuple[Tensor, Tensor] | None
 
@@ -27,6 +27,32 @@ def scaled(norm: Any) -> tuple[Tensor, Tensor]:
     if norm.weight is None:
         return scale, shift
     return scale * norm.weight, shift * norm.weight + norm.bias
+
+
+class ProposalHead(nn.Module):
+    """A proposal head, for inference, with one convolution for both of its results.
+
+    Args:
+        head: with a convolution, and ``cls_logits`` and ``bbox_pred`` behind it.
+        both: these two, joined.
+    """
+
+    def __init__(self, head: Any, both: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = head.conv
+        self.sizes = [head.cls_logits.out_channels, head.bbox_pred.out_channels]
+        self.both = PackedConv2d(both)
+
+    @classmethod
+    def instead_of(cls, head: Any) -> nn.Module:
+        """For a head, or the head itself where it has to stay."""
+        both = None if heard(head) else joined(head.cls_logits, head.bbox_pred)
+        return head if both is None else cls(head, both)  # type: ignore[no-any-return]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, A, H, W]`` and deltas ``[N, 4 A, H, W]`` of what the convolution gave."""
+        logits, deltas = self.both(x).split(self.sizes, 1)
+        return logits, deltas
 
 
 class Packer:

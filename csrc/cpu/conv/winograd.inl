@@ -4,11 +4,6 @@
 // +-3/2. The usual 0, +-1, +-2 give twice the rounding error, and four times the largest. The first
 // four are those of F(2, 3), whose transforms of inputs are scaled to the same weights.
 
-// Transforms go along more lines of memory than a processor foresees: they ask for what comes in
-// the round after the next.
-template <typename T>
-constexpr int64_t kAhead = 2 * kLanes<T>;
-
 template <typename V>
 DETOPS_INLINE V times_add(double factor, V x, V y) {
   using T = std::remove_reference_t<decltype(x[0])>;
