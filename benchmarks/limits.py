@@ -1,6 +1,6 @@
 """What ops cost at their worst whose time grows with the square of a size, or with its cube.
 
-python benchmarks/limits.py
+python benchmarks/limits.py --page docs/reliability.md
 
 Sizes double until a call takes a quarter of a second of processor time on one thread; the size of
 one that takes a second follows from the growth of the last two. Each op runs in a process of its
@@ -15,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import detops
 from detops.bench.run import machine_of
+from detops.marks import fill
 
 FIRST, ENOUGH = 128, 0.25  # size, seconds
 ALMOST_ONE = 0.9999  # a threshold under which every box stays, and is compared with all others
@@ -187,6 +189,7 @@ def table(found: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, help="a page whose table is written anew")
     parser.add_argument("--op", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.op:
@@ -200,6 +203,8 @@ def main() -> None:
         print(op, found[op], flush=True)
     text = f"{machine_of(torch.device('cpu')).name}, one thread.\n\n{table(found)}"
     print(text)
+    if arguments.page:
+        arguments.page.write_text(fill(arguments.page.read_text(), "limits", text))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from .compat.torchvision import patch_torchvision  # noqa: E402
 from .ops import *  # noqa: E402, F403
 from .optimization import optimize, release_memory  # noqa: E402
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 #: For CMake's find_package(detops), as ``torch.utils.cmake_prefix_path`` is for Torch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 __all__ = [
