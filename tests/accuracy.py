@@ -61,7 +61,7 @@ BOUNDS: dict[str, Pair] = {
     "distance_box_iou_loss": Pair(16.0, 32.0),
     "encode_boxes": Pair(256.0, 64.0),
     "gdh": Pair(0.0, 0.0),
-    "generalized_box_iou": Pair(8.0, 16.0),
+    "generalized_box_iou": Pair(8.0, 8.0),
     "generalized_box_iou_loss": Pair(16.0, 8.0),
     "heatmaps_to_keypoints": Pair(16.0),
     "lltm": Pair(8.0, 16.0),

@@ -54,23 +54,24 @@ DETOPS_HD OverlapBox<T> overlap_box(const Box<T>& b) {
                                  : T(0)};
 }
 
-// Adds to `da` the derivative to box a, times grad, of overlap(a, b), or with `swapped` of
+// Adds to `sum` the derivative to box a, times grad, of overlap(a, b), or with `swapped` of
 // overlap(b, a).
-template <Overlap kind, bool swapped, typename T>
+template <Overlap kind, bool swapped, typename T, typename Sum>
 DETOPS_HD void overlap_gradient(const OverlapBox<T>& own, const OverlapBox<T>& other, T eps, T grad,
-                                Box<T>& da) {
+                                Box<Sum>& sum) {
   const Box<T>&a = own.box, &b = other.box;
   // Most pairs of a matrix do not meet: a comparison costs less than a division.
   if ((kind == Overlap::kIoU || kind == Overlap::kIoF) &&
       !(min(a.x2, b.x2) >= max(a.x1, b.x1) && min(a.y2, b.y2) >= max(a.y1, b.y1))) {
     return;
   }
-  Box<T> unused{};
+  Box<T> da{}, unused{};
   if constexpr (swapped) {
     pairwise::overlap_gradient<kind, T>(other, own, eps, grad, unused, da);
   } else {
     pairwise::overlap_gradient<kind, T>(own, other, eps, grad, da, unused);
   }
+  sum.x1 += da.x1, sum.y1 += da.y1, sum.x2 += da.x2, sum.y2 += da.y2;
 }
 
 }  // namespace detops::math

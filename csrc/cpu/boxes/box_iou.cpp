@@ -36,19 +36,20 @@ Buffer<math::OverlapBox<T>> overlap_boxes(const Tensor& boxes) {
 }
 
 // grad_a[i] is the sum over j of grad(i, j) * d overlap(a[i], b[j]) / d a[i], or with `swapped` of
-// overlap(b[j], a[i]): one owner per row.
+// overlap(b[j], a[i]): one owner per row. Sums are doubles: a row may have thousands of pairs, and
+// what they ask of a side cancels.
 template <math::Overlap kind, bool swapped, typename T>
 void gradient_of_rows(const T* grad, int64_t stride_row, int64_t stride_col,
                       const Buffer<math::OverlapBox<T>>& a, int64_t n,
                       const Buffer<math::OverlapBox<T>>& b, int64_t m, T eps,
                       math::Box<T>* grad_a) {
   parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
-    math::Box<T> sum{};
+    math::Box<double> sum{};
     for (int64_t j = 0; j < m; ++j) {
       const T outer = grad[i * stride_row + j * stride_col];
       math::overlap_gradient<kind, swapped>(a[i], b[j], eps, outer, sum);
     }
-    grad_a[i] = sum;
+    grad_a[i] = {T(sum.x1), T(sum.y1), T(sum.x2), T(sum.y2)};
   });
 }
 
