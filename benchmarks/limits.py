@@ -24,7 +24,7 @@ import detops
 from detops.bench.run import machine_of
 from detops.marks import fill
 
-FIRST, ENOUGH = 128, 0.25  # size, seconds
+FIRST, ENOUGH, REPEATS = 128, 0.25, 3  # size, seconds, calls
 ALMOST_ONE = 0.9999  # a threshold under which every box stays, and is compared with all others
 
 
@@ -150,6 +150,13 @@ def bytes_of(x: object) -> int:
     return sum(map(bytes_of, x)) if isinstance(x, (list, tuple)) else 0
 
 
+def seconds(call: Call) -> float:
+    """Of processor time; the system's work on memory scatters, so that the least of some counts."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
 def measure(op: str) -> dict[str, float]:
     """The size of one second, the exponent, and bytes for each element of the last size."""
     torch.set_num_threads(1)
@@ -159,11 +166,10 @@ def measure(op: str) -> dict[str, float]:
         n *= 2
         call = OPS[op](n)
         before = peak()
-        began = time.process_time()
         result = call()
-        times.append(time.process_time() - began)
         more = peak() - before - bytes_of(result)
         del result
+        times.append(min(seconds(call) for _ in range(REPEATS)))
     power = max(1.0, math.log2(times[-1] / times[-2]))
     return {
         "size": n * (1 / times[-1]) ** (1 / power),

@@ -37,6 +37,13 @@ def test_equals_the_reference(isa, device, size, counts):
     assert torch.equal(detops.mask_iou(one, one).cpu(), reference.mask_iou(first, first))
 
 
+@pytest.mark.parametrize("counts", [(900, 700), (2, 300_000)])
+def test_more_pairs_than_are_counted_at_a_time(device, two_threads, counts):
+    first, second = (random_masks(n, 9, 3, seed=n) for n in counts)
+    one, two = two_threads(lambda: detops.mask_iou(first.to(device), second.to(device)).cpu())
+    assert torch.equal(one, plain_mask_iou(first, second)) and torch.equal(one, two)
+
+
 def test_every_single_pixel(isa, device):
     """Each place in a vector, a word and a rest, and every number of bits of a byte."""
     pixels = torch.eye(3 * 157, dtype=torch.bool).view(-1, 3, 157)

@@ -44,6 +44,7 @@ namespace detops::cpu {
 namespace {
 
 constexpr int64_t kPixelsPerThread = 1 << 18;
+constexpr int64_t kCounts = 1 << 18;  // pairs whose shared pixels a thread adds up at a time
 
 auto shared_pixels_in_use() {
 #ifdef DETOPS_X86_TARGETS
@@ -94,25 +95,29 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();
   const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * first.size + 1));
+  const int64_t most = std::max<int64_t>(1, kCounts / (m + 1));  // rows at a time
   parallel_for(0, first.count, grain, [&](int64_t begin, int64_t end) {
-    Buffer<int64_t> counts((end - begin) * m);  // of shared pixels
+    Buffer<int64_t> counts(std::min(most, end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);
-    std::fill_n(counts.data(), (end - begin) * m, 0);
-    for (int64_t t = 0; t < second.tiles; ++t) {
-      int64_t n = 0;
-      for (int64_t j = 0; j < m; ++j) {
-        if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
+    for (int64_t from = begin, to; from < end; from = to) {
+      to = std::min(from + most, end);
+      std::fill_n(counts.data(), (to - from) * m, 0);
+      for (int64_t t = 0; t < second.tiles; ++t) {
+        int64_t n = 0;
+        for (int64_t j = 0; j < m; ++j) {
+          if (second.in_tile(j, t) > 0) others[n++] = second.tile(j, t);
+        }
+        for (int64_t i = from; n > 0 && i < to; ++i) {
+          if (first.in_tile(i, t) == 0) continue;
+          add(first.tile(i, t).words, others.data(), n, first.words_in(t),
+              counts.data() + (i - from) * m);
+        }
       }
-      for (int64_t i = begin; n > 0 && i < end; ++i) {
-        if (first.in_tile(i, t) == 0) continue;
-        add(first.tile(i, t).words, others.data(), n, first.words_in(t),
-            counts.data() + (i - begin) * m);
-      }
-    }
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t j = 0; j < m; ++j) {
-        out[i * m + j] = math::mask_overlap(counts[(i - begin) * m + j], first.areas[i],
-                                            second.areas[j], of_first);
+      for (int64_t i = from; i < to; ++i) {
+        for (int64_t j = 0; j < m; ++j) {
+          out[i * m + j] = math::mask_overlap(counts[(i - from) * m + j], first.areas[i],
+                                              second.areas[j], of_first);
+        }
       }
     }
   });
