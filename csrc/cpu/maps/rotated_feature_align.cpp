@@ -145,21 +145,23 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
   check_positions("rotated_feature_align_backward", grad.size(2), grad.size(3));
   expect_writes(to_features);
   const ScalarType type = grad.scalar_type();
-  const MemoryFormat format = to_features.suggest_memory_format();
-  const Tensor outer = in_layout(grad, format), places = wide(boxes, type);
   const bool last = is_channels_last(to_features);
+  const Tensor places = wide(boxes, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
-    const auto g = refinement_of<A>(places, spatial_scale, points, outer);
+    const auto g = refinement_of<A>(places, spatial_scale, points, grad);
     if (from_samples(g)) {
-      const bool narrow = !std::is_same_v<T, A>;
+      // In planes: threads share the channels, and would write the same cache lines of
+      // channels_last.
       const auto wider = to_features.options().dtype(compute_type(type));
-      const Tensor sums = narrow ? empty(grad.sizes(), wider, format) : to_features;
-      refine_samples<T, A>(g, outer, sums, true, DETOPS_IN_USE(spread_samples<T>));
-      if (narrow) to_features.copy_(sums);
+      const bool there = std::is_same_v<T, A> && !last;
+      const Tensor sums = there ? to_features : empty(grad.sizes(), wider);
+      refine_samples<T, A>(g, grad.contiguous(), sums, true, DETOPS_IN_USE(spread_samples<T>));
+      if (!there) to_features.copy_(sums);
       return;
     }
+    const Tensor outer = in_layout(grad, to_features.suggest_memory_format());
     const Buffer<uint32_t> order = rows_in_order(g.height);
     Batch<BinTable<A>> batch;
     for (int64_t image = 0; image < g.images; ++image) {

@@ -202,8 +202,19 @@ class ReachedSums {
   Buffer<Slot> slots_;
 };
 
-// Threads own a block of channels of an image: no two write the same element, and each element adds
-// its RoIs in the order of the plan, so the bits do not depend on the number of threads.
+// Indices that are compared at once: most bins are in the rows of one thread.
+constexpr int64_t kTogether = 64;
+
+bool any_in(const int32_t* index, int64_t count, int64_t first, int64_t size) {
+  const auto low = static_cast<int32_t>(first), high = static_cast<int32_t>(first + size);
+  int32_t any = 0;
+  for (int64_t k = 0; k < count; ++k) any |= -int32_t((index[k] >= low) & (index[k] < high));
+  return any != 0;
+}
+
+// Threads own a block of channels of an image, or rows of it: no two write the same element, and
+// each element adds its RoIs in the order of the plan, so the bits do not depend on the number of
+// threads.
 template <typename T, typename A = accumulate_t<T>>
 void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tensor& maps) {
   constexpr bool kInPlace = std::is_same_v<T, A>;
@@ -216,39 +227,48 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   const int32_t* index = argmax.const_data_ptr<int32_t>();
-  // A copy of a block that is cheap to bring back is as wide as lanes are.
-  int64_t size = kRoIChannels;
-  if (channels_last && kInPlace) {  // all of a pixel where images are as many as threads
-    const int64_t parts = (get_num_threads() + images - 1) / images;
-    size = (channels + parts * 16 - 1) / (parts * 16) * 16;
+  // A copy of a block that is cheap to bring back is as wide as lanes are. In channels_last threads
+  // share the rows where images are fewer: what some channels of a bin take is too short to be
+  // read at full speed.
+  int64_t size = kRoIChannels, parts = 1;
+  if (channels_last && kInPlace) {
+    size = channels, parts = (get_num_threads() + images - 1) / images;
   } else if (kInPlace || (!channels_last && channels < 4)) {  // as many planes as stay near
     constexpr int64_t kNear = 1 << 20;
     size = std::clamp<int64_t>(kNear / (pixels * int64_t(sizeof(A))), 1, kRoIChannels);
   }
   const int64_t blocks = (channels + size - 1) / size;
-  const int64_t grain = tasks_per_thread(images * blocks, maps.numel() + grad.numel());
-  parallel_for(0, images * blocks, grain, [&](int64_t task, int64_t end) {
+  const int64_t tasks = images * blocks * parts, work = maps.numel() + grad.numel();
+  parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     Buffer<A> lanes;
     GradientBand<T> band;
     ReachedSums<A> reached;
     for (; task < end; ++task) {
-      const Run& run = plan.runs[task / blocks];
-      const int64_t c = task % blocks * size, n = std::min(size, channels - c);
+      const Run& run = plan.runs[task / (blocks * parts)];
+      const int64_t c = task / parts % blocks * size, n = std::min(size, channels - c);
       const auto map = planes_of<T>(maps, run.image, channels_last);
+      const int64_t part = task % parts, top = map.height * part / parts;
+      const int64_t bottom = map.height * (part + 1) / parts;
+      const int64_t above = top * map.width, owned = (bottom - top) * map.width;
       // Calls add(channel, pixel, gradient) for the bins of all RoIs, with the pixels that they
       // were taken from.
       const auto add_all = [&](const auto add) {
         for (int64_t i = run.begin; i < run.end; ++i) {
           const int64_t first = plan.order[i] * channels * bins;
           const auto add_one = [=](int64_t channel, int64_t at) {
-            // The indices are an argument, which may hold anything; a negative one is a large
-            // unsigned one.
-            const auto pixel = static_cast<uint32_t>(index[at]);
-            if (pixel < pixels) add(channel, int64_t(pixel), A(math::to_float(pooled[at])));
+            // The indices are an argument, which may hold anything; a negative one, and one that
+            // is above, is a large unsigned one.
+            const auto pixel = static_cast<uint32_t>(index[at]) - static_cast<uint32_t>(above);
+            if (pixel < owned) add(channel, int64_t(pixel), A(math::to_float(pooled[at])));
           };
           if (channels_last) {
             for (int64_t bin = 0; bin < bins; ++bin) {
-              for (int64_t j = c; j < c + n; ++j) add_one(j, first + bin * channels + j);
+              const int64_t at = first + bin * channels;
+              for (int64_t j = c; j < c + n; j += kTogether) {
+                const int64_t some = std::min(kTogether, c + n - j);
+                if (parts > 1 && !any_in(index + at + j, some, above, owned)) continue;
+                for (int64_t k = j; k < j + some; ++k) add_one(k, at + k);
+              }
             }
           } else {
             for (int64_t j = c; j < c + n; ++j) {
@@ -271,7 +291,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
         });
         reached.store(map.data);
       } else if (kInPlace || (n < kRoIChannels && (!channels_last || n == channels))) {
-        add_to(band.open(map, c, n, 0, map.height, true), pixel_stride, channel_stride);
+        add_to(band.open(map, c, n, top, bottom, true), pixel_stride, channel_stride);
         band.close();
       } else {
         lanes.reserve(pixels * kRoIChannels);
