@@ -92,6 +92,7 @@ def test_half_precision_sums_in_float32(isa, device, dtype, layout, channels):
 # Shape, RoIs, sides: what makes the CPU kernels choose between their ways.
 WAYS = {
     "many RoIs": ((2, 33, 40, 50), 2600, (3, 12)),
+    "one image, many channels": ((1, 130, 41, 50), 300, (3, 30)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
     "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
     "far apart": ((1, 40, 90, 200), 3, (5, 20)),

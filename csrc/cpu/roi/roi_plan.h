@@ -79,9 +79,10 @@ Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
 
 inline int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
 
-// Some 16,000 outputs are worth a thread.
+constexpr int64_t kWorthAThread = 16384;  // outputs
+
 inline int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
-  return std::max<int64_t>(1, tasks * 16384 / std::max<int64_t>(1, outputs));
+  return std::max<int64_t>(1, tasks * kWorthAThread / std::max<int64_t>(1, outputs));
 }
 
 // What one RoI reads of a map: rows [first, last) of some columns.

@@ -227,18 +227,20 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
   const T* pooled = static_cast<const T*>(grad.const_data_ptr());
   const int32_t* index = argmax.const_data_ptr<int32_t>();
+  const int64_t work = maps.numel() + grad.numel();
   // A copy of a block that is cheap to bring back is as wide as lanes are. In channels_last threads
   // share the rows where images are fewer: what some channels of a bin take is too short to be
   // read at full speed.
   int64_t size = kRoIChannels, parts = 1;
   if (channels_last && kInPlace) {
-    size = channels, parts = (get_num_threads() + images - 1) / images;
+    const int64_t threads = std::min<int64_t>(get_num_threads(), work / kWorthAThread);
+    size = channels, parts = std::clamp<int64_t>(threads / images, 1, maps.size(2));
   } else if (kInPlace || (!channels_last && channels < 4)) {  // as many planes as stay near
     constexpr int64_t kNear = 1 << 20;
     size = std::clamp<int64_t>(kNear / (pixels * int64_t(sizeof(A))), 1, kRoIChannels);
   }
   const int64_t blocks = (channels + size - 1) / size;
-  const int64_t tasks = images * blocks * parts, work = maps.numel() + grad.numel();
+  const int64_t tasks = images * blocks * parts;
   parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     Buffer<A> lanes;
     GradientBand<T> band;
