@@ -1,6 +1,7 @@
 import logging
 import os
 import re
+import signal
 
 import hypothesis
 import pytest
@@ -14,6 +15,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # A busy machine makes any example slow.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+# A shell lets what it starts in the background ignore interrupts, and all processes of tests would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Side by side, each process has one processor.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
