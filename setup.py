@@ -106,7 +106,7 @@ def old_symbols(paths: list[str]) -> list[str]:
 
 
 DEPENDS = sources("csrc/**/*.h", "csrc/**/*.inl", "csrc/**/*.cuh", "csrc/**/*.contract")
-DEPENDS += sources("detops/include/detops/*.h")
+DEPENDS += sources("detops/include/detops/*.h", "tests/emulation/*.h")
 OLDEST_TORCH = "0x020a000000000000"  # 2.10: what is younger, headers hide
 SHARED = sources("csrc/*.cpp", "csrc/contract/*.cpp")
 SHARED += ["csrc/cpu/masks/masks_to_rle.cpp", "csrc/cpu/simd/isa.cpp"]
@@ -121,7 +121,8 @@ def library(name: str, paths: list[str], libraries: list[str], macros: list[str]
         sources=paths + old,
         language="c++",
         depends=DEPENDS,
-        include_dirs=include_paths("cuda" if "USE_CUDA" in macros else "cpu"),
+        include_dirs=include_paths("cuda" if "USE_CUDA" in macros else "cpu")
+        + ["tests/emulation"] * EMULATE_CUDA,
         library_dirs=library_paths("cuda" if "USE_CUDA" in macros else "cpu"),
         libraries=libraries,
         define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *((m, None) for m in macros)],
@@ -141,7 +142,7 @@ if EMULATE_CUDA:
     # Under names that the C++ compiler gets; unchanged ones stay, and so do their object files.
     wrappers = ROOT / "build" / "emulation" / "sources"
     wrappers.mkdir(parents=True, exist_ok=True)
-    cpu_sources = sources("csrc/cuda/emulation/*.cpp")
+    cpu_sources = sources("tests/emulation/*.cpp")
     cpu_sources += sources("csrc/cpu/conv/*.cpp")  # DETOPS_CPU_OPS
     for path in map(Path, sources("csrc/cuda/**/*.cu")):
         if path.stem == "library":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = [ROOT / "tests/cuda/emulation.cpp", ROOT / "csrc/cuda/emulation/emulation.cpp"]
+SOURCES = [ROOT / "tests/cuda/emulation.cpp", ROOT / "tests/emulation/emulation.cpp"]
 
 
 @pytest.mark.slow

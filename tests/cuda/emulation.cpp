@@ -1,6 +1,6 @@
 // Tests that the emulation shows what a GPU would leave undefined. Exits with the number of
 // failures; see tests/test_cuda_emulation.py.
-#include "../../csrc/cuda/emulation/emulation.h"
+#include "../emulation/emulation.h"
 
 #include <cmath>
 #include <cstring>

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef DETOPS_EMULATE_CUDA
-#include "../emulation/emulation.h"
+#include "emulation.h"  // of tests/emulation
 #else
 #include <cuda_runtime.h>
 #endif
