@@ -5,13 +5,14 @@ What it works on is in a file that both processes map, so that a crash tells whi
 
 import json
 import mmap
+import os
 import resource
 import struct
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -44,15 +45,21 @@ class Worker:
     """The cases from one number on."""
 
     def __init__(
-        self, place: mmap.mmap, names: list[str], sanitized: bool, what: str = "ops"
+        self,
+        place: mmap.mmap,
+        names: list[str],
+        sanitized: bool,
+        what: str = "ops",
+        answers: TextIO | None = None,
     ) -> None:
         self.place, self.names, self.sanitized = place, names, sanitized
+        self.answers = answers
         self.check = checks(what)
         self.counts: dict[str, list[int]] = {}
 
     def tell(self, what: dict[str, Any]) -> None:
         """A line for the process that started this one."""
-        print(json.dumps(what), flush=True)
+        print(json.dumps(what), file=self.answers, flush=True)
 
     def one(self, seed: int) -> None:
         """One case."""
@@ -96,9 +103,11 @@ def main() -> None:
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
     assert not detops._C.emulated, "CUDA's kernels run on the CPU's one thread: build without"
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), PLACE.size) as place:
-        worker = Worker(place, names, not int(memory), what)
+        worker = Worker(place, names, not int(memory), what, answers)
         worker.work(int(seed), float(until), int(most))
 
 
