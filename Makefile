@@ -15,7 +15,7 @@
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
 #                    FILES=1 of damaged files for every loader
 # make large         maps, boxes and results of more than 2^31 elements; 18 GiB and some minutes
-# make faults        detops train, killed, cut short and starved, TIMES times each
+# make faults        detops train, detect and serve, killed, cut short and starved, TIMES times each
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
 # make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
 # make emulate       the tests of the CUDA kernels, run on the CPU; needs neither GPU nor toolkit
@@ -42,7 +42,7 @@ KERNEL_FLAGS = -std=c++17 -ffp-contract=off -Wall -Wextra -Werror -Wno-unused-pa
 GCC_FLAGS = $(KERNEL_FLAGS) -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread
 CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cpp \
 	csrc/dtype.cpp csrc/parallel.cpp
-FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
+FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
@@ -161,7 +161,7 @@ large: $(VENV)/.built
 	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py
 
 faults: $(VENV)/.built
-	$(BIN)/python tests/faults.py --times $(or $(TIMES),24) $(FAULTS)
+	cd tests && $(BIN)/python -m faults --times $(or $(TIMES),24) $(FAULTS)
 
 # PyTorch and OpenMP are not compiled for the thread sanitizer; the stand-in of tests/cross is.
 tsan: $(VENV)/.dependencies

@@ -1,0 +1,137 @@
+"""`detops detect`: what was disturbed goes on by ``--resume``, to the results of one run."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+
+from detops import cli
+from detops.cli.options import SHAPES_WEIGHTS
+from detops.data.shapes import export
+from detops.engine.journal import PART, WHOLE
+
+from .disk import becomes_read_only
+from .process import Command, require
+
+IMAGES, LOCK = 24, threading.Lock()
+TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
+
+
+@cache
+def photographs() -> Path:
+    """A folder of pictures with something to find."""
+    return export(Path(mkdtemp(prefix="faults-")), "test", length=IMAGES, size=96).parent
+
+
+class Detect(Command):
+    """A folder of `detops detect`, and the process that works in it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder.with_suffix(".log"))
+        self.folder, self.pictures = folder, photographs()  # before the process is another
+
+    def work(self) -> int:
+        torch.set_num_threads(1)
+        command = ["detect", self.pictures, "--weights", SHAPES_WEIGHTS, "--resume"]
+        command += ["--output", self.folder]
+        for option, name in TABLES.items():
+            command += [option, self.folder / name]
+        return cli.main([str(argument) for argument in command])
+
+    def done(self) -> int:
+        part = self.folder / PART.format(0)
+        try:
+            return part.read_bytes().count(b"\n")
+        except FileNotFoundError:  # not begun, or at the end
+            return IMAGES if (self.folder / WHOLE).exists() else 0
+
+    def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
+        """Begins, and goes on to a moment of chance before the last image."""
+        super().reach(rng, IMAGES, before)
+
+    def results(self) -> dict[str, str]:
+        """What it has written; the folder's own name is in it."""
+        texts = {name: (self.folder / name).read_text() for name in (WHOLE, *TABLES.values())}
+        return {name: text.replace(str(self.folder), "") for name, text in texts.items()}
+
+    def finish(self) -> None:
+        """Goes on, to the end."""
+        self.start()
+        status = self.end()
+        require(status == 0, f"--resume ends with {status}: {self.text()[-600:]}")
+        left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART.format("*")))
+        require(not left, f"left behind: {left}")
+        require(len(list(self.folder.glob("*.png"))) == IMAGES, "pictures are missing")
+
+
+@cache
+def _whole() -> dict[str, str]:
+    run = Detect(Path(mkdtemp(prefix="faults-")) / "whole")
+    run.finish()
+    results = run.results()
+    require('"score"' in results["found.json"], "nothing was found")
+    return results
+
+
+def ended(how: int, run: Detect, rng: random.Random) -> None:
+    """By a signal."""
+    run.reach(rng)
+    os.kill(run.pid, how)
+    run.end()
+
+
+def disk_read_only(run: Detect, rng: random.Random) -> None:
+    """Nothing in the folder changes any more, from some moment on."""
+    becomes_read_only(run.folder, partial(run.reach, rng), run)
+    if run.end():
+        run.told("Read-only file system")
+
+
+def file_too_large(run: Detect, rng: random.Random) -> None:
+    """A limit on the size of files, from some moment on: part of a write succeeds."""
+    run.reach(rng)
+    if run.limit_files(rng.randrange(200, 20_000)):
+        run.told("File too large|cannot be written")
+
+
+def out_of_memory(run: Detect, rng: random.Random) -> None:
+    """No byte more of address space, from some moment on."""
+    run.reach(rng)
+    run.limit_memory(rng.randrange(4 << 20))
+    if run.end():
+        run.told("memory")
+
+
+def torn(run: Detect, rng: random.Random) -> None:
+    """The list of what was found, cut anywhere, after ``kill -9``."""
+    ended(signal.SIGKILL, run, rng)
+    for part in run.folder.glob(PART.format("*")):
+        os.truncate(part, rng.randrange(part.stat().st_size + 1))
+
+
+def _survived(fault: Callable[[Detect, random.Random], None], rng: random.Random, at: Path) -> None:
+    with LOCK:
+        whole = _whole()
+    run = Detect(at / "run")
+    fault(run, rng)
+    run.finish()
+    require(run.results() == whole, "other results")
+
+
+FAULTS = {
+    name: partial(_survived, fault)
+    for name, fault in {
+        "kill -9": partial(ended, signal.SIGKILL),
+        "SIGTERM": partial(ended, signal.SIGTERM),
+        "the list of results is torn": torn,
+        "the disk becomes read-only": disk_read_only,
+        "files may not grow": file_too_large,
+        "no memory is left": out_of_memory,
+    }.items()
+}

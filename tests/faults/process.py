@@ -1,0 +1,127 @@
+"""Commands in processes of their own, and what is asked of them."""
+
+import multiprocessing
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+FORK = multiprocessing.get_context("fork")
+LATEST = 600  # seconds after which a process hangs
+
+
+class Fault(AssertionError):
+    """Something was lost, or not told."""
+
+
+def require(holds: object, what: str) -> None:
+    """Raises where something does not hold."""
+    if not holds:
+        raise Fault(what)
+
+
+def wait_for(holds: Callable[[], object]) -> None:
+    """Until something holds."""
+    began = time.monotonic()
+    while not holds():
+        require(time.monotonic() - began < LATEST, "hangs")
+        time.sleep(0.001)
+
+
+def children(pid: int) -> list[int]:
+    """Processes of a process."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in found.split()]
+
+
+class Command:
+    """A command of detops, which works in a fork of this process and writes into a file."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.process: multiprocessing.process.BaseProcess | None = None
+
+    def work(self) -> int:
+        """The command; its status."""
+        raise NotImplementedError
+
+    def done(self) -> int:
+        """How much of it there is."""
+        raise NotImplementedError
+
+    def start(self, before: Callable[[], None] = lambda: None) -> None:
+        """Begins, or goes on."""
+        self.process = FORK.Process(target=self._run, args=(before,))
+        self.process.start()
+
+    def _run(self, before: Callable[[], None]) -> None:
+        number = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(number, 1), os.dup2(number, 2)
+        sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            before()
+            status = self.work()
+        except SystemExit as left:
+            status = left.code
+        except BaseException:
+            traceback.print_exc()
+            status = 99
+        sys.stderr.flush()
+        os._exit(status)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    def alive(self) -> bool:
+        """Whether the process is at work."""
+        return self.process.is_alive()
+
+    def reach(
+        self, rng: random.Random, end: int, before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begins, and goes on to a moment of chance before `end` is done."""
+        self.start(before)
+        until = rng.randrange(end)
+        wait_for(lambda: self.done() >= until or not self.alive())
+        time.sleep(rng.random() * 0.1)
+
+    def limit(self, kind: int, value: int) -> None:
+        """Limits what the process may have from now on, where it is still at work."""
+        if self.alive():
+            resource.prlimit(self.pid, kind, (value, resource.RLIM_INFINITY))
+
+    def limit_files(self, size: int) -> bool:
+        """No file may become larger; whether the log has room to tell of it."""
+        self.limit(resource.RLIMIT_FSIZE, size)
+        return self.end() != 0 and self.log.stat().st_size < size
+
+    def limit_memory(self, more: int) -> None:
+        """So many bytes of address space more than it has."""
+        if self.alive():
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[0])
+            self.limit(resource.RLIMIT_AS, pages * resource.getpagesize() + more)
+
+    def end(self) -> int:
+        """The status of the process."""
+        self.process.join(LATEST)
+        require(not self.alive(), "hangs")
+        return self.process.exitcode
+
+    def text(self) -> str:
+        """All that it has written."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def told(self, pattern: str) -> None:
+        """Requires a line of the command's own."""
+        lines = [line for line in self.text().splitlines() if "detops:" in line]
+        require(any(re.search(pattern, x) for x in lines), f"not told: {pattern}: {lines[-3:]}")
+        require("Traceback" not in self.text(), "a traceback")
