@@ -67,6 +67,14 @@ def formals_of(op: str) -> list[tuple[str, str, int | None]]:
     return [(a.name, str(a.real_type), a.N) for a in formals]
 
 
+def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of both; the first, where PyTorch knows none, as of eight bits."""
+    try:
+        return torch.promote_types(a, b)
+    except RuntimeError:
+        return a
+
+
 class Draw:
     """One case of an op; the same for the same seed."""
 
@@ -128,8 +136,8 @@ class Draw:
         if how not in ("as", "wide"):
             return getattr(torch, how)
         known = [t.dtype for name in names for t in tensors_of(self.args.get(name))[:1]]
-        found = functools.reduce(torch.promote_types, known, known[0]) if known else self.dtypes
-        return torch.promote_types(found, torch.float32) if how == "wide" else found
+        found = functools.reduce(promoted, known) if known else self.dtypes
+        return promoted(found, torch.float32) if how == "wide" else found
 
     def tensor(self, name: str, line: Tensors, values: Values, sizes: Sizes) -> torch.Tensor:
         """One tensor."""
