@@ -31,7 +31,7 @@ CUDA ?= $(if $(or $(CUDA_HOME),$(wildcard /usr/local/cuda/bin/nvcc),$(shell comm
 # Those on PATH that run and have their headers; PYTHONS="/opt/a/bin/python3.12 ..." for others.
 IF_HEADERS = import os, sys, sysconfig as s; \
 	os.path.exists(s.get_path('include') + '/Python.h') and print(sys.executable)
-PYTHONS ?= $(shell for v in 10 11 12 13 14; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
+PYTHONS ?= $(shell for v in 10 11 12 13 13t 14 14t; do python3.$$v -c "$(IF_HEADERS)" 2>/dev/null; done; true)
 # Python, torch, torchvision: the oldest, that of GPU machines, the newest.
 WHEEL_CHECKS ?= 3.10/2.10.0/0.25.0 3.11/2.11.0/0.26.0 3.13/2.15.0/0.29.2
 SOURCE_CHECKS ?= 3.11/2.11.0/0.26.0 3.11/2.15.0/0.29.2

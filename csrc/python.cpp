@@ -5,7 +5,9 @@
 
 #include "../detops/include/detops/library.h"
 
-PYBIND11_MODULE(_C, m) {
+// What it calls may be called by many threads at once, so a Python without a global lock needs
+// none.
+PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   namespace py = pybind11;
   // The library has registered its ops by now: detops._C.X is torch.ops.detops.X.
   const py::object ops = py::module_::import("torch").attr("ops").attr("detops");
