@@ -38,10 +38,15 @@ DETOPS_HD Rectangle reach_of_map(int64_t height, int64_t width) {
   return {-1.0, double(height), -1.0, double(width)};
 }
 
-// For the taps of bin `p` on all of a map that is `size` pixels long; see each axis.
+// For the taps, or the pixels, of bin `p` on all of a map that is `size` pixels long; see each
+// axis.
 template <typename Axis, typename Visit>
 DETOPS_HD void visit_taps(const Axis& axis, int64_t p, int64_t size, Visit&& visit) {
   visit_taps(axis, p, size, -1.0, double(size), visit);
+}
+template <typename Axis, typename Visit>
+DETOPS_HD void visit_pixels(const Axis& axis, int64_t p, int64_t size, Visit&& visit) {
+  visit_pixels(axis, p, size, -1.0, double(size), visit);
 }
 
 // Calls visit(row, column, weight) for the up to four pixels that a sample reads.

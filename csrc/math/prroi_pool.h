@@ -64,11 +64,6 @@ DETOPS_HD void visit_pixels(const PrRoIAxis<T>& axis, int64_t p, int64_t size, d
   });
 }
 
-template <typename T, typename Visit>
-DETOPS_HD void visit_taps(const PrRoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  visit_pixels(axis, p, size, 0.0, double(size), visit);
-}
-
 // The slopes of a weight as the two coordinates of the box grow, out of those of the bin's ends.
 template <typename T>
 DETOPS_HD void slopes_of_box(T slope_low, T slope_high, int64_t p, int64_t pooled, T spatial_scale,

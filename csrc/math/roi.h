@@ -83,15 +83,14 @@ DETOPS_HD void visit_taps(const RoIAxis<T>& axis, int64_t p, int64_t size, doubl
   });
 }
 
-// As visit_taps, but a pixel that several samples read is visited once, or, where the axis runs
-// backwards, twice: samples come in order and read a pixel and its neighbour, so what was read
-// before is one of the last two.
-template <typename T, typename Visit>
-DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
-                            double high, Visit&& visit) {
+// Calls visit(index, weight) for what give(add) adds by add(index, weight), but once for a pixel
+// that is added several times, or, where the axis runs backwards, twice: samples come in order and
+// read a pixel and its neighbour, so what was read before is one of the last two.
+template <typename T, typename Give, typename Visit>
+DETOPS_HD void merge_taps(Give&& give, Visit&& visit) {
   int64_t last = -1, before = -1;
   T of_last = 0, of_before = 0;
-  visit_taps(axis, p, size, low, high, [&](int64_t i, T weight) {
+  give([&](int64_t i, T weight) {
     if (i == last) {
       of_last += weight;
     } else if (i == before) {
@@ -108,9 +107,11 @@ DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, dou
   if (last >= 0) visit(last, of_last);
 }
 
+// As visit_taps, pixel by pixel.
 template <typename T, typename Visit>
-DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, Visit&& visit) {
-  visit_pixels(axis, p, size, -1.0, double(size), visit);
+DETOPS_HD void visit_pixels(const RoIAxis<T>& axis, int64_t p, int64_t size, double low,
+                            double high, Visit&& visit) {
+  merge_taps<T>([&](auto&& add) { visit_taps(axis, p, size, low, high, add); }, visit);
 }
 
 // How many pixels a bin visits at most.

@@ -133,9 +133,9 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
     Batch<BinTable<A>> batch;
     for (int64_t image = 0; image < g.images; ++image) {
       const Planes<T> refined = planes_of<T>(output, image, last);
-      pool_run<T>(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
-                  {0, g.channels, 0, 0, 1, g.width}, planes_of<const T>(maps, image, last),
-                  output.nbytes(), [&](int64_t k) { return row_of(refined, k); });
+      pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
+               {0, g.channels, 0, 0, 1, g.width}, planes_of<const T>(maps, image, last),
+               output.nbytes(), [&](int64_t k) { return row_of(refined, k); });
     }
   });
 }
@@ -166,9 +166,9 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
     Batch<BinTable<A>> batch;
     for (int64_t image = 0; image < g.images; ++image) {
       const Planes<const T> refined = planes_of<const T>(outer, image, last);
-      spread_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
-                 {0, g.channels, 0, 0, 1, g.width}, planes_of<T>(to_features, image, last),
-                 to_features.nbytes(), [&](int64_t k) { return row_of(refined, k); });
+      pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
+               {0, g.channels, 0, 0, 1, g.width}, planes_of<T>(to_features, image, last),
+               to_features.nbytes(), [&](int64_t k) { return row_of(refined, k); });
     }
   });
 }

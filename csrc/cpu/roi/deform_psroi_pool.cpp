@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/deform_roi_pool.h"
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "bin_taps.h"
 
 #define DETOPS_KERNELS "../roi/bin_pool.inl"
@@ -45,7 +43,7 @@ struct DeformSampling {
       const auto axis = [&](AxisTable<A>& taps, int64_t size, bool derivative,
                             const auto& taps_of) {
         taps.clear();
-        taps.add(1, size, [&](int64_t, auto&& add) {
+        const auto give = [&](auto&& add) {
           for (int64_t i = 0; i < b.samples; ++i) {
             math::Taps<A> t;
             if (!taps_of(i, t)) continue;
@@ -53,7 +51,8 @@ struct DeformSampling {
             if (t.weight_low != 0) add(t.low, t.weight_low);
             if (t.weight_high != 0) add(t.high, t.weight_high);
           }
-        });
+        };
+        taps.add(1, size, [&](int64_t, auto&& add) { math::merge_taps<A>(give, add); });
         return taps[0];
       };
       const AxisTaps<A> down =
@@ -87,20 +86,23 @@ void count_samples(const DeformSampling<A>& sampling, A* count, int64_t rois) {
   });
 }
 
-// Calls use(sampling, share, run, planes) for each class of offsets, each group of planes and each
-// run: within them, all channels read the same positions. More groups than one are interleaved
-// planes, and are there without channels_last only.
-template <typename T, typename A, typename Use>
-void for_each_share(DeformSampling<A> sampling, const Plan& plan, const Tensor& maps,
-                    int64_t group_size, const Use& use) {
+// Forward where M is const, else backward. Class of offsets by class, group of planes by group and
+// run by run: within them, all channels read the same positions. More groups than one are
+// interleaved planes, and are there without channels_last only.
+template <typename M, typename P, typename A>
+void pool_shares(DeformSampling<A> sampling, const Plan& plan, const Tensor& maps,
+                 int64_t group_size, const Tensor& pooled) {
+  constexpr bool kForward = std::is_const_v<M>;
   const math::DeformPSRoIPooling& p = sampling.pooling;
   const int64_t groups = group_size * group_size, channels = maps.size(1) / groups;
   const int64_t per_class = channels / sampling.classes;
   const bool channels_last = groups == 1 && is_channels_last(maps);
-  // The first bin of cell i; cell_of is its inverse.
-  const auto first_bin = [&](int64_t i, int64_t pooled) {
-    return (i * pooled + group_size - 1) / group_size;
+  const auto pooled_of = [&, last = is_channels_last(pooled)](int64_t k) {
+    return planes_of<P>(pooled, k, last);
   };
+  // The first bin of cell i; cell_of is its inverse.
+  const auto first_bin = [&](int64_t i, int64_t bins) { return divide_up(i * bins, group_size); };
+  Batch<BinTable<A>> batch;
   for (int64_t c = 0; c < sampling.classes; ++c) {
     sampling.of_class = c;
     for (int64_t group = 0; group < groups; ++group) {
@@ -109,12 +111,14 @@ void for_each_share(DeformSampling<A> sampling, const Plan& plan, const Tensor& 
       const int64_t high = first_bin(gh + 1, p.pooled_height) - top;
       const int64_t wide = first_bin(gw + 1, p.pooled_width) - left;
       const Share share{c * per_class, per_class, top, left, high, wide};
+      if (kForward && share.bins() == 0) continue;
       for (const Run& run : plan.runs) {
-        Planes<T> planes = planes_of<T>(maps, run.image, channels_last);
+        Planes<M> planes = planes_of<M>(maps, run.image, channels_last);
         planes.data += group * planes.height * planes.width;
         planes.channels = channels;
         planes.planes_apart = groups;
-        use(sampling, share, run, planes);
+        pool_run(batch, sampling, plan.order.data(), run, share, planes,
+                 (kForward ? pooled : maps).nbytes(), pooled_of);
       }
     }
   }
@@ -141,19 +145,6 @@ void with_sampling(const char* op, const math::DeformPSRoIPooling& pooling, cons
   });
 }
 
-template <typename T>
-void forward(const DeformSampling<accumulate_t<T>>& sampling, const Plan& plan, const Tensor& maps,
-             int64_t group_size, Tensor& output) {
-  const bool channels_last = is_channels_last(output);
-  Batch<BinTable<accumulate_t<T>>> batch;
-  const auto pool = [&](const auto& of_class, const Share& share, const Run& run, const auto& map) {
-    if (share.bins() == 0) return;
-    pool_run<T>(batch, of_class, plan.order.data(), run, share, map, output.nbytes(),
-                [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
-  };
-  for_each_share<const T>(sampling, plan, maps, group_size, pool);
-}
-
 // A bin's derivative by its shift is a weighted sum of the map as its value is, with other weights.
 template <typename A>
 Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tensor& grad,
@@ -169,7 +160,7 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
   for (const bool by_x : {true, false}) {
     sampling.by_x = by_x;
     sampling.by_y = !by_x;
-    forward<A>(sampling, plan, wide_maps, group_size, derivative);
+    pool_shares<const A, A>(sampling, plan, wide_maps, group_size, derivative);
     A* sums = result.mutable_data_ptr<A>() + (by_x ? 0 : part * part);
     const A *grads = pooled.const_data_ptr<A>(), *slopes = derivative.const_data_ptr<A>();
     const int64_t grain = tasks_per_thread(tasks, tasks * numbers);
@@ -208,7 +199,7 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
   const auto use = [&](auto element, const auto& sampling, const Plan& plan) {
     using T = decltype(element);
     count_samples(sampling, count.mutable_data_ptr<accumulate_t<T>>(), rois.size(0));
-    forward<T>(sampling, plan, maps, group_size, output);
+    pool_shares<const T, T>(sampling, plan, maps, group_size, output);
   };
   with_sampling(op, pooling, maps, rois, offset, count, use);
 }
@@ -229,16 +220,9 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,
                                          sample_per_part, spatial_scale, trans_std};
-  const bool channels_last = is_channels_last(pooled);
   const auto use = [&](auto element, const auto& sampling, const Plan& plan) {
     using T = decltype(element);
-    Batch<BinTable<accumulate_t<T>>> batch;
-    const auto spread = [&](const auto& of_class, const Share& share, const Run& run,
-                            const auto& map) {
-      spread_run(batch, of_class, plan.order.data(), run, share, map, grad_maps.nbytes(),
-                 [&](int64_t k) { return planes_of<const T>(pooled, k, channels_last); });
-    };
-    for_each_share<T>(sampling, plan, grad_maps, group_size, spread);
+    pool_shares<T, const T>(sampling, plan, grad_maps, group_size, pooled);
     if (offset) to_offset.copy_(offset_gradient(sampling, plan, pooled, maps, group_size));
   };
   with_sampling(op, pooling, maps, rois, offset, wide_count, use);

@@ -3,9 +3,7 @@
 
 #include <vector>
 
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "roi_plan.h"
 
 namespace detops::cpu {
@@ -146,7 +144,7 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
                             input.options().dtype(type), kLast);
   const Tensor slopes = as_type(to_offset, type);  // itself, unless of another dtype
   const int64_t channels = input.size(1), count = boxes.size(0), moves = slopes.numel();
-  const int64_t bins = grad.size(2) * grad.size(3), groups = (channels + kGroup - 1) / kGroup;
+  const int64_t bins = grad.size(2) * grad.size(3), groups = divide_up(channels, kGroup);
   const int64_t size = channels * input.size(2) * input.size(3);
   sums.zero_();
   DETOPS_WIDE_SWITCH(type, [&] {

@@ -57,7 +57,7 @@ class Batch {
  private:
   template <typename Run>
   void for_each_table(const Run& run) {
-    const int64_t count = (size + Table::kRoIs - 1) / Table::kRoIs;
+    const int64_t count = divide_up(size, Table::kRoIs);
     if (int64_t(tables_.size()) < count) tables_.resize(count);
     parallel_for(0, count, 1, [&](int64_t i, int64_t end) {
       for (; i < end; ++i) {
@@ -141,11 +141,10 @@ void run_in_place(const RoIs& rois, const Share& share, const Planes<M>& map, Ke
   const int64_t planes = share.channels / together, row = map.width * together;
   // A pixel that is read brings a line of a cache with it.
   const int64_t read = std::min(rois.footprint.positions(), 64 / int64_t(sizeof(T)) * rois.pixels);
-  const PlaneTasks tasks =
-      kForward
-          ? PlaneTasks(planes, map.height * row * int64_t(sizeof(T)), rois.size, read,
-                       rois.footprint.area())
-          : PlaneTasks::bands(planes, map.height, row * int64_t(sizeof(A)), !std::is_same_v<T, A>);
+  const auto tasks = kForward ? PlaneTasks::of_rois(planes, map.height * row * int64_t(sizeof(T)),
+                                                    rois.size, read, rois.footprint.area())
+                              : PlaneTasks::of_rows(planes, map.height, row * int64_t(sizeof(A)),
+                                                    !std::is_same_v<T, A>);
   const int64_t cleared = kForward ? 0 : map.height * map.width;
   const int64_t outputs = share.channels * (rois.size * share.bins() + cleared);
   const int64_t grain = tasks_per_thread(tasks.size(), outputs);
@@ -198,28 +197,6 @@ void pool_in_lanes(const Batch<Table>& batch, const Share& share, const Planes<c
       make_pool);
 }
 
-// The RoIs of one run. pooled_of(roi) gives planes of which channel c is that of the map and
-// sampling is what the table asks for; result_bytes are those of all that the call gives.
-template <typename T, typename Table, typename Sampling, typename PooledOf>
-void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* order, const Run& run,
-              const Share& share, const Planes<const T>& map, int64_t result_bytes,
-              const PooledOf& pooled_of) {
-  // Lanes of a channels_last map are less than the copy in NCHW that one would make otherwise.
-  const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
-  const int64_t most = std::max(result_bytes, map.channels_last ? copy : 0);
-  for (int64_t begin = run.begin; begin < run.end; begin += batch.size) {
-    batch.build(sampling, order + begin, run.end - begin, share, map, Table::kMostTaps);
-    const RoIPath path = path_of(batch, share, map, most, pooled_of);
-    if (path == RoIPath::kLanes) {
-      pool_in_lanes(batch, share, map, pooled_of);
-    } else {
-      const auto pool = path == RoIPath::kPositions ? DETOPS_IN_USE(pool_positions<T>)
-                                                    : DETOPS_IN_USE(pool_planes<T>);
-      run_in_place(batch, share, map, pool, true, pooled_of);
-    }
-  }
-}
-
 // Threads own a block of channels: as in place, but each number of the map is written about once.
 // So many rows are `written` by the batches before.
 template <typename T, typename Table, typename PooledOf>
@@ -256,30 +233,48 @@ void spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& m
   });
 }
 
-// The reverse: what the map gets from one run. One path serves all its batches: what they leave
-// behind differs.
-template <typename T, typename Table, typename Sampling, typename PooledOf>
-void spread_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* order,
-                const Run& run, const Share& share, const Planes<T>& map, int64_t result_bytes,
-                const PooledOf& pooled_of) {
-  // Taps, of 8 bytes each and with copies, are to take little beside the result.
-  const int64_t taps = std::clamp(result_bytes / 64, Table::kLeastTaps, Table::kMostTaps);
+// The RoIs of one run: forward where M is const, else what the map gets from them. pooled_of(roi)
+// gives planes of which channel c is that of the map and sampling is what the table asks for;
+// result_bytes are those of all that the call gives.
+template <typename Table, typename M, typename Sampling, typename PooledOf>
+void pool_run(Batch<Table>& batch, const Sampling& sampling, const uint32_t* order, const Run& run,
+              const Share& share, const Planes<M>& map, int64_t result_bytes,
+              const PooledOf& pooled_of) {
+  using T = std::remove_const_t<M>;
+  constexpr bool kForward = std::is_const_v<M>;
+  // Lanes of a channels_last map are less than the copy in NCHW that one would make otherwise.
+  const int64_t copy = map.channels * map.height * map.width * int64_t(sizeof(T));
+  const int64_t most = kForward && map.channels_last ? std::max(result_bytes, copy) : result_bytes;
+  // Taps of a gradient, of 8 bytes each and with copies, are to take little beside it.
+  const int64_t taps = kForward
+                           ? Table::kMostTaps
+                           : std::clamp(result_bytes / 64, Table::kLeastTaps, Table::kMostTaps);
   // Some channels of all are no run of neighbours, and are not copied.
-  const bool copied =
-      map.channels_last && share.channels < map.channels && !std::is_same_v<T, accumulate_t<T>>;
+  const bool copied = !kForward && map.channels_last && share.channels < map.channels &&
+                      !std::is_same_v<T, accumulate_t<T>>;
   RoIPath path = RoIPath::kLanes;
   int64_t begin = run.begin, written = 0;
   do {
     batch.build(sampling, order + begin, run.end - begin, share, map, taps);
     const bool fresh = begin == run.begin;
-    if (fresh && !copied) path = path_of(batch, share, map, result_bytes, pooled_of);
+    // One path serves all batches of a gradient: what they leave behind differs.
+    if (kForward || (fresh && !copied)) path = path_of(batch, share, map, most, pooled_of);
     begin += batch.size;
-    if (path == RoIPath::kLanes) {
+    const bool by_positions = path == RoIPath::kPositions;
+    if constexpr (kForward) {
+      if (path == RoIPath::kLanes) {
+        pool_in_lanes(batch, share, map, pooled_of);
+      } else {
+        const auto pool =
+            by_positions ? DETOPS_IN_USE(pool_positions<T>) : DETOPS_IN_USE(pool_planes<T>);
+        run_in_place(batch, share, map, pool, fresh, pooled_of);
+      }
+    } else if (path == RoIPath::kLanes) {
       spread_in_lanes(batch, share, map, written, begin == run.end, pooled_of);
       written = std::max(written, batch.footprint.last());
     } else {
-      const auto spread = path == RoIPath::kPositions ? DETOPS_IN_USE(spread_positions<T>)
-                                                      : DETOPS_IN_USE(spread_planes<T>);
+      const auto spread =
+          by_positions ? DETOPS_IN_USE(spread_positions<T>) : DETOPS_IN_USE(spread_planes<T>);
       run_in_place(batch, share, map, spread, fresh, pooled_of);
     }
   } while (begin < run.end);
@@ -296,14 +291,9 @@ void pool_plan(const Plan& plan, TensorList maps, const Tensor& pooled,
   for (const Run& run : plan.runs) {
     const Tensor& level = maps[run.level];
     const auto map = planes_of<M>(level, run.image, channels_last);
-    const auto sampling = sampling_of(run.level);
-    if constexpr (std::is_const_v<M>) {
-      pool_run<P>(batch, sampling, plan.order.data(), run, all_bins(pooled), map, pooled.nbytes(),
-                  pooled_of);
-    } else {
-      spread_run(batch, sampling, plan.order.data(), run, all_bins(pooled), map, level.nbytes(),
-                 pooled_of);
-    }
+    const Tensor& result = std::is_const_v<M> ? pooled : level;
+    pool_run(batch, sampling_of(run.level), plan.order.data(), run, all_bins(pooled), map,
+             result.nbytes(), pooled_of);
   }
 }
 

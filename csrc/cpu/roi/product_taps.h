@@ -41,7 +41,7 @@ struct ProductTaps {
   void add_to(RoICost& cost) const {
     const double r = double(rows.size()), c = double(cols.size());
     const double bins = double(rows.pooled) * double(cols.pooled);
-    // See rows_first in roi_planes.inl.
+    // See cost_of_rows in roi_planes.inl.
     const double by_rows =
         r * (double(cols.extent) / cost.lanes + 2) + double(rows.pooled) * (1.5 * c) + 4 * bins;
     cost.planes += std::min(r * c + 4 * bins, by_rows);
@@ -49,6 +49,13 @@ struct ProductTaps {
     cost.in_lanes += 2.2 * (r * double(cols.extent) + double(rows.pooled) * c) + 8 * bins;
   }
 };
+
+// Some number that an axis does not exceed: of a map that it covers, bins read all pixels, and a
+// few twice.
+template <typename Axis>
+double most_taps(const Axis& axis, int64_t pooled, int64_t size, int64_t twice) {
+  return double(std::min(pooled * most_pixels(axis), size + twice * pooled));
+}
 
 // At most kMost taps of one axis of one RoI, without a heap.
 template <typename A>
@@ -89,16 +96,17 @@ class AxisTable {
     weight_.clear();
   }
 
-  // visit_bin(p, add) calls add(index, weight) for what bin p reads of a map `size` long. An index
-  // that it gives again is one of the last two.
+  // visit_bin(p, add) calls add(index, weight) for what bin p reads of a map `size` long.
   template <typename VisitBin>
   void add(int64_t pooled, int64_t size, const VisitBin& visit_bin) {
     const size_t taps = index_.size();
     Entry& e = entries_.emplace_back(Entry{begin_.size(), taps, 0, 0, pooled});
     begin_.push_back(0);
     for (int64_t p = 0; p < pooled; ++p) {
-      const size_t start = index_.size();
-      visit_bin(p, [&](int64_t index, A weight) { add_tap(start, index, weight); });
+      visit_bin(p, [&](int64_t index, A weight) {
+        index_.push_back(static_cast<int32_t>(index));
+        weight_.push_back(weight);
+      });
       begin_.push_back(static_cast<int32_t>(index_.size() - taps));
     }
     int64_t low = size, high = -1;
@@ -143,18 +151,6 @@ class AxisTable {
     int64_t first, extent, pooled;
   };
 
-  void add_tap(size_t start, int64_t index, A weight) {
-    for (size_t back = 1; back <= 2 && back <= index_.size() - start; ++back) {
-      const size_t i = index_.size() - back;
-      if (index_[i] == index) {
-        weight_[i] += weight;
-        return;
-      }
-    }
-    index_.push_back(static_cast<int32_t>(index));
-    weight_.push_back(weight);
-  }
-
   std::vector<Entry> entries_;
   std::vector<int32_t> begin_, index_;
   std::vector<A> weight_;
@@ -174,7 +170,7 @@ class ProductTable {
   void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t height,
            int64_t width) {
     const auto add_axis = [&](const auto& axis, int64_t pooled, int64_t size) {
-      axes_.add(pooled, size, [&](int64_t p, auto&& tap) { visit_taps(axis, p, size, tap); });
+      axes_.add(pooled, size, [&](int64_t p, auto&& tap) { visit_pixels(axis, p, size, tap); });
     };
     const auto [rows, cols] = sampling.axes(roi);
     add_axis(rows, share.high, height);

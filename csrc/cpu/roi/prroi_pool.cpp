@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/prroi_pool.h"
 
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "product_taps.h"
 
 #define DETOPS_KERNELS "../roi/prroi_pool.inl"
@@ -18,28 +16,18 @@ struct PrRoISampling {
   A scale;
   const Tensor &pooled, &maps;  // of their sizes
 
-  struct Axes {
-    math::PrRoIAxis<A> rows, cols;
-  };
-  Axes axes(int64_t k) const {
+  auto axes(int64_t k) const {
     const A* roi = rois + 5 * k;
-    return {math::prroi_axis(roi[2], roi[4], scale, pooled.size(2)),
-            math::prroi_axis(roi[1], roi[3], scale, pooled.size(3))};
+    return std::pair{math::prroi_axis(roi[2], roi[4], scale, pooled.size(2)),
+                     math::prroi_axis(roi[1], roi[3], scale, pooled.size(3))};
   }
 
   double taps(int64_t k) const {
-    const auto most = [&](const math::PrRoIAxis<A>& axis, int64_t d) {
-      const int64_t bins = pooled.size(d);
-      return double(std::min(bins * math::most_pixels(axis), maps.size(d) + 3 * bins));
-    };
     const auto [rows, cols] = axes(k);
-    return most(rows, 2) + most(cols, 3);
+    return most_taps(rows, pooled.size(2), maps.size(2), 3) +
+           most_taps(cols, pooled.size(3), maps.size(3), 3);
   }
 };
-
-Share whole(const Tensor& pooled) {
-  return {0, pooled.size(1), 0, 0, pooled.size(2), pooled.size(3)};
-}
 
 // A pixel that a bin reads along one axis: its weight, and the slopes of that as the two
 // coordinates of the box grow.
@@ -74,9 +62,9 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
   parallel_for(0, grad.size(0), grain, [&](int64_t k, int64_t end) {
     AxisSlopes rows(grad.size(2)), cols(grad.size(3));
     for (; k < end; ++k) {
-      const auto axes = sampling.axes(k);
-      fill(axes.rows, height, rows);
-      fill(axes.cols, width, cols);
+      const auto [down, across] = sampling.axes(k);
+      fill(down, height, rows);
+      fill(across, width, cols);
       const auto image = static_cast<int64_t>(sampling.rois[5 * k]);
       const T* map = planes_of<const T>(maps, image, true).data;
       const A* g = planes_of<const A>(outer, k, true).data;
@@ -106,7 +94,6 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
 void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                         int64_t pooled_height, int64_t pooled_width, Tensor& output) {
   expect_writes(output);
-  const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
   with_element_type(input.scalar_type(), [&](auto element) {
@@ -115,12 +102,7 @@ void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial
     const A *roi = rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
     const PrRoISampling<A> sampling{roi, scale, output, maps};
     const Plan plan = make_plan("prroi_pool", roi, boxes.size(0), maps.size(0));
-    Batch<ProductTable<A>> batch;
-    for (const Run& run : plan.runs) {
-      pool_run<T>(batch, sampling, plan.order.data(), run, whole(output),
-                  planes_of<const T>(maps, run.image, channels_last), output.nbytes(),
-                  [&](int64_t k) { return planes_of<T>(output, k, channels_last); });
-    }
+    pool_plan<ProductTable<A>, const T, T>(plan, maps, output, [&](int64_t) { return sampling; });
   });
 }
 
@@ -138,14 +120,9 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
     const PrRoISampling<A> sampling{roi, scale, grad, input};
     const Plan plan = make_plan("prroi_pool_backward", roi, boxes.size(0), input.size(0));
     if (input_wanted && to_input.numel() > 0) {
-      const bool channels_last = is_channels_last(to_input);
       const Tensor outer = in_layout(pooled, to_input.suggest_memory_format());
-      Batch<ProductTable<A>> batch;
-      for (const Run& run : plan.runs) {
-        spread_run(batch, sampling, plan.order.data(), run, whole(outer),
-                   planes_of<T>(to_input, run.image, channels_last), to_input.nbytes(),
-                   [&](int64_t k) { return planes_of<const T>(outer, k, channels_last); });
-      }
+      pool_plan<ProductTable<A>, T, const T>(plan, to_input, outer,
+                                             [&](int64_t) { return sampling; });
     }
     if (boxes_wanted) slope_boxes<T>(sampling, pooled, input, slopes.mutable_data_ptr<A>());
   });

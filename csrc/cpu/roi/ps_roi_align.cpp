@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "ps_taps.h"
 #include "roi_plan.h"
 
@@ -11,7 +9,7 @@
 namespace detops::cpu {
 namespace {
 
-int64_t plane_blocks(int64_t planes) { return (planes + kPSPlanes - 1) / kPSPlanes; }
+int64_t plane_blocks(int64_t planes) { return divide_up(planes, kPSPlanes); }
 
 // RoIs in blocks, bin by bin: the bins of a RoI read neighbours of what the one before has read.
 template <typename T, typename A = accumulate_t<T>>
@@ -19,14 +17,14 @@ void forward_positions(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Pl
                        T* out) {
   constexpr int64_t kBlock = 4;
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins;
-  const int64_t blocks = (run.count + kBlock - 1) / kBlock;
+  const int64_t blocks = divide_up(run.count, kBlock);
   const int64_t grain = tasks_per_thread(blocks, map.channels * run.count);
   parallel_each(blocks, grain, [&](int64_t block) {
     const int64_t first = block * kBlock, n = std::min(kBlock, run.count - first);
     for (int64_t bin = 0; bin < bins; ++bin) {
       DETOPS_NARROW_IN_USE(ps_roi_align_forward_positions<T>)(
           {taps.rows(bin).from(first), taps.cols(bin).from(first), run.order + first, n,
-           map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups, map.channels, 1, 0,
+           map.at(bin, 0, 0), groups, bins, map.width, out + bin * groups, map.channels, 1,
            map.channels});
     }
   });
@@ -132,8 +130,8 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
         if (reach.begin == reach.end) continue;
         A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh && !kInPlace);
         DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
-            {taps.rows(bin), taps.cols(bin), run.order, run.count, sums, n, band.plane_stride(),
-             width, pooled + group * bins + bin, map.channels, bins, reach.begin});
+            {taps.rows(bin), taps.cols(bin), run.order, run.count, sums - reach.begin * width, n,
+             band.plane_stride(), width, pooled + group * bins + bin, map.channels, bins});
         band.close();
       }
     }
@@ -168,7 +166,7 @@ template <typename T, typename A = accumulate_t<T>>
 void backward_rows(const PSRun<A>& run, const T* pooled, const Planes<T>& map) {
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins, count = run.count;
   const int64_t pooled_width = run.pooling.pooled_width, width = map.width;
-  const int64_t blocks = (groups + kPSLanes - 1) / kPSLanes;
+  const int64_t blocks = divide_up(groups, kPSLanes);
   const PSRowTaps<A> taps(run, map.height, width);
   const int64_t work = map.channels * (count + map.height * width);
   // A number alone costs about three cycles, a position in lanes eight.
@@ -233,8 +231,7 @@ void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& ro
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
     using T = decltype(element);
-    forward(run, planes_of<const T>(maps, image, channels_last),
-            static_cast<T*>(output.mutable_data_ptr()));
+    forward(run, planes_of<const T>(maps, image, channels_last), mutable_elements<T>(output));
   });
 }
 
@@ -245,8 +242,7 @@ void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& ro
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
     using T = decltype(element);
     const auto backward = channels_last ? backward_rows<T> : backward_planes<T>;
-    backward(run, static_cast<const T*>(pooled.const_data_ptr()),
-             planes_of<T>(maps, image, channels_last));
+    backward(run, elements<T>(pooled), planes_of<T>(maps, image, channels_last));
   });
 }
 

@@ -39,7 +39,7 @@ DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
     const int64_t row = t.rows.begin[i], last_row = t.rows.begin[i + 1];
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {
       const Vector<A> weight = load(t.cols.weight + k * kLanes<A>);
-      A* plane = t.planes + t.cols.index[k] - t.first_row * t.width;
+      A* plane = t.planes + t.cols.index[k];
       for (int64_t j = 0; j < t.n; ++j, plane += t.plane_stride) {
         const A g = math::to_float(grad[j * t.channel_stride]);
         const Vector<A> spread = weight != 0 ? weight * splat<A>(g) : Vector<A>{};

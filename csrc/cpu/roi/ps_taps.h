@@ -35,12 +35,12 @@ struct PSTile {
   PSTaps<accumulate_t<std::remove_const_t<T>>> rows, cols;
   const uint32_t* order;  // [rois] numbers of the RoIs
   int64_t rois;
-  P* planes;  // n <= kPSPlanes times [height, width]; any n for forward_positions
+  // Where position (0, 0) is, or would be, of n <= kPSPlanes planes; any n for forward_positions.
+  P* planes;
   int64_t n, plane_stride, width;
   T* pooled;  // the bin of the first channel of RoI 0
   int64_t roi_stride, channel_stride;
-  int64_t first_row = 0;  // of the map, that the planes begin with
-  int64_t apart = 1;      // numbers from one position to the next, for forward_positions
+  int64_t apart = 1;  // numbers from one position to the next, for forward_positions
 };
 
 // Channels of the output that are neighbours in a sum.
@@ -163,8 +163,8 @@ class PSPlaneTaps {
  public:
   PSPlaneTaps(const PSRun<A>& run, int64_t height, int64_t width, int64_t lanes)
       : run_(run), lanes_(lanes) {
-    const int64_t high = (pooled_height_ + together_ - 1) / together_;
-    const int64_t wide = (pooled_width_ + together_ - 1) / together_;
+    const int64_t high = divide_up(pooled_height_, together_);
+    const int64_t wide = divide_up(pooled_width_, together_);
     rows_.resize(high);
     cols_.resize(wide, PSTable<A>(lanes));
     with_axes(run, [&](const auto& rows, const auto& cols) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "product_taps.h"
 
 #define DETOPS_KERNELS "../roi/roi_align.inl"
@@ -47,11 +45,9 @@ struct Sampling {
   }
 
   double taps(int64_t k) const {
-    const auto most = [](const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
-      return double(std::min(pooled * math::most_pixels(axis), size + 2 * pooled));
-    };
     const auto [rows, cols] = axes(k);
-    return most(rows, pooling.pooled_height, height) + most(cols, pooling.pooled_width, width);
+    return most_taps(rows, pooling.pooled_height, height, 2) +
+           most_taps(cols, pooling.pooled_width, width, 2);
   }
 };
 

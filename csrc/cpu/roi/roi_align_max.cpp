@@ -2,9 +2,7 @@
 #include <vector>
 
 #include "../../math/max_samples.h"
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "roi_plan.h"
 
 // Two ops take the largest of some bilinear samples: RoIAlign's maximum and BorderAlign.
@@ -30,8 +28,8 @@ template <typename T>
 struct MaxBin {
   using A = accumulate_t<T>;
   LineSamples<A> rows, cols;
-  const T* map;  // from (row_origin, col_origin) on
-  int64_t row_origin, col_origin, row_stride, col_stride, channels;
+  const T* map;  // where position (0, 0) is, or would be
+  int64_t row_stride, col_stride, channels;
   A off_map;      // the mark of a sample that is not on the map
   A* best;        // room for kRoIChannels maxima
   int64_t apart;  // numbers from there to their rows' marks, and on to their columns'
@@ -147,16 +145,14 @@ struct MaxRoI {
     return {rows.read.begin, rows.read.end, cols.read};
   }
 
-  // Pools channels [c, c + n) of RoI k, which was placed, from a map that begins at (row, col) and
-  // c.
+  // Pools channels [c, c + n) of RoI k, which was placed, from a map that begins at c.
   template <typename M>
-  void pool(int64_t k, int64_t c, int64_t n, const M* map, int64_t row, int64_t col,
-            int64_t row_stride, int64_t col_stride) {
+  void pool(int64_t k, int64_t c, int64_t n, const M* map, int64_t row_stride, int64_t col_stride) {
     const auto pool_bin = DETOPS_IN_USE(largest_of_bin<M>);
     A* best = room.data();
     const int64_t apart = bins * kRoIChannels;
     for (int64_t bin = 0; bin < bins; ++bin) {
-      pool_bin({rows[bin / wide], cols[bin % wide], map, row, col, row_stride, col_stride, n,
+      pool_bin({rows[bin / wide], cols[bin % wide], map, row_stride, col_stride, n,
                 A(math::kOffMap), best + bin * kRoIChannels, apart});
     }
     const bool last = p.channels_last;
@@ -179,7 +175,7 @@ void forward_direct(const Plan& plan, const MaxPooling<T>& p) {
       roi.place(k);
       for (int64_t c = 0; c < channels; c += kRoIChannels) {
         const int64_t n = std::min(kRoIChannels, channels - c);
-        roi.pool(k, c, n, map.data + c, 0, 0, map.width * channels, channels);
+        roi.pool(k, c, n, map.data + c, map.width * channels, channels);
       }
     }
   });
@@ -202,8 +198,7 @@ void forward_lanes(const Plan& plan, const MaxPooling<T>& pooling) {
     const auto make_pool = [&] {
       return [&, roi = MaxRoI<T>{pooling}](int64_t i, int64_t c, int64_t n, auto& window) mutable {
         roi.place(order[i]);
-        roi.pool(order[i], c, n, window.data(), window.first(), window.columns().begin,
-                 window.stride(), kRoIChannels);
+        roi.pool(order[i], c, n, window.origin(), window.stride(), kRoIChannels);
       };
     };
     const int64_t outputs = count * pooling.output.numel() / pooling.output.size(0);
@@ -220,9 +215,9 @@ template <typename T, typename A = accumulate_t<T>>
 void forward_plane(const Tensor& maps, const Tensor& boxes, int64_t pool_size, Tensor& output,
                    Tensor& argmax) {
   const int64_t count = boxes.size(1), height = maps.size(2), width = maps.size(3);
-  const T* map = static_cast<const T*>(maps.const_data_ptr());
+  const T* map = elements<T>(maps);
   const A* box = boxes.const_data_ptr<A>();
-  T* out = static_cast<T*>(output.mutable_data_ptr());
+  T* out = mutable_elements<T>(output);
   int32_t* index = argmax.mutable_data_ptr<int32_t>();
   parallel_each(output.numel(), 1024, [&](int64_t i) {
     const int64_t border = i % kBorders, k = i / kBorders;
@@ -242,7 +237,7 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
                       Tensor& argmax) {
   const int64_t channels = output.size(1), planes = maps.size(1);
   const int64_t height = maps.size(2), width = maps.size(3);
-  const int64_t borders = boxes.size(1) * kBorders, groups = (borders + kTogether - 1) / kTogether;
+  const int64_t borders = boxes.size(1) * kBorders, groups = divide_up(borders, kTogether);
   const int64_t tasks = maps.size(0) * groups, grain = tasks_per_thread(tasks, output.numel());
   const auto pool = DETOPS_IN_USE(largest_of_bin<T>);
   parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
@@ -267,8 +262,8 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
         const int64_t n = std::min(kRoIChannels, channels - c);
         for (int64_t i = 0; i < some; ++i) {
           A* best = maxima.data() + i * kRoIChannels;
-          pool({rows[i], cols[i], map + i % kBorders * channels + c, 0, 0, width * planes, planes,
-                n, A(-1), best, kApart});
+          pool({rows[i], cols[i], map + i % kBorders * channels + c, width * planes, planes, n,
+                A(-1), best, kApart});
           const A* chosen = best + (i % 2 == 0 ? 2 : 1) * kApart;
           for (int64_t j = 0; j < kRoIChannels; ++j) {
             numbers[i * kRoIChannels + j] = j < n ? static_cast<int32_t>(chosen[j]) : 0;

@@ -13,7 +13,7 @@ DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n)
   }
   for (int64_t r = 0; r < b.rows.count; ++r) {
     const LineSample<A>& y = b.rows.at[r];
-    const T* upper = b.map + (y.taps.low - b.row_origin) * b.row_stride + c;
+    const T* upper = b.map + y.taps.low * b.row_stride + c;
     const T* lower = upper + (y.taps.high - y.taps.low) * b.row_stride;
     for (int64_t k = 0; k < b.cols.count; ++k) {
       const LineSample<A>& x = b.cols.at[k];
@@ -26,8 +26,8 @@ DETOPS_INLINE void largest_of_channels(const MaxBin<T>& b, int64_t c, int64_t n)
           value[v] = fused(w, kWhole ? load(from) : load_part(from, n), value[v]);
         }
       };
-      const int64_t left = (x.taps.low - b.col_origin) * b.col_stride;
-      const int64_t right = (x.taps.high - b.col_origin) * b.col_stride;
+      const int64_t left = x.taps.low * b.col_stride;
+      const int64_t right = x.taps.high * b.col_stride;
       add(upper + left, y.taps.weight_low * x.taps.weight_low);
       add(upper + right, y.taps.weight_low * x.taps.weight_high);
       add(lower + left, y.taps.weight_high * x.taps.weight_low);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/roi_align_rotated.h"
 
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "bin_taps.h"
 
 // RoIAlign of rotated boxes, and the op that switches channels after it.
@@ -99,13 +97,8 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
   using T = std::remove_const_t<M>;
   using A = accumulate_t<T>;
   const Share all = all_bins(pooled);
-  const RotatedSampling<A> sampling{rois.const_data_ptr<A>(),
-                                    static_cast<A>(spatial_scale),
-                                    sampling_ratio,
-                                    all.high,
-                                    all.wide,
-                                    maps.size(2),
-                                    maps.size(3)};
+  const RotatedSampling<A> sampling{elements<A>(rois), A(spatial_scale), sampling_ratio, all.high,
+                                    all.wide,          maps.size(2),     maps.size(3)};
   const Plan plan = make_plan(
       op, sampling.rois, 6, rois.size(0), maps.size(0), 1, [](const A*) { return 0; },
       [](const A* roi) { return roi[2] - (math::abs(roi[3]) + math::abs(roi[4])) / 2; });
@@ -168,8 +161,8 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
   const int64_t room = last ? channels : orientations * bins;
   const int64_t count = to.size(0), grain = tasks_per_thread(count, count * size);
   const A* roi = rois.const_data_ptr<A>();
-  const From* first = static_cast<const From*>(from.const_data_ptr());
-  To* into = static_cast<To*>(to.mutable_data_ptr());
+  const From* first = elements<From>(from);
+  To* into = mutable_elements<To>(to);
   parallel_for(0, count, grain, [&](int64_t k, int64_t end) {
     Buffer<A> scratch(room);
     Buffer<int32_t> places(last ? 2 * channels : 0);

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../../ops.h"
+#include "../common/host.h"
 #include "../nms/sort.h"
 #include "roi_window.h"
 
@@ -77,7 +77,7 @@ Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
   return {data + image * channels * height * width, channels, height, width, channels_last};
 }
 
-inline int64_t blocks_of(int64_t channels) { return (channels + kRoIChannels - 1) / kRoIChannels; }
+inline int64_t blocks_of(int64_t channels) { return divide_up(channels, kRoIChannels); }
 
 constexpr int64_t kWorthAThread = 16384;  // outputs
 
@@ -116,7 +116,7 @@ class Footprint {
     if (reads.empty()) return;
     all_.include(reads);
     positions_ += reads.area();
-    squares_ += (reads.last - reads.first) * ((reads.width() + kSquare - 1) / kSquare * kSquare);
+    squares_ += (reads.last - reads.first) * (divide_up(reads.width(), kSquare) * kSquare);
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
@@ -244,43 +244,37 @@ struct PlaneTask {
   int64_t plane, planes, begin, end;
 };
 
-class PlaneTasks {
- public:
+// Blocks of planes, of each of which threads share RoIs or rows [0, length) where blocks are fewer.
+struct PlaneTasks {
+  int64_t planes, block, length, least_parts = 1;
+  int64_t blocks = divide_up(planes, block);
+  int64_t parts = std::min(length, std::max(least_parts, divide_up(get_num_threads(), blocks)));
+
   // As many planes at a time as a near cache holds, where RoIs read the same of them twice over:
-  // `read` positions, RoI by RoI, of `area`. Where that makes fewer tasks than threads, threads
-  // share the RoIs.
-  PlaneTasks(int64_t planes, int64_t plane_bytes, int64_t rois, int64_t read, int64_t area)
-      : PlaneTasks(planes, read <= 2 * area ? planes : near(planes, plane_bytes), rois, 1) {}
+  // `read` positions, RoI by RoI, of `area`.
+  static PlaneTasks of_rois(int64_t planes, int64_t plane_bytes, int64_t rois, int64_t read,
+                            int64_t area) {
+    return {planes, read <= 2 * area ? planes : near(planes, plane_bytes), rois};
+  }
 
   // Bands of rows where sums of a gradient grow, each one thread's alone. A copy of a band takes no
   // more than a part of the map, or a near cache.
-  static PlaneTasks bands(int64_t planes, int64_t height, int64_t row_bytes, bool copied) {
+  static PlaneTasks of_rows(int64_t planes, int64_t height, int64_t row_bytes, bool copied) {
     const int64_t plane_bytes = height * row_bytes, block = near(planes, plane_bytes);
     const int64_t most = std::max(kNearCache, planes * plane_bytes / 8);
-    return {planes, block, height, copied ? (block * plane_bytes + most - 1) / most : 1};
+    return {planes, block, height, copied ? divide_up(block * plane_bytes, most) : 1};
   }
 
-  int64_t size() const { return blocks_ * parts_; }
-  PlaneTask operator[](int64_t i) const {
-    const int64_t plane = i / parts_ * block_, part = i % parts_;
-    return {plane, std::min(block_, planes_ - plane), length_ * part / parts_,
-            length_ * (part + 1) / parts_};
-  }
-
- private:
   static int64_t near(int64_t planes, int64_t plane_bytes) {
     return std::clamp<int64_t>(kNearCache / plane_bytes, 1, planes);
   }
 
-  PlaneTasks(int64_t planes, int64_t block, int64_t length, int64_t least_parts)
-      : planes_(planes),
-        block_(block),
-        length_(length),
-        blocks_((planes + block - 1) / block),
-        parts_(
-            std::min(length, std::max(least_parts, (get_num_threads() + blocks_ - 1) / blocks_))) {}
-
-  int64_t planes_, block_, length_, blocks_, parts_;
+  int64_t size() const { return blocks * parts; }
+  PlaneTask operator[](int64_t i) const {
+    const int64_t plane = i / parts * block, part = i % parts;
+    return {plane, std::min(block, planes - plane), length * part / parts,
+            length * (part + 1) / parts};
+  }
 };
 
 // Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,
@@ -299,7 +293,7 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
                      const ReadsOf& reads_of, const MakePool& make_pool) {
   const int64_t blocks = blocks_of(source.channels);
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
-  const int64_t parts = (get_num_threads() + blocks - 1) / blocks;
+  const int64_t parts = divide_up(get_num_threads(), blocks);
   const bool sparse = footprint.sparse();
   const auto columns_of = [&](const Columns& read) {
     return source.whole_rows ? Columns{0, map.width} : read;
@@ -307,11 +301,12 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
   const auto share = [&](int64_t task, int64_t last_task) {
     auto pool = make_pool();
     RoIWindow<accumulate_t<T>> window(map.height, footprint.tallest(),
-                                      band_bytes(outputs * int64_t(sizeof(T))));
+                                      band_bytes(outputs * int64_t(sizeof(T))),
+                                      columns_of(footprint.columns()));
     for (; task < last_task; ++task) {
       const int64_t first = task / parts * kRoIChannels, part = task % parts;
       const int64_t c = source.channel + first, n = std::min(kRoIChannels, source.channels - first);
-      window.restart(columns_of(footprint.columns()), 0);
+      if (!sparse) window.restart(window.columns(), 0);
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const Reads reads = reads_of(i);
         if (!reads.empty()) {
@@ -321,7 +316,7 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
             load_lanes(map, c, n, y, read.begin, read.end - read.begin,
                        row + (read.begin - window.columns().begin) * kRoIChannels);
           };
-          window.reach(columns_of(read), reads.first, reads.last, [](int64_t) {}, fill);
+          window.reach(reads.first, reads.last, [](int64_t) {}, fill);
         }
         pool(i, c, n, window);
       }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/roi_pool.h"
-#include "../../ops.h"
-#include "../common/element_type.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 #include "roi_plan.h"
 
 namespace detops::cpu {
@@ -13,8 +11,8 @@ template <typename T>
 struct RoIPoolTile {
   const math::PixelRange *rows, *cols;  // of each bin
   int64_t pooled_height, pooled_width;
-  const T* map;  // from (row_origin, col_origin) on
-  int64_t row_origin, col_origin, row_stride, col_stride, channel_stride;
+  const T* map;  // where position (0, 0) is, or would be
+  int64_t row_stride, col_stride, channel_stride;
   int64_t width;  // of the whole map: an index is y * width + x
   int64_t channels;
   T* pooled;
@@ -90,7 +88,7 @@ struct Forward {
   const Plan plan = make_plan("roi_pool", rois, output.size(0), maps.size(0));
   const BinRanges ranges{rois, scale, plan, maps, output};
   const int64_t channels = output.size(1), ph = output.size(2), pw = output.size(3);
-  T* const pooled = static_cast<T*>(output.mutable_data_ptr());
+  T* const pooled = mutable_elements<T>(output);
   int32_t* const index = argmax.mutable_data_ptr<int32_t>();
 
   // Straight from a channels_last map.
@@ -100,7 +98,7 @@ struct Forward {
       const int64_t k = plan.order[i], to = k * channels * ph * pw;
       const auto map = planes_of<const T>(maps, static_cast<int64_t>(rois[5 * k]), true);
       DETOPS_IN_USE(roi_pool_forward<T>)
-      ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, 0, 0, map.width * channels, channels, 1,
+      ({ranges.rows(i), ranges.cols(i), ph, pw, map.data, map.width * channels, channels, 1,
         map.width, channels, pooled + to, index + to, channels});
     });
   }
@@ -108,16 +106,16 @@ struct Forward {
   // Planes of NCHW, or the one plane of one channel.
   void planes(const Run& run, const Planes<const T>& map, const Footprint& footprint) const {
     const int64_t count = run.end - run.begin, pixels = map.height * map.width;
-    const PlaneTasks tasks(channels, pixels * int64_t(sizeof(T)), count, footprint.positions(),
-                           footprint.area());
+    const auto tasks = PlaneTasks::of_rois(channels, pixels * int64_t(sizeof(T)), count,
+                                           footprint.positions(), footprint.area());
     const int64_t grain = tasks_per_thread(tasks.size(), count * channels * ph * pw);
     parallel_each(tasks.size(), grain, [&](int64_t task) {
       const PlaneTask t = tasks[task];
       for (int64_t i = run.begin + t.begin; i < run.begin + t.end; ++i) {
         const int64_t to = (plan.order[i] * channels + t.plane) * ph * pw;
         DETOPS_IN_USE(roi_pool_forward_planes<T>)
-        ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels, 0, 0, map.width, 1,
-          pixels, map.width, t.planes, pooled + to, index + to, 1});
+        ({ranges.rows(i), ranges.cols(i), ph, pw, map.data + t.plane * pixels, map.width, 1, pixels,
+          map.width, t.planes, pooled + to, index + to, 1});
       }
     });
   }
@@ -129,9 +127,8 @@ struct Forward {
                  int64_t i, int64_t c, int64_t n, RoIWindow<A>& window) mutable {
         i += run.begin;
         DETOPS_IN_USE(roi_pool_forward<A>)
-        ({ranges.rows(i), ranges.cols(i), ph, pw, window.data(), window.first(),
-          window.columns().begin, window.stride(), kRoIChannels, 1, map.width, kRoIChannels,
-          best.data(), where.data(), kRoIChannels});
+        ({ranges.rows(i), ranges.cols(i), ph, pw, window.origin(), window.stride(), kRoIChannels, 1,
+          map.width, kRoIChannels, best.data(), where.data(), kRoIChannels});
         const int64_t k = plan.order[i];
         store_lanes(best.data(), planes_of<T>(output, k, false), c, n, 0, 0, bins);
         store_lanes(where.data(), planes_of<int32_t>(argmax, k, false), c, n, 0, 0, bins);
@@ -225,7 +222,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   const int64_t pixel_stride = channels_last ? channels : 1;
   const int64_t channel_stride = channels_last ? 1 : pixels;
   const Plan plan = make_plan("roi_pool_backward", rois.const_data_ptr<A>(), rois.size(0), images);
-  const T* pooled = static_cast<const T*>(grad.const_data_ptr());
+  const T* pooled = elements<T>(grad);
   const int32_t* index = argmax.const_data_ptr<int32_t>();
   const int64_t work = maps.numel() + grad.numel();
   // A copy of a block that is cheap to bring back is as wide as lanes are. In channels_last threads
@@ -239,7 +236,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
     constexpr int64_t kNear = 1 << 20;
     size = std::clamp<int64_t>(kNear / (pixels * int64_t(sizeof(A))), 1, kRoIChannels);
   }
-  const int64_t blocks = (channels + size - 1) / size;
+  const int64_t blocks = divide_up(channels, size);
   const int64_t tasks = images * blocks * parts;
   parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     Buffer<A> lanes;

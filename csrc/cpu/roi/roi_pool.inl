@@ -20,8 +20,7 @@ DETOPS_INLINE void pool_bin(const RoIPoolTile<T>& t, int64_t bin, math::PixelRan
                             math::PixelRange cols, int64_t c, int64_t n = kLanes<A>) {
   using I = lane_index_t<A>;
   constexpr int64_t kWidth = kLanes<A>;
-  const T* map = t.map + (rows.begin - t.row_origin) * t.row_stride +
-                 (cols.begin - t.col_origin) * t.col_stride + c;
+  const T* map = t.map + rows.begin * t.row_stride + cols.begin * t.col_stride + c;
   Vector<A> best[kVectors];
   Vector<I> index[kVectors];
   for (int v = 0; v < kVectors; ++v) {

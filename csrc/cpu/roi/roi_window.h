@@ -31,10 +31,11 @@ int64_t rows_for(int64_t width, int64_t tallest, int64_t bytes) {
 template <typename A>
 class RoIWindow {
  public:
-  RoIWindow(int64_t height, int64_t tallest, int64_t bytes)
-      : height_(height), tallest_(tallest), bytes_(bytes) {}
+  RoIWindow(int64_t height, int64_t tallest, int64_t bytes, const Columns& columns)
+      : height_(height), tallest_(tallest), bytes_(bytes) {
+    restart(columns, 0);
+  }
 
-  A* data() { return lanes_.data(); }
   A* row(int64_t y) { return lanes_.data() + (y - first_) * stride(); }
   // Where position (0, 0) of the map would be.
   A* origin() { return row(0) - columns_.begin * kRoIChannels; }
@@ -57,8 +58,7 @@ class RoIWindow {
   // not fit behind those that are, rows above `first` make way, or all; leave(end) is called before
   // rows above `end` do.
   template <typename Leave, typename Fill>
-  void reach(const Columns& columns, int64_t first, int64_t last, const Leave& leave,
-             const Fill& fill) {
+  void reach(int64_t first, int64_t last, const Leave& leave, const Fill& fill) {
     const auto fits = [&] {
       return first >= first_ && first <= last_ && last - first_ <= capacity_;
     };
@@ -71,7 +71,7 @@ class RoIWindow {
     }
     if (!fits()) {
       leave(height_);
-      restart(columns, first);
+      restart(columns_, first);
     }
     for (; last_ < last; ++last_) fill(last_, row(last_));
   }
@@ -150,7 +150,7 @@ struct GradientRows {
   Columns columns;
   int64_t tallest;  // of the RoIs
   RoIWindow<A> window{map.height, tallest,
-                      band_bytes(channels * map.height * map.width * int64_t(sizeof(T)))};
+                      band_bytes(channels * map.height * map.width * int64_t(sizeof(T))), columns};
 
   RoIWindow<A>& reach(int64_t first, int64_t last) {
     const auto fill = [&](int64_t y, A* lanes) {
@@ -160,7 +160,7 @@ struct GradientRows {
         std::fill(lanes, lanes + window.stride(), A(0));
       }
     };
-    window.reach(columns, first, last, [&](int64_t end) { flush(end); }, fill);
+    window.reach(first, last, [&](int64_t end) { flush(end); }, fill);
     return window;
   }
 
