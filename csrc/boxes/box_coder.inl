@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The host functions of both backends, each of which has a for_each(op, n, each): it calls each(i)
+// The host functions of both backends, each of which has a for_each(n, each): it calls each(i)
 // for every i below n.
 
 namespace {
@@ -16,7 +16,7 @@ void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<d
   const BoxLists in(boxes, anchors, compute_type(boxes, anchors));
   const Tensor deltas = as_type(output, in.type());
   DETOPS_WIDE_SWITCH(in.type(), [&] {
-    for_each("encode_boxes", deltas.size(0),
+    for_each(deltas.size(0),
              math::EncodeBoxes<scalar_t>{
                  rows<math::Box, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
                  coder_weights<scalar_t>(weights), mutable_rows<math::Delta, scalar_t>(deltas)});
@@ -28,7 +28,7 @@ void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                            ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors) {
   const BoxListGradients in(grad, boxes, anchors, to_boxes, to_anchors);
   DETOPS_WIDE_SWITCH(in.type(), [&] {
-    for_each("encode_boxes_backward", in.first.size(0),
+    for_each(in.first.size(0),
              math::EncodeBoxesBackward<scalar_t>{
                  rows<math::Box, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
                  coder_weights<scalar_t>(weights), rows<math::Delta, scalar_t>(in.grad),
@@ -44,7 +44,7 @@ void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<
   const Tensor boxes = as_type(output, in.type());
   const int64_t per_anchor = deltas.size(1) / 4;
   DETOPS_WIDE_SWITCH(in.type(), [&] {
-    for_each("decode_boxes", anchors.size(0) * per_anchor,
+    for_each(anchors.size(0) * per_anchor,
              math::DecodeBoxes<scalar_t>{rows<math::Delta, scalar_t>(in.first),
                                          rows<math::Box, scalar_t>(in.second), per_anchor,
                                          coder_weights<scalar_t>(weights), scalar_t(clip),
@@ -59,7 +59,7 @@ void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tenso
   const BoxListGradients in(grad, deltas, anchors, to_deltas, to_anchors);
   DETOPS_WIDE_SWITCH(in.type(), [&] {
     for_each(
-        "decode_boxes_backward", anchors.size(0),
+        anchors.size(0),
         math::DecodeBoxesBackward<scalar_t>{
             rows<math::Delta, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
             deltas.size(1) / 4, coder_weights<scalar_t>(weights), scalar_t(clip),

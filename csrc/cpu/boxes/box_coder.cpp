@@ -7,7 +7,7 @@ namespace detops::cpu {
 namespace {
 
 template <typename Each>
-void for_each(const char*, int64_t n, const Each& each) {
+void for_each(int64_t n, const Each& each) {
   parallel_each(n, 4096, each);
 }
 

@@ -68,24 +68,24 @@ __global__ void box_pairs_backward_kernel(const T* grad, const math::Box<T>* a,
 }
 
 template <bool loss>
-void forward(const char* op, const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
-             double eps, const Tensor& output) {
+void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, double eps,
+             const Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch(op, box_pairs_kernel<constant, loss, scalar_t>, blocks_for(output.numel()),
-             lists.first, lists.second, output.numel(), eps, output);
+      launch(box_pairs_kernel<constant, loss, scalar_t>, blocks_for(output.numel()), lists.first,
+             lists.second, output.numel(), eps, output);
     });
   });
 }
 
 template <bool loss>
-void backward(const char* op, const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
-              std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
+void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
+              double eps, Tensor& grad1, Tensor& grad2) {
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch(op, box_pairs_backward_kernel<constant, loss, scalar_t>, blocks_for(grad.numel()),
+      launch(box_pairs_backward_kernel<constant, loss, scalar_t>, blocks_for(grad.numel()),
              lists.grad, lists.first, lists.second, grad.numel(), eps, lists.to_first,
              lists.to_second);
     });
@@ -100,9 +100,8 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch("box_iou", box_iou_kernel<constant, scalar_t>,
-             blocks_for(output.numel(), kThreads * kPairs), lists.first, lists.first.size(0),
-             lists.second, lists.second.size(0), eps, output);
+      launch(box_iou_kernel<constant, scalar_t>, blocks_for(output.numel(), kThreads * kPairs),
+             lists.first, lists.first.size(0), lists.second, lists.second.size(0), eps, output);
     });
   });
 }
@@ -113,10 +112,10 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch("box_iou", box_iou_rows_kernel<constant, false, scalar_t>, blocks_for(n), lists.grad,
-             m, 1, lists.first, n, lists.second, m, eps, lists.to_first);
-      launch("box_iou", box_iou_rows_kernel<constant, true, scalar_t>, blocks_for(m), lists.grad, 1,
-             m, lists.second, m, lists.first, n, eps, lists.to_second);
+      launch(box_iou_rows_kernel<constant, false, scalar_t>, blocks_for(n), lists.grad, m, 1,
+             lists.first, n, lists.second, m, eps, lists.to_first);
+      launch(box_iou_rows_kernel<constant, true, scalar_t>, blocks_for(m), lists.grad, 1, m,
+             lists.second, m, lists.first, n, eps, lists.to_second);
     });
   });
   lists.store(grad1, grad2);
@@ -130,7 +129,7 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
     const int64_t m = boxes2.size(0);
     T* to = elements(best);
     int64_t* to_index = elements(index);
-    for_each("match_boxes", boxes1.size(0), [=] __device__(int64_t i) {
+    for_each(boxes1.size(0), [=] __device__(int64_t i) {
       constexpr auto kIoU = math::Overlap::kIoU;
       const math::OverlapBox<T> own = math::overlap_box<kIoU>(a[i]);
       T most = m == 0 ? 0 : -1;
@@ -147,22 +146,22 @@ void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tenso
 
 void box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
                              double eps, Tensor& output) {
-  forward<false>("box_iou", boxes1, boxes2, kind, eps, output);
+  forward<false>(boxes1, boxes2, kind, eps, output);
 }
 
 void box_iou_aligned_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                               std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  backward<false>("box_iou", grad, boxes1, boxes2, kind, eps, grad1, grad2);
+  backward<false>(grad, boxes1, boxes2, kind, eps, grad1, grad2);
 }
 
 void box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
                           double eps, Tensor& loss) {
-  forward<true>("box_iou_loss", boxes1, boxes2, kind, eps, loss);
+  forward<true>(boxes1, boxes2, kind, eps, loss);
 }
 
 void box_iou_loss_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                            std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  backward<true>("box_iou_loss", grad, boxes1, boxes2, kind, eps, grad1, grad2);
+  backward<true>(grad, boxes1, boxes2, kind, eps, grad1, grad2);
 }
 
 }  // namespace detops::cuda

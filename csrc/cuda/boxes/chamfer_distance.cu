@@ -53,25 +53,22 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
                               Tensor& dist2, Tensor& idx1, Tensor& idx2) {
   const PointSets p(points1, points2, dist1.scalar_type());
   DETOPS_WIDE_SWITCH(dist1.scalar_type(), [&] {
-    launch("chamfer_distance", nearest_kernel<scalar_t>, blocks_for(dist1.numel()), p.first, p.n,
-           p.second, p.m, p.sets, dist1, idx1);
-    launch("chamfer_distance", nearest_kernel<scalar_t>, blocks_for(dist2.numel()), p.second, p.m,
-           p.first, p.n, p.sets, dist2, idx2);
+    launch(nearest_kernel<scalar_t>, blocks_for(dist1.numel()), p.first, p.n, p.second, p.m, p.sets,
+           dist1, idx1);
+    launch(nearest_kernel<scalar_t>, blocks_for(dist2.numel()), p.second, p.m, p.first, p.n, p.sets,
+           dist2, idx2);
   });
 }
 
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
-  constexpr const char* kOp = "chamfer_distance_backward";
   const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
   DETOPS_WIDE_SWITCH(g.type(), [&] {
-    launch(kOp, chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.n), g.grad_first,
-           g.grad_second, g.first, g.n, g.second, g.m, g.sets, g.index_first, g.index_second,
-           g.to_first);
-    launch(kOp, chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.m), g.grad_second,
-           g.grad_first, g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first,
-           g.to_second);
+    launch(chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.n), g.grad_first, g.grad_second,
+           g.first, g.n, g.second, g.m, g.sets, g.index_first, g.index_second, g.to_first);
+    launch(chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.m), g.grad_second, g.grad_first,
+           g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first, g.to_second);
   });
   g.store(to_points1, to_points2);
 }

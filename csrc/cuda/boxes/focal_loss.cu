@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const A* sums, int count,
 }
 
 template <bool backward>
-void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, const Tensor& grad,
+void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad,
                  const Tensor& grad_of_all, double alpha, double gamma, const Tensor& results) {
   const int64_t count = results.numel();
   const ScalarType type = results.scalar_type();
@@ -73,7 +73,7 @@ void launch_each(const char* op, const Tensor& inputs, const Tensor& targets, co
     scalar_t* to = elements(results);
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
       with_vector<scalar_t>(0, {from, target, each, to}, [&](auto n) {
-        launch(op, focal_loss_kernel<backward, decltype(focus)::value, n, scalar_t, A>,
+        launch(focal_loss_kernel<backward, decltype(focus)::value, n, scalar_t, A>,
                blocks_for(count, kThreads * n), f, from, target, each, grad_of_all, count, to);
       });
     });
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss) {
-  launch_each<false>("sigmoid_focal_loss", inputs, targets, {}, {}, alpha, gamma, loss);
+  launch_each<false>(inputs, targets, {}, {}, alpha, gamma, loss);
 }
 
 void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
@@ -166,11 +166,11 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
     const scalar_t *from = elements(x), *target = elements(t);
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
       with_vector<scalar_t>(0, {from, target}, [&](auto n) {
-        launch("sigmoid_focal_loss", focal_loss_sums_kernel<decltype(focus)::value, n, scalar_t, A>,
-               blocks, f, from, target, count, sums);
+        launch(focal_loss_sums_kernel<decltype(focus)::value, n, scalar_t, A>, blocks, f, from,
+               target, count, sums);
       });
     });
-    launch("sigmoid_focal_loss", sum_kernel<A>, 1, sums, blocks, sum);
+    launch(sum_kernel<A>, 1, sums, blocks, sum);
   });
 }
 
@@ -182,8 +182,7 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
   const bool constant = is_constant(grad);
   const Tensor each = constant ? Tensor() : as_type(grad, type).contiguous();
   const Tensor of_all = constant ? wide(grad.as_strided({1}, {1}), type) : Tensor();
-  launch_each<true>("sigmoid_focal_loss_backward", inputs, targets, each, of_all, alpha, gamma,
-                    slopes);
+  launch_each<true>(inputs, targets, each, of_all, alpha, gamma, slopes);
   to_inputs = as_type(slopes, to_inputs.scalar_type());
 }
 
@@ -196,8 +195,8 @@ void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
     using A = accumulate_t<scalar_t>;
     const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      launch("softmax_focal_loss", softmax_focal_kernel<focus, scalar_t, A>,
-             blocks_for(x.size(0), kRows), f, x, t, x.size(0), loss);
+      launch(softmax_focal_kernel<focus, scalar_t, A>, blocks_for(x.size(0), kRows), f, x, t,
+             x.size(0), loss);
     });
   });
 }
@@ -211,8 +210,8 @@ void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
     using A = accumulate_t<scalar_t>;
     const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      launch("softmax_focal_loss_backward", softmax_focal_backward_kernel<focus, scalar_t, A>,
-             blocks_for(x.size(0), kRows), f, outer, x, t, x.size(0), to_inputs);
+      launch(softmax_focal_backward_kernel<focus, scalar_t, A>, blocks_for(x.size(0), kRows), f,
+             outer, x, t, x.size(0), to_inputs);
     });
   });
 }

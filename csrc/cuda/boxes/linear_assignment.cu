@@ -244,8 +244,8 @@ __global__ void __launch_bounds__(kThreads)
 void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_objects,
                        Tensor& objects) {
   const int64_t images = cost.size(0), queries = cost.size(1), most = cost.size(2);
-  narrow("linear_assignment", queries);
-  if (narrow("linear_assignment", most) == 0) {
+  narrow(queries);
+  if (narrow(most) == 0) {
     objects.fill_(-1);
     return;
   }
@@ -259,7 +259,7 @@ void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_obje
   const bool shared = bytes <= kShared;
   const Tensor memory = shared ? Tensor() : empty({images, words}, doubles);
   DETOPS_FLOAT_SWITCH(given.scalar_type(), [&] {
-    launch("linear_assignment", assignment_kernel<scalar_t>,
+    launch(assignment_kernel<scalar_t>,
            {blocks_for(images, 1), kThreads, shared ? size_t(bytes) : 0}, given, counts, images,
            queries, most, costs, memory, words, objects);
   });

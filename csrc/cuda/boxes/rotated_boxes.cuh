@@ -15,8 +15,7 @@ Tensor rotated_boxes(const Tensor& boxes) {
   const Tensor prepared = empty({boxes.size(0), kNumbers}, boxes.options().dtype(kDouble));
   const T* from = elements(boxes);
   RotatedBox* to = elements(prepared);
-  for_each("rotated_boxes", boxes.size(0),
-           [=] __device__(int64_t i) { to[i] = math::rotated_box(from + 5 * i); });
+  for_each(boxes.size(0), [=] __device__(int64_t i) { to[i] = math::rotated_box(from + 5 * i); });
   return prepared;
 }
 

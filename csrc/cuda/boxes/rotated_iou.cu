@@ -43,8 +43,8 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
     const Tensor a = rotated_boxes<scalar_t>(lists.first);
     const Tensor b = rotated_boxes<scalar_t>(lists.second);
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("box_iou_rotated", box_iou_rotated_kernel<base, scalar_t>, blocks_for(output.numel()),
-             a, a.size(0), b, b.size(0), output);
+      launch(box_iou_rotated_kernel<base, scalar_t>, blocks_for(output.numel()), a, a.size(0), b,
+             b.size(0), output);
     });
   });
 }
@@ -54,8 +54,8 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
   const BoxLists lists(boxes1, boxes2, ratios.scalar_type());
   DETOPS_WIDE_SWITCH(ratios.scalar_type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("rotated_iou", rotated_iou_kernel<base, scalar_t>, blocks_for(ratios.numel()),
-             lists.first, lists.second, ratios.numel(), ratios);
+      launch(rotated_iou_kernel<base, scalar_t>, blocks_for(ratios.numel()), lists.first,
+             lists.second, ratios.numel(), ratios);
     });
   });
 }
@@ -65,8 +65,8 @@ void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor
   const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("rotated_iou", rotated_iou_backward_kernel<base, scalar_t>, blocks_for(grad.numel()),
-             lists.grad, lists.first, lists.second, grad.numel(), lists.to_first, lists.to_second);
+      launch(rotated_iou_backward_kernel<base, scalar_t>, blocks_for(grad.numel()), lists.grad,
+             lists.first, lists.second, grad.numel(), lists.to_first, lists.to_second);
     });
   });
   lists.store(grad1, grad2);

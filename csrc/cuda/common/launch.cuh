@@ -48,9 +48,10 @@ inline Maps maps_of(const Tensor& t) {
   return {t.size(0), t.size(1), t.size(2), t.size(3), is_channels_last(t)};
 }
 
-// A size that a kernel counts in 32 bits.
-inline int narrow(const char* op, int64_t size) {
-  check(std::abs(size) <= std::numeric_limits<int>::max(), "detops.", op, ": a size of ", size,
+// A size that a kernel counts in 32 bits. The wrapper of host functions puts the op's name in front
+// of this error, and of that of a launch.
+inline int narrow(int64_t size) {
+  check(std::abs(size) <= std::numeric_limits<int>::max(), "a size of ", size,
         " is beyond what a GPU's kernels take");
   return static_cast<int>(size);
 }
@@ -93,10 +94,9 @@ P parameter(const Tensor& t) {
   return elements(t);
 }
 
-// Starts a kernel on the current stream. A launch that fails says whose it was.
+// Starts a kernel on the current stream.
 template <typename... Parameters, typename... Arguments>
-void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
-            const Arguments&... arguments) {
+void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&... arguments) {
 #ifdef DETOPS_EMULATE_CUDA
   const std::tuple<Parameters...> parameters{parameter<Parameters>(arguments)...};
   emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
@@ -110,8 +110,8 @@ void launch(const char* op, void (*kernel)(Parameters...), const Launch& how,
   kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
   // clang-format on
   const cudaError_t error = cudaGetLastError();
-  check(error == cudaSuccess, "detops.", op, ": the launch of ", how.blocks.x, " x ", how.blocks.y,
-        " blocks of ", how.threads, " threads failed: ", cudaGetErrorString(error));
+  check(error == cudaSuccess, "the launch of ", how.blocks.x, " x ", how.blocks.y, " blocks of ",
+        how.threads, " threads failed: ", cudaGetErrorString(error));
 #endif
 }
 
@@ -134,8 +134,8 @@ __global__ void each_kernel(Each each, int64_t n) {
 
 // Calls each(i) on the device, by a thread for every i below n.
 template <typename Each>
-void for_each(const char* op, int64_t n, const Each& each) {
-  launch(op, each_kernel<Each>, blocks_for(n), each, n);
+void for_each(int64_t n, const Each& each) {
+  launch(each_kernel<Each>, blocks_for(n), each, n);
 }
 
 }  // namespace detops::cuda

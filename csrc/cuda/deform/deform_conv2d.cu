@@ -132,8 +132,7 @@ Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
   Tensor columns =
       empty({p.groups, p.count, int64_t(p.points) * (p.channels / p.groups)}, like.options());
   with_channels(p, p.input, [&](auto n) {
-    launch("deform_conv2d", deform_columns_kernel<T, n>, blocks_for(p.samples(), kBlockSamples), p,
-           columns);
+    launch(deform_columns_kernel<T, n>, blocks_for(p.samples(), kBlockSamples), p, columns);
   });
   return columns;
 }
@@ -158,7 +157,6 @@ struct DeformInputs {
 
   template <typename T>
   DeformParams<T> params(const DeformGeometry& g) const {
-    const auto narrow = [](int64_t size) { return cuda::narrow("deform_conv2d", size); };
     narrow(g.height * g.width);
     const auto least = math::deform::least_place<accumulate_t<T>>(g.edge_gradient);
     return {elements(input),         elements(offset),
@@ -277,15 +275,14 @@ template <typename T>
 void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
                         const Tensor& grad_input) {
   using A = accumulate_t<T>;
-  constexpr const char* kOp = "deform_conv2d_backward";
   const int64_t first = p.first / p.positions;
   const int64_t images = (p.first + p.count - 1) / p.positions + 1 - first;
   // The cell of each sample: of [images of the chunk, offset groups, H, W], or their number where
   // the sample reaches no pixel.
-  const int cells = narrow(kOp, images * p.offset_groups * p.pixels());
+  const int cells = narrow(images * p.offset_groups * p.pixels());
   const Tensor cell_of_samples = empty({p.samples()}, grad_columns.options().dtype(kInt));
   int* cell = elements(cell_of_samples);
-  for_each(kOp, p.samples(), [=] __device__(int64_t i) {
+  for_each(p.samples(), [=] __device__(int64_t i) {
     const auto s = sample_of(p, static_cast<int>(i));
     const int pixel = math::cell_of(s.corners.at);
     const int64_t map = (s.image - first) * p.offset_groups + s.group;
@@ -298,7 +295,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
   const int64_t* order = elements(sorted.order);
   Vector<A, 4>* share = elements(shares);
   int* row = elements(rows);
-  for_each(kOp, p.samples(), [=] __device__(int64_t j) {
+  for_each(p.samples(), [=] __device__(int64_t j) {
     auto s = sample_of(p, static_cast<int>(order[j]));
     int y = static_cast<int>(s.at.y), x = static_cast<int>(s.at.x);
     math::move_into_map(y, x, s.shares.at);
@@ -307,7 +304,7 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
   });
   A* to = elements(grad_input);
   with_channels(p, to, [&](auto n) {
-    launch(kOp, deform_input_kernel<T, n>,
+    launch(deform_input_kernel<T, n>,
            blocks_for(images * p.pixels(), rows_per_block(p.channels / n)), p, grad_columns, first,
            images, shares, rows, sorted.begin, to);
   });
@@ -371,9 +368,8 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
         bmm_out(grad_columns, outer, in.weight);
         if (samples_wanted) {
           with_channels(p, p.input, [&](auto n) {
-            launch("deform_conv2d_backward", deform_offset_kernel<scalar_t, n>,
-                   blocks_for(p.samples(), kBlockSamples), p, grad_columns,
-                   lanes_for_runs(p.sample_channels()), offsets, masks);
+            launch(deform_offset_kernel<scalar_t, n>, blocks_for(p.samples(), kBlockSamples), p,
+                   grad_columns, lanes_for_runs(p.sample_channels()), offsets, masks);
           });
         }
         if (wanted[0]) add_input_gradient(p, grad_columns, inputs);

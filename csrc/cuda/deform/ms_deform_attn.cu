@@ -88,7 +88,6 @@ struct AttentionInputs {
 
   template <typename T>
   AttentionParams<T> params() const {
-    const auto narrow = [](int64_t size) { return cuda::narrow("ms_deform_attn", size); };
     return {elements(value),           elements(shapes),          elements(starts),
             elements(locations),       elements(weights),         value.size(0),
             narrow(value.size(1)),     narrow(value.size(2)),     narrow(value.size(3)),
@@ -236,22 +235,21 @@ constexpr int64_t kSorted = 1 << 23;
 template <typename T, typename A = accumulate_t<T>>
 void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to_weights,
               T* to_value, const Options& options) {
-  constexpr const char* kOp = "ms_deform_attn_backward";
   const int64_t samples = p.rows() * p.samples(), cells = p.images * p.heads * p.positions;
-  const Tensor cell = empty({narrow(kOp, samples)}, options.dtype(kInt));
+  const Tensor cell = empty({narrow(samples)}, options.dtype(kInt));
   with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
-    launch(kOp, sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
+    launch(sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
            lanes_for_runs(p.channels), to_locations, to_weights, cell);
   });
   if (cells * p.channels == 0) return;
-  const SortedSamples sorted = sort_samples(cell, narrow(kOp, cells));
+  const SortedSamples sorted = sort_samples(cell, narrow(cells));
   // In the order of the cells: the samples' shares in theirs, and their rows and levels.
   const Tensor shares = empty({samples, 4}, options.dtype(compute_type(options.type)));
   const Tensor sources = empty({samples, 2}, cell.options());
   const int64_t* order = elements(sorted.order);
   Vector<A, 4>* share = elements(shares);
   Vector<int, 2>* of = elements(sources);
-  for_each(kOp, samples, [=] __device__(int64_t j) {
+  for_each(samples, [=] __device__(int64_t j) {
     const int at = static_cast<int>(order[j]);
     auto s = sample_of(p, at);
     int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
@@ -262,7 +260,7 @@ void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to
   with_vector<T>(p.channels, {grad, to_value}, [&](auto n) {
     const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / n)),
                     std::min(blocks_for(p.images * p.heads, 1), 65535u));
-    launch(kOp, value_gradient_kernel<T, n>, grid, p, grad, share, of, sorted.begin, to_value);
+    launch(value_gradient_kernel<T, n>, grid, p, grad, share, of, sorted.begin, to_value);
   });
 }
 
@@ -280,8 +278,7 @@ void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
       const int64_t vectors = p.channels / n;
       const dim3 grid(blocks_for(p.rows(), rows_per_block(vectors, kForwardThreads)),
                       static_cast<unsigned>(ceil_div(vectors, kForwardThreads)));
-      launch("ms_deform_attn", ms_deform_attn_forward_kernel<scalar_t, n>, {grid, kForwardThreads},
-             p, out);
+      launch(ms_deform_attn_forward_kernel<scalar_t, n>, {grid, kForwardThreads}, p, out);
     });
   });
 }

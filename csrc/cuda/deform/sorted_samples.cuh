@@ -21,8 +21,7 @@ inline SortedSamples sort_samples(const Tensor& cell, int64_t cells) {
   const auto [sorted, order] = stable_sort(cell, /*descending=*/false);
   const Tensor numbers = empty({cells + 1}, cell.options());
   int* number = elements(numbers);
-  for_each("sort_samples", cells + 1,
-           [=] __device__(int64_t i) { number[i] = static_cast<int>(i); });
+  for_each(cells + 1, [=] __device__(int64_t i) { number[i] = static_cast<int>(i); });
   AtenTensorHandle begin = nullptr;
   check_status(
       DETOPS_ATEN(searchsorted_Tensor)(sorted.handle(), numbers.handle(),

@@ -26,7 +26,7 @@ __global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* gr
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output) {
   const Tensor left = x.contiguous(), right = y.contiguous();
   DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
-    launch("axpy", axpy_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()),
+    launch(axpy_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()),
            left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
            accumulate_t<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
   });
@@ -35,8 +35,8 @@ void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
   const Tensor outer = grad.contiguous();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    launch("axpy_backward", axpy_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(grad.numel()), outer, alpha, to_x, to_y, grad.numel());
+    launch(axpy_backward_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(grad.numel()), outer,
+           alpha, to_x, to_y, grad.numel());
   });
 }
 

@@ -16,7 +16,7 @@ void gdh_forward(const Tensor& x, Tensor& copy) {
   const math::Strided from = strided_of(x);
   with_element(x, [&](auto element) {
     using Element = decltype(element);
-    launch("gdh", gdh_kernel<Element>, blocks_for(copy.numel()), from,
+    launch(gdh_kernel<Element>, blocks_for(copy.numel()), from,
            static_cast<const Element*>(x.const_data_ptr()),
            static_cast<Element*>(copy.mutable_data_ptr()), copy.numel());
   });

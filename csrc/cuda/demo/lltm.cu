@@ -92,7 +92,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
       addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
       const LltmParams<scalar_t> p{
           rows, state, before, gate + t * 3 * size, cell + t * size, after + t * size};
-      launch("lltm", lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
+      launch(lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
       before = p.cell;
     }
   });
@@ -119,7 +119,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    *outer = elements(g);
     scalar_t* to_gate = elements(to_gates);
     for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
-      launch("lltm_backward", lltm_backward_kernel<scalar_t>, gate_launch(rows, state), rows, state,
+      launch(lltm_backward_kernel<scalar_t>, gate_launch(rows, state), rows, state,
              gate + t * 3 * size, cell + t * size, outer + t * size, to_state, to_cell,
              to_gate + t * 3 * size);
       if (t > 0 || h_wanted) mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);

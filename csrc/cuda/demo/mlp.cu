@@ -73,8 +73,8 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                                 elements(x), elements(w),      elements(b),     elements(v),
                                 elements(c), elements(hidden), elements(output)};
     const size_t weights = w.numel() + b.numel() + v.numel() + c.numel();
-    launch("mlp", mlp_forward_kernel<scalar_t>,
-           {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)}, p);
+    launch(mlp_forward_kernel<scalar_t>, {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)},
+           p);
   });
   output = as_type(output, type);
   hidden = as_type(hidden, type);
@@ -92,7 +92,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const scalar_t *outer = elements(g), *weights = elements(v), *unit = elements(h);
     scalar_t* to = elements(to_hidden);
-    for_each("mlp_backward", h.numel(), [=] __device__(int64_t i) {
+    for_each(h.numel(), [=] __device__(int64_t i) {
       const int64_t row = i / units, j = i % units;
       scalar_t sum = 0;
       for (int o = 0; o < outputs; ++o) sum += outer[row * outputs + o] * weights[o * units + j];

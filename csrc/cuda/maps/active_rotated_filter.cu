@@ -64,14 +64,13 @@ __global__ void active_rotated_filter_backward_kernel(TurnedFilters g, const int
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
-  constexpr const char* kOp = "active_rotated_filter";
   const TurnedFilters g(input.size(0), input.size(1), indices);
   const Tensor filters = input.contiguous(), places = as_type(indices, kLong).contiguous();
   const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
   const Tensor next = empty_like(first);
-  launch(kOp, sources_kernel, blocks_for(first.numel()), g, places, first, next);
+  launch(sources_kernel, blocks_for(first.numel()), g, places, first, next);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch(kOp, active_rotated_filter_kernel<scalar_t, accumulate_t<scalar_t>>,
+    launch(active_rotated_filter_kernel<scalar_t, accumulate_t<scalar_t>>,
            blocks_for(output.numel()), g, first, next, filters, output);
   });
 }
@@ -81,8 +80,7 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
   const TurnedFilters g(outputs, inputs, indices);
   const Tensor outer = grad.contiguous(), places = as_type(indices, kLong).contiguous();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    launch("active_rotated_filter_backward",
-           active_rotated_filter_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
+    launch(active_rotated_filter_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
            blocks_for(to_input.numel()), g, places, outer, to_input);
   });
 }

@@ -78,8 +78,8 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    launch("carafe", carafe_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), g,
-           maps, weights, output);
+    launch(carafe_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), g, maps,
+           weights, output);
   });
 }
 
@@ -87,7 +87,6 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
                      int64_t kernel_size, int64_t group_size, int64_t scale_factor,
                      bool features_wanted, bool masks_wanted, Tensor& to_features,
                      Tensor& to_masks) {
-  constexpr const char* kOp = "carafe_backward";
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
@@ -95,11 +94,11 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
     if (features_wanted && slopes.numel() > 0) {
-      launch(kOp, carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, outer,
-             weights, slopes);
+      launch(carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, outer, weights,
+             slopes);
     }
     if (masks_wanted && mask_slopes.numel() > 0) {
-      launch(kOp, carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, outer, maps,
+      launch(carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, outer, maps,
              mask_slopes);
     }
   });

@@ -46,7 +46,7 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
   const Tensor maps = input.contiguous(output.suggest_memory_format());
   const CornerLines lines(output, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch("corner_pool", corner_pool_kernel<scalar_t, accumulate_t<scalar_t>>,
+    launch(corner_pool_kernel<scalar_t, accumulate_t<scalar_t>>,
            blocks_for(lines.outer * lines.inner), lines, maps, output);
   });
 }
@@ -58,7 +58,7 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
   const Tensor outer = as_type(grad, input.scalar_type()).contiguous(format);
   const CornerLines lines(to_input, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch("corner_pool_backward", corner_pool_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
+    launch(corner_pool_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
            blocks_for(lines.outer * lines.inner), lines, outer, maps, pooled, to_input);
   });
 }

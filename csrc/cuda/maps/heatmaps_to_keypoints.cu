@@ -52,8 +52,8 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
   const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
   const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
   DETOPS_WIDE_SWITCH(type, [&] {
-    launch("heatmaps_to_keypoints", heatmaps_to_keypoints_kernel<scalar_t>,
-           blocks_for(scores.numel(), 1), maps_of(cells), cells, box, places, values);
+    launch(heatmaps_to_keypoints_kernel<scalar_t>, blocks_for(scores.numel(), 1), maps_of(cells),
+           cells, box, places, values);
   });
   if (!places.is_same(keypoints)) keypoints.copy_(places);
   if (!values.is_same(scores)) scores.copy_(values);

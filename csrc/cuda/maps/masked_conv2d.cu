@@ -46,8 +46,8 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
   const Tensor maps = features.contiguous(), above = positive(mask);
   const Tensor weights = wide(weight, type), biases = wide(bias, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    launch("masked_conv2d", masked_conv2d_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(output.numel()), g, maps, above, weights, biases, output);
+    launch(masked_conv2d_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), g,
+           maps, above, weights, biases, output);
   });
 }
 

@@ -114,7 +114,7 @@ __global__ void map_gradient_kernel(Sampling<T> s, const T* grad, const int64_t*
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
   const Tensor maps = input.contiguous(), places = wide(points, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch("point_sample", point_sample_kernel<scalar_t>, blocks_for(output.numel()),
+    launch(point_sample_kernel<scalar_t>, blocks_for(output.numel()),
            Sampling<scalar_t>(maps, places), output);
   });
 }
@@ -122,23 +122,22 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
 void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor& points,
                            bool input_wanted, bool points_wanted, Tensor& to_input,
                            Tensor& to_points) {
-  constexpr const char* kOp = "point_sample_backward";
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const Tensor outer = as_type(grad, type).contiguous();
   const Tensor slopes = as_type(to_points, compute_type(type));  // itself, unless of another dtype
   const int64_t samples = points.size(0) * points.size(1);
   const bool sorts = input_wanted && to_input.numel() > 0;
-  const Tensor cell = sorts ? empty({narrow(kOp, samples)}, input.options().dtype(kInt)) : Tensor();
+  const Tensor cell = sorts ? empty({narrow(samples)}, input.options().dtype(kInt)) : Tensor();
   DETOPS_FLOAT_SWITCH(type, [&] {
     const Sampling<scalar_t> s(maps, places);
     if (samples > 0) {
-      launch(kOp, point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
+      launch(point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
              points_wanted ? slopes : Tensor(), cell);
     }
     if (!sorts) return;
-    const SortedSamples sorted = sort_samples(cell, narrow(kOp, s.images * s.pixels()));
-    launch(kOp, map_gradient_kernel<scalar_t>, blocks_for(to_input.numel()), s, outer, sorted.order,
+    const SortedSamples sorted = sort_samples(cell, narrow(s.images * s.pixels()));
+    launch(map_gradient_kernel<scalar_t>, blocks_for(to_input.numel()), s, outer, sorted.order,
            sorted.begin, to_input);
   });
   if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());

@@ -83,7 +83,6 @@ __global__ void rotated_feature_align_backward_kernel(Maps maps, int64_t points,
 
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
                                    double spatial_scale, int64_t points, Tensor& output) {
-  constexpr const char* kOp = "rotated_feature_align";
   const Tensor in = features.contiguous(output.suggest_memory_format());
   const Tensor wide_boxes = wide(boxes, features.scalar_type());
   const Maps maps = maps_of(in);
@@ -91,28 +90,27 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
   const Tensor places = empty({pixels * points, 2}, wide_boxes.options());
   DETOPS_FLOAT_SWITCH(features.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    launch(kOp, box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
+    launch(box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
            places, nullptr);
-    launch(kOp, rotated_feature_align_kernel<scalar_t, A>, blocks_for(output.numel()), maps, points,
+    launch(rotated_feature_align_kernel<scalar_t, A>, blocks_for(output.numel()), maps, points,
            places, in, output);
   });
 }
 
 void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                     int64_t points, Tensor& to_features) {
-  constexpr const char* kOp = "rotated_feature_align_backward";
   const Tensor outer = grad.contiguous(to_features.suggest_memory_format());
   const Tensor wide_boxes = wide(boxes, grad.scalar_type());
   const Maps maps = maps_of(outer);
   const int64_t pixels = maps.n * maps.pixels();
   const Tensor places = empty({pixels * points, 2}, wide_boxes.options());
-  const Tensor cell = empty({narrow(kOp, pixels * points)}, wide_boxes.options().dtype(kInt));
+  const Tensor cell = empty({narrow(pixels * points)}, wide_boxes.options().dtype(kInt));
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    launch(kOp, box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
+    launch(box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
            places, cell);
-    const SortedSamples sorted = sort_samples(cell, narrow(kOp, pixels));
-    launch(kOp, rotated_feature_align_backward_kernel<scalar_t, A>, blocks_for(to_features.numel()),
+    const SortedSamples sorted = sort_samples(cell, narrow(pixels));
+    launch(rotated_feature_align_backward_kernel<scalar_t, A>, blocks_for(to_features.numel()),
            maps, points, places, sorted.order, sorted.begin, outer, to_features);
   });
 }

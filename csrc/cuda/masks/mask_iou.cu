@@ -37,14 +37,14 @@ struct PackedMasks {
   Tensor bits, areas;  // int32 [N, words], [N]
 };
 
-PackedMasks packed(const char* op, const Tensor& masks, const Tensor& order = {}) {
+PackedMasks packed(const Tensor& masks, const Tensor& order = {}) {
   const int64_t count = masks.size(0), size = masks.size(1) * masks.size(2);
-  narrow(op, size);
+  narrow(size);
   const Tensor rows = masks.contiguous();
   const auto ints = masks.options().dtype(kInt);
   const int64_t words = ceil_div(size, kWarp);
   const PackedMasks result{empty({count, words}, ints), zeros({count}, ints)};
-  launch(op, pack_masks_kernel, blocks_for(count * ceil_div(words, kWarp) * kWarp),
+  launch(pack_masks_kernel, blocks_for(count * ceil_div(words, kWarp) * kWarp),
          static_cast<const uint8_t*>(rows.const_data_ptr()), order, count, size, words, result.bits,
          result.areas);
   return result;
@@ -80,17 +80,17 @@ __global__ void __launch_bounds__(kSide* kSide)
   }
 }
 
-void overlaps(const char* op, const PackedMasks& first, const PackedMasks& second, bool of_first,
+void overlaps(const PackedMasks& first, const PackedMasks& second, bool of_first,
               const Tensor& output) {
   const int64_t n = first.bits.size(0), m = second.bits.size(0), words = first.bits.size(1);
   const Tensor counts = zeros({n, m}, first.areas.options());
   const int64_t blocks = ceil_div(n, kSide) * ceil_div(m, kSide) * ceil_div(words, kPart);
-  launch(op, shared_pixels_kernel, {blocks_for(blocks, 1), kSide * kSide}, first.bits, second.bits,
-         n, m, words, counts);
+  launch(shared_pixels_kernel, {blocks_for(blocks, 1), kSide * kSide}, first.bits, second.bits, n,
+         m, words, counts);
   const int *count = elements(counts), *area1 = elements(first.areas),
             *area2 = elements(second.areas);
   float* out = elements(output);
-  for_each(op, n * m, [=] __device__(int64_t i) {
+  for_each(n * m, [=] __device__(int64_t i) {
     out[i] = math::mask_overlap(count[i], area1[i / m], area2[i % m], of_first);
   });
 }
@@ -111,20 +111,20 @@ struct MaskTest {
 }  // namespace
 
 void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode, Tensor& output) {
-  const PackedMasks first = packed("mask_iou", masks1);
-  const PackedMasks second = masks1.is_same(masks2) ? first : packed("mask_iou", masks2);
-  overlaps("mask_iou", first, second, mode == "iof", output);
+  const PackedMasks first = packed(masks1);
+  const PackedMasks second = masks1.is_same(masks2) ? first : packed(masks2);
+  overlaps(first, second, mode == "iof", output);
 }
 
 Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold) {
   const int64_t n = masks.size(0);
   if (n == 0) return empty({0}, masks.options().dtype(kLong));
   const Tensor order = selection_order(scores);
-  const PackedMasks sorted = packed("mask_nms", masks, order);
+  const PackedMasks sorted = packed(masks, order);
   const Tensor matrix = empty({n, n}, masks.options().dtype(kFloat));
-  overlaps("mask_nms", sorted, sorted, false, matrix);
+  overlaps(sorted, sorted, false, matrix);
   const MaskTest test{elements(matrix), n, iou_threshold};
-  return without_padding(select_boxes("mask_nms", order, test, {scores, nullptr, {}, n}));
+  return without_padding(select_boxes(order, test, {scores, nullptr, {}, n}));
 }
 
 }  // namespace detops::cuda

@@ -74,8 +74,7 @@ void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
   with_element(rows, [&](auto element) {
     using Bits = decltype(element);
     if constexpr (std::is_integral_v<Bits>) {
-      launch("masks_to_boxes", masks_to_boxes_kernel<Bits>,
-             {blocks_for(rows.size(0), 1), kMaskThreads},
+      launch(masks_to_boxes_kernel<Bits>, {blocks_for(rows.size(0), 1), kMaskThreads},
              static_cast<const Bits*>(rows.const_data_ptr()), significant_bits(rows.scalar_type()),
              rows.size(0), rows.size(1), rows.size(2), boxes);
     }

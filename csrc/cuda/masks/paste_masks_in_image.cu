@@ -75,9 +75,8 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
     const PasteParams<scalar_t> params{elements(cells), elements(box),       cells.size(-2),
                                        cells.size(-1),  pasted.size(0),      height,
                                        width,           scalar_t(threshold), !(threshold >= 0)};
-    launch("paste_masks_in_image", paste_masks_in_image_kernel<scalar_t>,
-           blocks_for(pasted.numel(), kThreads * kPixels), params,
-           static_cast<uint8_t*>(pasted.mutable_data_ptr()));
+    launch(paste_masks_in_image_kernel<scalar_t>, blocks_for(pasted.numel(), kThreads * kPixels),
+           params, static_cast<uint8_t*>(pasted.mutable_data_ptr()));
   });
 }
 

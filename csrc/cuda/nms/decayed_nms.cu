@@ -126,8 +126,8 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
     math::with_decay(decay_method(method), [&](auto constant) {
-      launch("soft_nms", soft_nms_kernel<constant, scalar_t>, {1, kSoftNmsThreads}, all, left,
-             count, rule, max_output.value_or(count), keep, kept_scores, n_kept);
+      launch(soft_nms_kernel<constant, scalar_t>, {1, kSoftNmsThreads}, all, left, count, rule,
+             max_output.value_or(count), keep, kept_scores, n_kept);
     });
   });
   const int64_t n = n_kept.item<int64_t>();
@@ -152,10 +152,10 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   DETOPS_WIDE_SWITCH(type, [&] {
     math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
         decay_method(method), [&](auto kind) {
-          launch("matrix_nms", matrix_terms_kernel<kind, scalar_t>, blocks_for(count), sorted,
-                 before, labels, count, terms);
-          launch("matrix_nms", matrix_scores_kernel<kind, scalar_t>, blocks_for(count), sorted,
-                 before, labels, count, terms, math::nearest_finite<scalar_t>(sigma), after);
+          launch(matrix_terms_kernel<kind, scalar_t>, blocks_for(count), sorted, before, labels,
+                 count, terms);
+          launch(matrix_scores_kernel<kind, scalar_t>, blocks_for(count), sorted, before, labels,
+                 count, terms, math::nearest_finite<scalar_t>(sigma), after);
         });
     lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
   });

@@ -39,20 +39,19 @@ Tensor sorted_boxes(const Tensor& boxes, const Tensor& order) {
   return index_select(boxes.to(compute_type(boxes.scalar_type())), order);
 }
 
-std::tuple<Tensor, Tensor> select(const char* op, const Tensor& boxes, double threshold,
-                                  const Wanted& wanted) {
+std::tuple<Tensor, Tensor> select(const Tensor& boxes, double threshold, const Wanted& wanted) {
   const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
   return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
-    return select_boxes(op, order, BoxTest<scalar_t>{elements(sorted), threshold}, wanted);
+    return select_boxes(order, BoxTest<scalar_t>{elements(sorted), threshold}, wanted);
   });
 }
 
-Tensor select_rotated(const char* op, const Tensor& boxes, double threshold, const Wanted& wanted) {
+Tensor select_rotated(const Tensor& boxes, double threshold, const Wanted& wanted) {
   const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
   return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
     const Tensor prepared = rotated_boxes<scalar_t>(sorted);
     const PreparedTest<scalar_t, RotatedBox> test{elements(prepared), threshold};
-    return without_padding(select_boxes(op, order, test, wanted));
+    return without_padding(select_boxes(order, test, wanted));
   });
 }
 
@@ -61,27 +60,27 @@ Tensor select_rotated(const char* op, const Tensor& boxes, double threshold, con
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
            std::optional<double> score_threshold, std::optional<int64_t> max_output) {
   const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
-  return without_padding(select("nms", boxes, iou_threshold, wanted));
+  return without_padding(select(boxes, iou_threshold, wanted));
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold, std::optional<double> score_threshold,
                    std::optional<int64_t> max_output) {
   const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
-  return without_padding(select("batched_nms", boxes, iou_threshold, wanted));
+  return without_padding(select(boxes, iou_threshold, wanted));
 }
 
 Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
                    std::optional<double> score_threshold, std::optional<int64_t> max_output) {
   const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
-  return select_rotated("nms_rotated", boxes, iou_threshold, wanted);
+  return select_rotated(boxes, iou_threshold, wanted);
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                            double iou_threshold, std::optional<double> score_threshold,
                            std::optional<int64_t> max_output) {
   const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
-  return select_rotated("batched_nms_rotated", boxes, iou_threshold, wanted);
+  return select_rotated(boxes, iou_threshold, wanted);
 }
 
 Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
@@ -90,23 +89,21 @@ Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshol
   auto* quads = reinterpret_cast<math::Quad*>(prepared.mutable_data_ptr<double>());
   return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
     const scalar_t* corners = elements(sorted);
-    for_each("nms_quadri", sorted.size(0),
-             [=] __device__(int64_t i) { quads[i] = math::quad(corners + 8 * i); });
+    for_each(sorted.size(0), [=] __device__(int64_t i) { quads[i] = math::quad(corners + 8 * i); });
     const PreparedTest<scalar_t, math::Quad> test{quads, iou_threshold};
-    return without_padding(
-        select_boxes("nms_quadri", order, test, {scores, nullptr, {}, boxes.size(0)}));
+    return without_padding(select_boxes(order, test, {scores, nullptr, {}, boxes.size(0)}));
   });
 }
 
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
   const Wanted wanted{scores, idxs ? &*idxs : nullptr, {}, max_output};
-  std::tie(keep, count) = select("nms_padded", boxes, iou_threshold, wanted);
+  std::tie(keep, count) = select(boxes, iou_threshold, wanted);
 }
 
 void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match) {
   const Wanted all{scores, nullptr, {}, boxes.size(0)};
-  const auto [keep, kept] = select("nms_match", boxes, iou_threshold, all);
+  const auto [keep, kept] = select(boxes, iou_threshold, all);
   const Tensor given = wide(boxes);
   const int64_t *places = elements(keep), *number = elements(kept);
   int64_t* to = elements(match);
@@ -114,7 +111,7 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
     const math::Box<scalar_t>* box = elements(given);
     // The first of the kept boxes, which are in the order of selection, that suppresses a box, or
     // the box itself.
-    for_each("nms_match", match.numel(), [=] __device__(int64_t i) {
+    for_each(match.numel(), [=] __device__(int64_t i) {
       const math::Box<scalar_t> own = box[i];
       const scalar_t area = math::area(own);
       int64_t k = 0;

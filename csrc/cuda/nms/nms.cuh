@@ -169,7 +169,7 @@ inline Tensor selection_order(const Tensor& scores) {
   DETOPS_WIDE_SWITCH(type, [&] {
     scalar_t* key = elements(keys);
     // -0 becomes +0, so that the two tie.
-    for_each("nms", keys.numel(), [=] __device__(int64_t i) { key[i] += scalar_t(0); });
+    for_each(keys.numel(), [=] __device__(int64_t i) { key[i] += scalar_t(0); });
   });
   return stable_sort(keys, /*descending=*/true).second;
 }
@@ -182,7 +182,7 @@ inline void drop_scores(const Tensor& scores, const Tensor& order, double thresh
   bool* falls = elements(fallen);
   DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
     const scalar_t* score = elements(all);
-    for_each("nms", all.numel(), [=] __device__(int64_t i) {
+    for_each(all.numel(), [=] __device__(int64_t i) {
       falls[i] = !(static_cast<double>(score[box[i]]) > threshold);
     });
   });
@@ -203,7 +203,7 @@ inline int64_t limit_of(const Tensor& boxes, std::optional<int64_t> max_output) 
 // int64 [limit] and []: the indices in `order` of the first `limit` boxes that no kept box before
 // them suppresses, -1 where there are none left, and how many there are. Without synchronisation.
 template <typename Test>
-std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, const Test& test,
+std::tuple<Tensor, Tensor> select_boxes(const Tensor& order, const Test& test,
                                         const Wanted& wanted) {
   const int64_t limit = wanted.limit, count = order.size(0), chunks = ceil_div(count, kNmsChunk);
   const auto ints = order.options().dtype(kInt);
@@ -216,12 +216,12 @@ std::tuple<Tensor, Tensor> select_boxes(const char* op, const Tensor& order, con
   const NmsParams<Test> p{test,           elements(order), elements(labels), count,
                           limit,          elements(meets), elements(fallen), elements(tested),
                           elements(kept), elements(end),   elements(keep)};
-  launch(op, meets_kernel<Test>, {blocks_for(count, kNmsPart), kNmsChunk}, p);
+  launch(meets_kernel<Test>, {blocks_for(count, kNmsPart), kNmsChunk}, p);
   for (int64_t chunk = -1; chunk + 1 < chunks; ++chunk) {
     // The first launch settles the first chunk, and has nothing to test the others against.
     const int64_t boxes =
         chunk < 0 ? std::min<int64_t>(count, kNmsChunk) : count - (chunk + 1) * kNmsChunk;
-    launch(op, nms_kernel<Test>, {blocks_for(boxes, kNmsPart), kNmsChunk}, p, chunk);
+    launch(nms_kernel<Test>, {blocks_for(boxes, kNmsPart), kNmsChunk}, p, chunk);
   }
   const Tensor most = empty({}, order.options()).fill_(static_cast<double>(limit));
   return {keep, call::op("aten::minimum", "", end.as_strided({}, {}, chunks), most)};

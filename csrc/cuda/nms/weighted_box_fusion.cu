@@ -81,7 +81,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     const Tensor& boxes, const Tensor& scores, const Tensor& labels, const Tensor& models,
     ArrayRef<double> weights, double iou_threshold, double skip_box_threshold,
     std::string_view conf_type, bool allows_overflow) {
-  const int64_t count = narrow("weighted_box_fusion", boxes.size(0));
+  const int64_t count = narrow(boxes.size(0));
   const auto doubles = boxes.options().dtype(kDouble);
   if (count == 0) {
     return {empty({0, 4}, boxes.options()), empty({0}, scores.options()),
@@ -96,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const math::Box<double>* box = elements(all);
   const int64_t* of = elements(model);
   double* weighted = elements(confidence);
-  for_each("weighted_box_fusion", count, [=] __device__(int64_t i) {
+  for_each(count, [=] __device__(int64_t i) {
     const bool known = of[i] >= 0 && of[i] < taking_part.count;
     const bool takes_part = known && math::takes_part(box[i], weighted[i], skip_box_threshold);
     weighted[i] = takes_part ? weighted[i] * taking_part.weights[of[i]] : -1.0;
@@ -110,8 +110,8 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const Tensor out_boxes = empty({count, 4}, doubles);
   const Tensor out_labels = empty({count}, boxes.options().dtype(kLong));
   const Tensor n_fused = zeros({1}, boxes.options().dtype(kInt));
-  launch("weighted_box_fusion", fusion_kernel, blocks_for(count, 1), all, confidence, label, model,
-         order, count, taking_part, iou_threshold, math::confidence_of(conf_type), allows_overflow,
+  launch(fusion_kernel, blocks_for(count, 1), all, confidence, label, model, order, count,
+         taking_part, iou_threshold, math::confidence_of(conf_type), allows_overflow,
          static_cast<math::FusedBox*>(fused.mutable_data_ptr()), out_scores, out_boxes, out_labels,
          n_fused);
   const int64_t n = n_fused.item<int>();

@@ -23,9 +23,8 @@ void launch_overlaps(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
-      launch("box_iou_quadri", box_iou_quadri_kernel<matched, base, scalar_t>,
-             blocks_for(output.numel()), lists.first, lists.second, lists.second.size(0),
-             output.numel(), output);
+      launch(box_iou_quadri_kernel<matched, base, scalar_t>, blocks_for(output.numel()),
+             lists.first, lists.second, lists.second.size(0), output.numel(), output);
     });
   });
 }
@@ -52,9 +51,8 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   DETOPS_WIDE_SWITCH(ious.scalar_type(), [&] {
     const scalar_t *set = elements(sets), *quad = elements(quads);
     scalar_t* to = elements(ious);
-    for_each("convex_iou", n,
-             [=] __device__(int64_t i) { prepared_set[i] = math::point_set(set + 18 * i); });
-    for_each("convex_iou", n * m, [=] __device__(int64_t i) {
+    for_each(n, [=] __device__(int64_t i) { prepared_set[i] = math::point_set(set + 18 * i); });
+    for_each(n * m, [=] __device__(int64_t i) {
       const double iou = math::convex_iou(prepared_set[i / m], math::quad(quad + 8 * (i % m)));
       to[i] = iou == iou ? static_cast<scalar_t>(iou) : scalar_t(0);
     });
@@ -67,7 +65,7 @@ void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor
   DETOPS_WIDE_SWITCH(giou.scalar_type(), [&] {
     const scalar_t *set = elements(sets), *quad = elements(quads);
     scalar_t* to = elements(giou);
-    for_each("convex_giou", giou.numel(), [=] __device__(int64_t i) {
+    for_each(giou.numel(), [=] __device__(int64_t i) {
       to[i] = static_cast<scalar_t>(
           math::convex_giou(math::point_set(set + 18 * i), math::quad(quad + 8 * i)));
     });
@@ -82,7 +80,7 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t *g = elements(outer), *set = elements(sets), *quad = elements(quads);
     scalar_t* to = elements(result);
-    for_each("convex_giou", outer.numel(), [=] __device__(int64_t i) {
+    for_each(outer.numel(), [=] __device__(int64_t i) {
       double gradient[2 * math::kSetPoints];
       math::convex_giou_gradient(math::point_set(set + 18 * i), math::quad(quad + 8 * i),
                                  double(g[i]), gradient);
@@ -97,7 +95,7 @@ void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {
   DETOPS_WIDE_SWITCH(polygons.scalar_type(), [&] {
     const scalar_t* set = elements(sets);
     scalar_t* to = elements(polygons);
-    for_each("min_area_polygons", sets.size(0),
+    for_each(sets.size(0),
              [=] __device__(int64_t i) { math::min_area_polygon(set + 18 * i, to + 8 * i); });
   });
 }
@@ -109,7 +107,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
   bool* within = elements(output);
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t *point = elements(places), *polygon = elements(corners);
-    for_each("points_in_polygons", output.numel(), [=] __device__(int64_t i) {
+    for_each(output.numel(), [=] __device__(int64_t i) {
       const int64_t at = i / m;
       double x[4], y[4];
       math::finite_corners(polygon + 8 * (i - at * m), x, y);

@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kThreads)
 void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
                              const std::optional<Tensor>& offset, double spatial_scale, int64_t,
                              int64_t, int64_t sampling_ratio, double gamma, Tensor& output) {
-  sparse_pool_forward<MovedSampling>("deform_roi_pool", input, boxes, spatial_scale, output,
+  sparse_pool_forward<MovedSampling>(input, boxes, spatial_scale, output,
                                      wide(offset, input.scalar_type()), sampling_ratio, gamma);
 }
 
@@ -266,14 +266,13 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
                               const std::optional<Tensor>& offset, double spatial_scale,
                               int64_t sampling_ratio, double gamma, bool input_wanted,
                               Tensor& to_input, Tensor& to_offset) {
-  constexpr const char* kOp = "deform_roi_pool_backward";
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   const Tensor slopes = as_type(to_offset, compute_type(type));
   if (input_wanted && to_input.numel() > 0) {
-    sparse_pool_backward<MovedSampling>(kOp, pooled, rois, spatial_scale, to_input, shifts,
+    sparse_pool_backward<MovedSampling>(pooled, rois, spatial_scale, to_input, shifts,
                                         sampling_ratio, gamma);
   }
   if (slopes.numel() == 0) return;
@@ -281,8 +280,8 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
     using A = accumulate_t<scalar_t>;
     const MovedSampling<A> sampling({rois, spatial_scale, pooled, maps}, shifts, sampling_ratio,
                                     gamma);
-    launch(kOp, moved_offset_kernel<scalar_t, A>,
-           static_cast<unsigned>(narrow(kOp, slopes.numel() / 2)), sampling, pooled, maps, slopes);
+    launch(moved_offset_kernel<scalar_t, A>, static_cast<unsigned>(narrow(slopes.numel() / 2)),
+           sampling, pooled, maps, slopes);
   });
   to_offset = as_type(slopes, to_offset.scalar_type());
 }
@@ -292,16 +291,15 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
                                int64_t group_size, int64_t, int64_t, int64_t part_size,
                                int64_t sample_per_part, double trans_std, Tensor& output,
                                Tensor& count) {
-  constexpr const char* kOp = "deform_psroi_pool";
   const ScalarType type = input.scalar_type();
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   DETOPS_WIDE_SWITCH(count.scalar_type(), [&] {
     const DeformSampling<scalar_t> sampling({rois, spatial_scale, output, input}, group_size,
                                             part_size, sample_per_part, trans_std, shifts, count);
-    launch(kOp, count_samples_kernel<scalar_t>, blocks_for(count.numel()), sampling, count);
+    launch(count_samples_kernel<scalar_t>, blocks_for(count.numel()), sampling, count);
   });
-  sparse_pool_forward<DeformSampling>(kOp, input, rois, spatial_scale, output, group_size,
-                                      part_size, sample_per_part, trans_std, shifts, count);
+  sparse_pool_forward<DeformSampling>(input, rois, spatial_scale, output, group_size, part_size,
+                                      sample_per_part, trans_std, shifts, count);
 }
 
 void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
@@ -309,14 +307,13 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
                                 double spatial_scale, int64_t group_size, int64_t part_size,
                                 int64_t sample_per_part, double trans_std, Tensor& to_input,
                                 Tensor& to_offset) {
-  constexpr const char* kOp = "deform_psroi_pool_backward";
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = grad.contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type), counts = wide(count, type);
   const Tensor slopes = as_type(to_offset, compute_type(type));
   if (to_input.numel() > 0) {
-    sparse_pool_backward<DeformSampling>(kOp, pooled, rois, spatial_scale, to_input, group_size,
+    sparse_pool_backward<DeformSampling>(pooled, rois, spatial_scale, to_input, group_size,
                                          part_size, sample_per_part, trans_std, shifts, counts);
   }
   const int64_t blocks = slopes.numel() / 2;
@@ -326,8 +323,8 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
     using A = accumulate_t<scalar_t>;
     const DeformSampling<A> sampling({rois, spatial_scale, pooled, maps}, group_size, part_size,
                                      sample_per_part, trans_std, shifts, counts);
-    launch(kOp, offset_backward_kernel<scalar_t, A>, static_cast<unsigned>(blocks), sampling,
-           pooled, maps, slopes);
+    launch(offset_backward_kernel<scalar_t, A>, static_cast<unsigned>(blocks), sampling, pooled,
+           maps, slopes);
   });
   to_offset = as_type(slopes, to_offset.scalar_type());
 }

@@ -61,27 +61,25 @@ __global__ void __launch_bounds__(kThreads)
 
 void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
                         int64_t, Tensor& output) {
-  sparse_pool_forward<PrRoIPooling>("prroi_pool", input, boxes, spatial_scale, output,
-                                    PreciseRule());
+  sparse_pool_forward<PrRoIPooling>(input, boxes, spatial_scale, output, PreciseRule());
 }
 
 void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& boxes,
                          double spatial_scale, bool input_wanted, bool boxes_wanted,
                          Tensor& to_input, Tensor& to_boxes) {
-  constexpr const char* kOp = "prroi_pool_backward";
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
   const Tensor rois = wide(boxes, type), slopes = as_type(to_boxes, compute_type(type));
   if (input_wanted && to_input.numel() > 0) {
-    sparse_pool_backward<PrRoIPooling>(kOp, pooled, rois, spatial_scale, to_input, PreciseRule());
+    sparse_pool_backward<PrRoIPooling>(pooled, rois, spatial_scale, to_input, PreciseRule());
   }
   if (!boxes_wanted || slopes.numel() == 0) return;
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
     const PrRoIPooling<A> pooling{{rois, spatial_scale, pooled, maps}, {}};
-    launch(kOp, prroi_boxes_kernel<scalar_t, A>, blocks_for(boxes.size(0), 1), pooling, pooled,
-           maps, slopes);
+    launch(prroi_boxes_kernel<scalar_t, A>, blocks_for(boxes.size(0), 1), pooling, pooled, maps,
+           slopes);
   });
   to_boxes = as_type(slopes, to_boxes.scalar_type());
 }

@@ -16,27 +16,25 @@ using PixelPooling = BoxPooling<PixelRule<0>, A>;
 
 void ps_roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
                           int64_t, int64_t sampling_ratio, Tensor& output) {
-  sparse_pool_forward<AlignPooling>("ps_roi_align", input, boxes, spatial_scale, output,
+  sparse_pool_forward<AlignPooling>(input, boxes, spatial_scale, output,
                                     SampleRule{sampling_ratio, true});
 }
 
 void ps_roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale, int64_t,
                            int64_t, int64_t, int64_t, int64_t, int64_t, int64_t sampling_ratio,
                            Tensor& map) {
-  sparse_pool_backward<AlignPooling>("ps_roi_align_backward", grad, boxes, spatial_scale, map,
+  sparse_pool_backward<AlignPooling>(grad, boxes, spatial_scale, map,
                                      SampleRule{sampling_ratio, true});
 }
 
 void ps_roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
                          int64_t, Tensor& output) {
-  sparse_pool_forward<PixelPooling>("ps_roi_pool", input, boxes, spatial_scale, output,
-                                    PixelRule<0>());
+  sparse_pool_forward<PixelPooling>(input, boxes, spatial_scale, output, PixelRule<0>());
 }
 
 void ps_roi_pool_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale, int64_t,
                           int64_t, int64_t, int64_t, int64_t, int64_t, Tensor& map) {
-  sparse_pool_backward<PixelPooling>("ps_roi_pool_backward", grad, boxes, spatial_scale, map,
-                                     PixelRule<0>());
+  sparse_pool_backward<PixelPooling>(grad, boxes, spatial_scale, map, PixelRule<0>());
 }
 
 }  // namespace detops::cuda

@@ -261,15 +261,15 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
 
 // rois.placed(k) gives RoI k's PlacedRoI. The lists live as long as the tensor.
 template <typename RoIs>
-std::tuple<RoILists, Tensor> list_rois(const char* op, const RoIs& rois, int64_t count,
-                                       int64_t maps, const Options& options) {
+std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t maps,
+                                       const Options& options) {
   constexpr int64_t kWindow = sizeof(Window) / sizeof(int64_t);
   const Tensor memory = empty({(kWindow + 2) * count + maps + 1}, options.dtype(kLong));
   int64_t* numbers = memory.mutable_data_ptr<int64_t>();
   int64_t* map = numbers + kWindow * count;
   const RoILists lists{reinterpret_cast<Window*>(numbers), map, map + count, map + 2 * count};
-  launch(op, place_rois_kernel<RoIs>, blocks_for(count), rois, count, lists);
-  launch(op, list_rois_kernel, blocks_for(maps, 1), lists, count, maps);
+  launch(place_rois_kernel<RoIs>, blocks_for(count), rois, count, lists);
+  launch(list_rois_kernel, blocks_for(maps, 1), lists, count, maps);
   return {lists, memory};
 }
 

@@ -302,7 +302,7 @@ void run_forward(const RoIAlignRule& rule, ArrayRef<double> scales, TensorList i
   DETOPS_FLOAT_SWITCH(output.scalar_type(), [&] {
     const auto p = make_params<scalar_t>(rule, scales, maps, rois, output);
     const auto run = [&](auto n, auto channels_last) {
-      launch("roi_align", roi_align_forward_kernel<n, channels_last, scalar_t>,
+      launch(roi_align_forward_kernel<n, channels_last, scalar_t>,
              blocks_for(p.pooled.n * p.parts(channels_of_block(n)), 1), p, output);
     };
     with_layout<scalar_t>(p.maps.channels_last, p.pooled.c, pointers, run);
@@ -311,17 +311,15 @@ void run_forward(const RoIAlignRule& rule, ArrayRef<double> scales, TensorList i
 
 void run_backward(const RoIAlignRule& rule, ArrayRef<double> scales, const Tensor& grad,
                   const Tensor& boxes, TensorList maps) {
-  constexpr const char* kOp = "roi_align_backward";
   const Tensor pooled = grad.contiguous(maps[0].suggest_memory_format());
   const Tensor rois = wide(boxes, grad.scalar_type());
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     const auto p = make_params<scalar_t>(rule, scales, maps, rois, pooled);
-    const auto [lists, memory] =
-        list_rois(kOp, p, p.pooled.n, p.maps.n * p.n_levels, grad.options());
+    const auto [lists, memory] = list_rois(p, p.pooled.n, p.maps.n * p.n_levels, grad.options());
     int64_t tiles = 0;
     for (int64_t i = 0; i < p.n_levels; ++i) tiles += p.levels[i].tiles.count();
-    launch(kOp, roi_align_backward_kernel<scalar_t>, blocks_for(tiles * p.parts(kTileChannels), 1),
-           p, lists, pooled, tiles);
+    launch(roi_align_backward_kernel<scalar_t>, blocks_for(tiles * p.parts(kTileChannels), 1), p,
+           lists, pooled, tiles);
   });
 }
 

@@ -74,10 +74,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T, typename Source>
-void max_samples_backward(const char* op, const Source& source, int64_t items, const Tensor& maps) {
-  const auto [lists, memory] = list_rois(op, source, items, source.maps.n, maps.options());
-  launch(op, max_samples_backward_kernel<T, Source>, blocks_for(tile_blocks(source.maps), 1),
-         source, lists, maps);
+void max_samples_backward(const Source& source, int64_t items, const Tensor& maps) {
+  const auto [lists, memory] = list_rois(source, items, source.maps.n, maps.options());
+  launch(max_samples_backward_kernel<T, Source>, blocks_for(tile_blocks(source.maps), 1), source,
+         lists, maps);
 }
 
 template <typename A>
@@ -185,8 +185,8 @@ void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spat
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const MaxPooling<A> pooling{{rois, spatial_scale, output, maps}, {sampling_ratio, aligned}};
-    launch("roi_align_max", roi_align_max_kernel<scalar_t, A>, blocks_for(output.numel()), pooling,
-           maps, output, argmax_y, argmax_x);
+    launch(roi_align_max_kernel<scalar_t, A>, blocks_for(output.numel()), pooling, maps, output,
+           argmax_y, argmax_x);
   });
 }
 
@@ -210,7 +210,7 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
                                            outer.const_data_ptr<scalar_t>(),
                                            rows.const_data_ptr<A>(),
                                            cols.const_data_ptr<A>()};
-    max_samples_backward<scalar_t>("roi_align_max_backward", maxima, boxes.size(0), map);
+    max_samples_backward<scalar_t>(maxima, boxes.size(0), map);
   });
 }
 
@@ -219,8 +219,8 @@ void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool
   const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
   const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch("border_align", border_align_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(output.numel()), maps, in, places, boxes.size(1), pool_size, output, argmax);
+    launch(border_align_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), maps,
+           in, places, boxes.size(1), pool_size, output, argmax);
   });
 }
 
@@ -237,7 +237,7 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                                            index.const_data_ptr<int32_t>(),
                                            boxes.size(1),
                                            pool_size};
-    max_samples_backward<scalar_t>("border_align_backward", maxima, maps.n * boxes.size(1), map);
+    max_samples_backward<scalar_t>(maxima, maps.n * boxes.size(1), map);
   });
 }
 

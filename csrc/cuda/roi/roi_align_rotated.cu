@@ -69,9 +69,9 @@ __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, 
 }
 
 template <typename A>
-Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, bool clockwise) {
+Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
   const Tensor placed = empty(rois.sizes(), rois.options());
-  launch(op, placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
+  launch(placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
          clockwise, placed);
   return placed;
 }
@@ -80,32 +80,28 @@ Tensor placed_rois(const char* op, const Tensor& rois, double spatial_scale, boo
 
 void roi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                int64_t, int64_t, int64_t sampling_ratio, Tensor& output) {
-  sparse_pool_forward<RotatedSampling>("roi_align_rotated", input, boxes, spatial_scale, output,
-                                       sampling_ratio);
+  sparse_pool_forward<RotatedSampling>(input, boxes, spatial_scale, output, sampling_ratio);
 }
 
 void roi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                 int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                 int64_t sampling_ratio, Tensor& map) {
-  sparse_pool_backward<RotatedSampling>("roi_align_rotated_backward", grad, boxes, spatial_scale,
-                                        map, sampling_ratio);
+  sparse_pool_backward<RotatedSampling>(grad, boxes, spatial_scale, map, sampling_ratio);
 }
 
 // Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
 void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                                  int64_t, int64_t, int64_t sampling_ratio, int64_t num_orientations,
                                  bool clockwise, Tensor& output) {
-  constexpr const char* kOp = "riroi_align_rotated";
   const ScalarType type = compute_type(input.scalar_type());
   const Tensor rois = wide(boxes, type);
   const Tensor pooled =
       empty(output.sizes(), output.options().dtype(type), output.suggest_memory_format());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
-    sparse_pool_forward<RotatedSampling>(kOp, as_type(input, type), placed, 1, pooled,
-                                         sampling_ratio);
-    launch(kOp, switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
+    const Tensor placed = placed_rois<A>(rois, spatial_scale, clockwise);
+    sparse_pool_forward<RotatedSampling>(as_type(input, type), placed, 1, pooled, sampling_ratio);
+    launch(switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
            num_orientations, false, pooled, output);
   });
 }
@@ -114,7 +110,6 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
                                   int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                   int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
                                   Tensor& map) {
-  constexpr const char* kOp = "riroi_align_rotated_backward";
   const ScalarType type = compute_type(grad.scalar_type());
   const MemoryFormat format = map.suggest_memory_format();
   const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
@@ -123,10 +118,10 @@ void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, doubl
   const Tensor sums = narrow ? empty(map.sizes(), map.options().dtype(type), format) : map;
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const Tensor placed = placed_rois<A>(kOp, rois, spatial_scale, clockwise);
-    launch(kOp, switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
+    const Tensor placed = placed_rois<A>(rois, spatial_scale, clockwise);
+    launch(switch_kernel<scalar_t, A, A>, blocks_for(pooled.numel()), rois, maps_of(pooled),
            num_orientations, true, outer, pooled);
-    sparse_pool_backward<RotatedSampling>(kOp, pooled, placed, 1, sums, sampling_ratio);
+    sparse_pool_backward<RotatedSampling>(pooled, placed, 1, sums, sampling_ratio);
   });
   if (narrow) map.copy_(sums);
 }

@@ -145,7 +145,7 @@ void roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_s
     const PixelPooling<A> pooling{{{rois, spatial_scale, output, maps}, {}}};
     const Maps& out = pooling.p.pooled;
     const auto run = [&](auto n, auto channels_last) {
-      launch("roi_pool", roi_pool_forward_kernel<n, channels_last, scalar_t, A>,
+      launch(roi_pool_forward_kernel<n, channels_last, scalar_t, A>,
              blocks_for(out.n * ceil_div(out.c, n) * out.pixels()), pooling, maps, output, argmax);
     };
     with_layout<scalar_t>(pooling.p.maps.channels_last, out.c,
@@ -157,15 +157,14 @@ void roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_s
 void roi_pool_backward(const Tensor& grad, const Tensor&, const Tensor& boxes, const Tensor& argmax,
                        double spatial_scale, int64_t, int64_t, int64_t batch_size, int64_t, int64_t,
                        int64_t, Tensor& map) {
-  constexpr const char* kOp = "roi_pool_backward";
   const auto format = map.suggest_memory_format();
   const Tensor outer = grad.contiguous(format), index = argmax.contiguous(format);
   const Tensor rois = wide(boxes, grad.scalar_type());
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const PixelPooling<A> pooling{{{rois, spatial_scale, outer, map}, {}}};
-    const auto [lists, memory] = list_rois(kOp, pooling, boxes.size(0), batch_size, map.options());
-    launch(kOp, roi_pool_backward_kernel<scalar_t, A>, blocks_for(tile_blocks(pooling.p.maps), 1),
+    const auto [lists, memory] = list_rois(pooling, boxes.size(0), batch_size, map.options());
+    launch(roi_pool_backward_kernel<scalar_t, A>, blocks_for(tile_blocks(pooling.p.maps), 1),
            pooling, lists, outer, index, map);
   });
 }

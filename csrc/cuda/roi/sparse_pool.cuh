@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Of a Sampling<A>{pooling, own...}.
 template <template <typename> class Sampling, typename... Own>
-void sparse_pool_forward(const char* op, const Tensor& input, const Tensor& boxes, double scale,
+void sparse_pool_forward(const Tensor& input, const Tensor& boxes, double scale,
                          const Tensor& output, const Own&... own) {
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
@@ -173,7 +173,7 @@ void sparse_pool_forward(const char* op, const Tensor& input, const Tensor& boxe
     const auto& p = sampling.p;
     const bool neighbours = p.maps.channels_last && p.pooled.channels_last && p.groups() == 1;
     const auto run = [&](auto n, auto vectors) {
-      launch(op, sparse_pool_forward_kernel<n, vectors, T, Chosen>,
+      launch(sparse_pool_forward_kernel<n, vectors, T, Chosen>,
              blocks_for(p.pooled.n * p.parts(channels_of_block(n)), 1), sampling, maps, output);
     };
     with_layout<T>(neighbours, p.class_channels(), {maps.const_data_ptr(), output.const_data_ptr()},
@@ -182,21 +182,20 @@ void sparse_pool_forward(const char* op, const Tensor& input, const Tensor& boxe
 }
 
 template <template <typename> class Sampling, typename... Own>
-void sparse_pool_backward(const char* op, const Tensor& grad, const Tensor& boxes, double scale,
-                          const Tensor& maps, const Own&... own) {
+void sparse_pool_backward(const Tensor& grad, const Tensor& boxes, double scale, const Tensor& maps,
+                          const Own&... own) {
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor rois = wide(boxes, maps.scalar_type());
   DETOPS_FLOAT_SWITCH(maps.scalar_type(), [&] {
     using Chosen = Sampling<accumulate_t<scalar_t>>;
     const Chosen sampling{{rois, scale, pooled, maps}, own...};
     const auto& p = sampling.p;
-    const auto [lists, memory] =
-        list_rois(op, PlaceByWindow<Chosen>{sampling}, p.pooled.n * p.classes, p.maps.n * p.classes,
-                  maps.options());
+    const auto [lists, memory] = list_rois(PlaceByWindow<Chosen>{sampling}, p.pooled.n * p.classes,
+                                           p.maps.n * p.classes, maps.options());
     const int64_t tiles = tile_grid(p.maps.n, p.maps.h, p.maps.w, kTile).count();
     const int64_t blocks = tiles * p.groups() * p.parts(kTileChannels);
-    launch(op, sparse_pool_backward_kernel<scalar_t, Chosen>, blocks_for(blocks, 1), sampling,
-           lists, pooled, maps, blocks);
+    launch(sparse_pool_backward_kernel<scalar_t, Chosen>, blocks_for(blocks, 1), sampling, lists,
+           pooled, maps, blocks);
   });
 }
 
