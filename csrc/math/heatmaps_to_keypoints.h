@@ -71,6 +71,10 @@ struct Peak {
     }
     return value < o.value || (value == o.value && o.pixel < pixel);
   }
+
+  DETOPS_HD void add(const Peak& o) {
+    if (below(o)) *this = o;
+  }
 };
 
 }  // namespace detops::math

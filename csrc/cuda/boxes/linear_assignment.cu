@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/linear_assignment.h"
 
-#include "../common/launch.cuh"
+#include "../common/block.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -48,27 +48,13 @@ struct Seen {
 constexpr unsigned kHasOwner = 1u << 31;
 constexpr int kWarps = kThreads / kWarp;
 
-// What all threads of the block have seen. `of_warps` is in shared memory, and nobody reads it now.
-__device__ inline Seen join(Seen mine, Seen* of_warps) {
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    mine.add({__shfl_xor_sync(0xffffffffu, mine.least, step),
-              __shfl_xor_sync(0xffffffffu, mine.second, step),
-              __shfl_xor_sync(0xffffffffu, mine.place, step)});
-  }
-  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = mine;
-  __syncthreads();
-  Seen all = of_warps[0];
-  for (int i = 1; i < kWarps; ++i) all.add(of_warps[i]);
-  return all;
-}
-
 // See math::assignment::solve: all threads of the block go the same way, and thread t owns every
 // 256th column from t on.
 struct BlockColumns {
   AssignmentMemory at;
   const double* costs;
   int columns;
-  Seen* of_warps;  // [2, kWarps] in shared memory, in turns, to save a barrier
+  Seen (*of_warps)[kWarps];  // two in shared memory, in turns, to save a barrier
   int turn = 0;
 
   __device__ double cost(int row, int column) const {
@@ -86,7 +72,7 @@ struct BlockColumns {
       const unsigned place = static_cast<unsigned>(j) | (at.owner[j] >= 0 ? kHasOwner : 0);
       seen.add({sum(j), INFINITY, static_cast<int>(place)});
     }
-    seen = join(seen, of_warps + turn * kWarps);
+    seen = join_block(seen, of_warps[turn]);
     turn = 1 - turn;
     seen.place = static_cast<int>(static_cast<unsigned>(seen.place) & ~kHasOwner);
     return seen;
@@ -188,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
                       int64_t most_objects, double* all_costs, double* all_memory, int64_t words,
                       int64_t* objects) {
   DETOPS_DYNAMIC_SHARED(dynamic);
-  __shared__ Seen of_warps[2 * kWarps];
+  __shared__ Seen of_warps[2][kWarps];
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t image = blockIdx.x; image < images; image += gridDim.x) {
     const T* given = all_given + image * queries * most_objects;
@@ -209,8 +195,8 @@ __global__ void __launch_bounds__(kThreads)
       least = math::min(least, cost), most = math::max(most, cost);
     }
     for (int64_t query = self; query < queries; query += kThreads) out[query] = -1;
-    least = join({least, INFINITY, 0}, of_warps).least;
-    most = -join({-most, INFINITY, 0}, of_warps + kWarps).least;
+    least = join_block({least, INFINITY, 0}, of_warps[0]).least;
+    most = -join_block({-most, INFINITY, 0}, of_warps[1]).least;
     if (least > most) continue;
     const double forbidden = math::assignment::forbidden_cost(least, most, rows);
     double* memory =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/heatmaps_to_keypoints.h"
 
-#include "../common/launch.cuh"
+#include "../common/block.cuh"
 
 namespace detops::cuda {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 template <typename T>
 __global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T* boxes,
                                              T* keypoints, T* scores) {
-  __shared__ math::Peak<T> peaks[kThreads];
+  __shared__ math::Peak<T> of_warps[kThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t n = blockIdx.x; n < maps.n * maps.c; n += gridDim.x) {
     const T* box = boxes + 4 * (n / maps.c);
@@ -24,21 +24,15 @@ __global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T*
         enlarged[k] = math::weighted(row[columns.cell[0]], row[columns.cell[1]],
                                      row[columns.cell[2]], row[columns.cell[3]], columns.weight);
       }
-      const math::Peak<T> here{
-          math::weighted(enlarged[0], enlarged[1], enlarged[2], enlarged[3], rows.weight), i};
-      if (peak.below(here)) peak = here;
+      peak.add(
+          {math::weighted(enlarged[0], enlarged[1], enlarged[2], enlarged[3], rows.weight), i});
     }
-    peaks[self] = peak;
-    __syncthreads();
-    for (int step = kThreads / 2; step > 0; step /= 2) {
-      if (self < step && peaks[self].below(peaks[self + step])) peaks[self] = peaks[self + step];
-      __syncthreads();
-    }
+    peak = join_block(peak, of_warps);
     if (self == 0) {
-      keypoints[3 * n] = across.at(peaks[0].pixel % across.pixels);
-      keypoints[3 * n + 1] = down.at(peaks[0].pixel / across.pixels);
+      keypoints[3 * n] = across.at(peak.pixel % across.pixels);
+      keypoints[3 * n + 1] = down.at(peak.pixel / across.pixels);
       keypoints[3 * n + 2] = 1;
-      scores[n] = peaks[0].value;
+      scores[n] = peak.value;
     }
     __syncthreads();
   }
@@ -49,7 +43,7 @@ __global__ void heatmaps_to_keypoints_kernel(Maps maps, const T* cells, const T*
 void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keypoints,
                            Tensor& scores) {
   const ScalarType type = compute_type(maps, boxes);
-  const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
+  const Tensor cells = wide(maps, type), box = wide(boxes, type);
   const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
   DETOPS_WIDE_SWITCH(type, [&] {
     launch(heatmaps_to_keypoints_kernel<scalar_t>, blocks_for(scores.numel(), 1), maps_of(cells),

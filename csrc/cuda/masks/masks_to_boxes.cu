@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
 #include "../../math/box.h"
+#include "../common/block.cuh"
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
-constexpr int kMaskThreads = 1024, kWarps = kMaskThreads / kWarp;
+constexpr int kMaskThreads = 1024;
 
 // Sides of the pixels seen so far.
 struct Reach {
@@ -25,7 +26,7 @@ template <typename T>
 __global__ void __launch_bounds__(kMaskThreads)
     masks_to_boxes_kernel(const T* masks, T significant, int64_t count, int64_t height,
                           int64_t width, math::Box<float>* boxes) {
-  __shared__ Reach of_warps[kWarps];
+  __shared__ Reach of_warps[kMaskThreads / kWarp];
   constexpr int kNumbers = 16 / sizeof(T);
   const int self = static_cast<int>(threadIdx.x);
   const int64_t pixels = height * width;
@@ -50,16 +51,8 @@ __global__ void __launch_bounds__(kMaskThreads)
     }
     for (int64_t i = tail + self; i < pixels; i += kMaskThreads) look(i, 1);
 
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      reach.add({__shfl_xor_sync(0xffffffffu, reach.x1, step),
-                 __shfl_xor_sync(0xffffffffu, reach.y1, step),
-                 __shfl_xor_sync(0xffffffffu, reach.x2, step),
-                 __shfl_xor_sync(0xffffffffu, reach.y2, step)});
-    }
-    if (self % kWarp == 0) of_warps[self / kWarp] = reach;
-    __syncthreads();
+    reach = join_block(reach, of_warps);
     if (self == 0) {
-      for (int i = 1; i < kWarps; ++i) reach.add(of_warps[i]);
       if (reach.x2 < 0) reach = {0, 0, 0, 0};  // of a mask without pixels
       boxes[n] = {float(reach.x1), float(reach.y1), float(reach.x2), float(reach.y2)};
     }

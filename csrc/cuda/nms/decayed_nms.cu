@@ -7,28 +7,19 @@ namespace {
 
 constexpr int kSoftNmsThreads = 1024;
 
-// The higher score, and of equals the lower index; an index of -1 is none.
-template <typename T>
-__device__ bool better(T score, int64_t index, T than_score, int64_t than_index) {
-  if (index < 0 || than_index < 0) return index >= 0;
-  return score > than_score || (score == than_score && index < than_index);
-}
-
 // Each selection is one pass over the boxes, and depends on the one before: a single block, each
 // thread of which owns every 1024th box. The score of a box that is selected or dropped is NaN.
 template <math::Decay kind, typename T>
 __global__ void soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t count,
                                 math::SoftNmsRule<T> rule, int64_t limit, int64_t* keep,
                                 T* kept_scores, int64_t* n_kept) {
-  __shared__ T highest[kSoftNmsThreads];
-  __shared__ int64_t indices[kSoftNmsThreads];
+  __shared__ Best<T> of_warps[kSoftNmsThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   math::Box<T> selected{};
   int64_t last = -1, n = 0;
   while (n < limit) {
     const T area = math::area(selected);
-    T most = 0;
-    int64_t best = -1;
+    Best<T> best{0, -1};
     for (int64_t i = self; i < count; i += kSoftNmsThreads) {
       T score = scores[i];
       if (score != score) continue;
@@ -43,24 +34,14 @@ __global__ void soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t co
         continue;
       }
       scores[i] = score;
-      if (better(score, i, most, best)) most = score, best = i;
+      best.add({score, i});
     }
-    highest[self] = most;
-    indices[self] = best;
-    for (int half = kSoftNmsThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (self < half &&
-          better(highest[self + half], indices[self + half], highest[self], indices[self])) {
-        highest[self] = highest[self + half];
-        indices[self] = indices[self + half];
-      }
-    }
-    __syncthreads();
-    last = indices[0];
+    best = join_block(best, of_warps);
+    last = best.index;
     if (last < 0) break;
     if (self == 0) {
       keep[n] = last;
-      kept_scores[n] = highest[0];
+      kept_scores[n] = best.value;
     }
     ++n;
     selected = boxes[last];
@@ -88,26 +69,20 @@ __device__ void for_each_better(const math::Box<T>* boxes, const T* scores, cons
 }
 
 template <math::Decay kind, typename T>
-__global__ void matrix_terms_kernel(const math::Box<T>* boxes, const T* scores,
-                                    const int64_t* labels, int64_t count, T* terms) {
-  DETOPS_FOR_EACH(j, count) {
+void matrix_scores(const math::Box<T>* boxes, const T* scores, const int64_t* labels, int64_t count,
+                   T sigma, T* terms, T* rescored) {
+  for_each(count, [=] __device__(int64_t j) {
     T most = 0;
     for_each_better(boxes, scores, labels, j, [&](int64_t, T iou) { most = math::max(most, iou); });
     terms[j] = math::decay::matrix_term<kind>(most);
-  }
-}
-
-template <math::Decay kind, typename T>
-__global__ void matrix_scores_kernel(const math::Box<T>* boxes, const T* scores,
-                                     const int64_t* labels, int64_t count, const T* terms, T sigma,
-                                     T* rescored) {
-  DETOPS_FOR_EACH(j, count) {
+  });
+  for_each(count, [=] __device__(int64_t j) {
     T weight = math::decay::matrix_least_weight<kind, T>();
     for_each_better(boxes, scores, labels, j, [&](int64_t i, T iou) {
       weight = math::max(weight, math::decay::matrix_weight<kind, T>(iou, terms[i]));
     });
     rescored[j] = scores[j] * math::decay::matrix_factor<kind>(weight, sigma);
-  }
+  });
 }
 
 }  // namespace
@@ -152,10 +127,9 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   DETOPS_WIDE_SWITCH(type, [&] {
     math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
         decay_method(method), [&](auto kind) {
-          launch(matrix_terms_kernel<kind, scalar_t>, blocks_for(count), sorted, before, labels,
-                 count, terms);
-          launch(matrix_scores_kernel<kind, scalar_t>, blocks_for(count), sorted, before, labels,
-                 count, terms, math::nearest_finite<scalar_t>(sigma), after);
+          matrix_scores<kind, scalar_t>(elements(sorted), elements(before), elements(labels), count,
+                                        math::nearest_finite<scalar_t>(sigma), elements(terms),
+                                        elements(after));
         });
     lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "../common/ballot.cuh"
+#include "../common/block.cuh"
 #include "../common/launch.cuh"
 #include "../common/sort.cuh"
 

@@ -2,22 +2,11 @@
 #include "../../math/weighted_box_fusion.h"
 
 #include "../../math/overlap.h"
-#include "../common/launch.cuh"
+#include "../common/block.cuh"
 #include "../common/sort.cuh"
 
 namespace detops::cuda {
 namespace {
-
-// The larger overlap, and of equals the first box; an index of -1 is none.
-struct BestOverlap {
-  double overlap;
-  int64_t index;
-
-  __device__ void add(const BestOverlap& o) {
-    if (o.index < 0) return;
-    if (index < 0 || o.overlap > overlap || (o.overlap == overlap && o.index < index)) *this = o;
-  }
-};
 
 // A block per label: each of its boxes is compared with what the boxes before it were fused to,
 // from where the label begins in `order`: by label, then by descending confidence, which is below 0
@@ -28,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
                   math::FusedModels taking_part, double threshold, math::Confidence how,
                   bool allows_overflow, math::FusedBox* all_fused, double* scores,
                   math::Box<double>* fused_boxes, int64_t* fused_labels, int* n_fused) {
-  __shared__ BestOverlap of_warps[kThreads / kWarp];
+  __shared__ Best<double> of_warps[kThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   for (int64_t begin = blockIdx.x; begin < count; begin += gridDim.x) {
     const int64_t label = labels[order[begin]];
@@ -41,20 +30,14 @@ __global__ void __launch_bounds__(kThreads)
                                       static_cast<int>(models[from])};
       if (member.confidence < 0) break;
       const double area = math::area(member.box);
-      BestOverlap best{0, -1};
+      Best<double> best{0, -1};  // by overlap
       for (int64_t k = self; k < n; k += kThreads) {
         const math::Box<double> box = fused[k].box;
         const double meet = math::pairwise::intersection(member.box, box);
         const double iou = math::pairwise::iou(meet, math::area(box) + area - meet);
         if (iou > threshold) best.add({iou, k});
       }
-      for (int step = kWarp / 2; step > 0; step /= 2) {
-        best.add({__shfl_xor_sync(0xffffffffu, best.overlap, step),
-                  __shfl_xor_sync(0xffffffffu, best.index, step)});
-      }
-      if (self % kWarp == 0) of_warps[self / kWarp] = best;
-      __syncthreads();
-      for (const BestOverlap& other : of_warps) best.add(other);
+      best = join_block(best, of_warps);
       if (self == 0) {
         if (best.index < 0) {
           fused[n].begin(member, taking_part);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../math/roi_pool.h"
-#include "../common/ballot.cuh"
+#include "../common/block.cuh"
 #include "../common/vector.cuh"
 
 // What the RoI ops share.
@@ -226,15 +226,6 @@ struct RoILists {
   int64_t* begin;   // [maps + 1], of each map in `order`
 };
 
-template <typename RoIs>
-__global__ void place_rois_kernel(RoIs rois, int64_t count, RoILists lists) {
-  DETOPS_FOR_EACH(k, count) {
-    const PlacedRoI placed = rois.placed(k);
-    lists.map[k] = placed.map;
-    lists.windows[k] = placed.window;
-  }
-}
-
 // A block per map: it counts the RoIs of the maps before, then lists its own.
 static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t maps) {
   __shared__ Votes<> votes;
@@ -251,7 +242,8 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
       const int64_t k = first + self;
       const bool mine = k < count && lists.map[k] == own;
       __syncthreads();
-      votes.cast(mine);
+      votes.put(mine);
+      __syncthreads();
       if (mine) lists.order[at + votes.before(self)] = k;
       at += votes.total();
     }
@@ -268,7 +260,11 @@ std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t 
   int64_t* numbers = memory.mutable_data_ptr<int64_t>();
   int64_t* map = numbers + kWindow * count;
   const RoILists lists{reinterpret_cast<Window*>(numbers), map, map + count, map + 2 * count};
-  launch(place_rois_kernel<RoIs>, blocks_for(count), rois, count, lists);
+  for_each(count, [=] __device__(int64_t k) {
+    const PlacedRoI placed = rois.placed(k);
+    lists.map[k] = placed.map;
+    lists.windows[k] = placed.window;
+  });
   launch(list_rois_kernel, blocks_for(maps, 1), lists, count, maps);
   return {lists, memory};
 }
@@ -285,7 +281,8 @@ __device__ void visit_rois(const RoILists& lists, int64_t map, const TilePlace& 
     const int64_t at = first + threadIdx.x, k = at < end ? lists.order[at] : -1;
     const bool reaches = k >= 0 && lists.windows[k].meets(tile);
     __syncthreads();
-    votes.cast(reaches);
+    votes.put(reaches);
+    __syncthreads();
     if (reaches) reaching[votes.before(static_cast<int>(threadIdx.x))] = k;
     const int n = votes.total();
     __syncthreads();
