@@ -100,28 +100,12 @@ __device__ math::softmax_focal::Row<A> softmax_row(const T* x, int64_t classes, 
   return {shift, math::exp(shift), rest.at[0]};
 }
 
-template <math::Focus focus, typename T, typename A>
+// A warp takes a row: its loss or, backward, the gradients of its inputs.
+template <bool backward, math::Focus focus, typename T, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    softmax_focal_kernel(math::SoftmaxFocal<A> f, const T* inputs, const int64_t* targets,
-                         int64_t rows, A* losses) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
-       i += int64_t(gridDim.x) * kRows) {
-    const int64_t target = targets[i];
-    A loss = 0;
-    if (f.counts(target)) {
-      A m;
-      const auto row = softmax_row(inputs + i * f.classes, f.classes, target, lane, m);
-      loss = math::softmax_focal::loss<focus>(row, f.scale(target), f.gamma);
-    }
-    if (lane == 0) losses[i] = loss;
-  }
-}
-
-template <math::Focus focus, typename T, typename A>
-__global__ void __launch_bounds__(kThreads)
-    softmax_focal_backward_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
-                                  const int64_t* targets, int64_t rows, T* to_inputs) {
+    softmax_focal_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
+                         const int64_t* targets, int64_t rows,
+                         std::conditional_t<backward, T, A>* results) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
        i += int64_t(gridDim.x) * kRows) {
@@ -129,16 +113,38 @@ __global__ void __launch_bounds__(kThreads)
     const T* x = inputs + i * f.classes;
     const bool counts = f.counts(target);
     math::softmax_focal::Row<A> row{};
-    A m = 0, factor = 0;
+    A m = 0, result = 0;
     if (counts) {
       row = softmax_row(x, f.classes, target, lane, m);
-      factor = -grad[i] * math::softmax_focal::slope<focus>(row, f.scale(target), f.gamma);
+      const A scale = f.scale(target);
+      result = backward ? -grad[i] * math::softmax_focal::slope<focus>(row, scale, f.gamma)
+                        : math::softmax_focal::loss<focus>(row, scale, f.gamma);
     }
-    for (int64_t j = lane; j < f.classes; j += kWarp) {
-      const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
-      to_inputs[i * f.classes + j] = T(factor * power);
+    if constexpr (backward) {
+      for (int64_t j = lane; j < f.classes; j += kWarp) {
+        const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
+        results[i * f.classes + j] = T(result * power);
+      }
+    } else if (lane == 0) {
+      results[i] = result;
     }
   }
+}
+
+template <bool backward>
+void launch_rows(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
+                 const std::optional<Tensor>& weight, double alpha, double gamma,
+                 const Tensor& results) {
+  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor weights = wide(weight, x.scalar_type());
+  DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
+    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+      launch(softmax_focal_kernel<backward, focus, scalar_t>, blocks_for(x.size(0), kRows), f, grad,
+             x, t, x.size(0), results);
+    });
+  });
 }
 
 }  // namespace
@@ -189,31 +195,14 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
 void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
                                 const std::optional<Tensor>& weight, double alpha, double gamma,
                                 Tensor& loss) {
-  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
-  const Tensor weights = wide(weight, x.scalar_type());
-  DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
-    math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      launch(softmax_focal_kernel<focus, scalar_t, A>, blocks_for(x.size(0), kRows), f, x, t,
-             x.size(0), loss);
-    });
-  });
+  launch_rows<false>({}, inputs, targets, weight, alpha, gamma, loss);
 }
 
 void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  const std::optional<Tensor>& weight, double alpha, double gamma,
                                  Tensor& to_inputs) {
-  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
-  const Tensor weights = wide(weight, x.scalar_type()), outer = wide(grad, x.scalar_type());
-  DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
-    math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      launch(softmax_focal_backward_kernel<focus, scalar_t, A>, blocks_for(x.size(0), kRows), f,
-             outer, x, t, x.size(0), to_inputs);
-    });
-  });
+  launch_rows<true>(wide(grad, inputs.scalar_type()), inputs, targets, weight, alpha, gamma,
+                    to_inputs);
 }
 
 }  // namespace detops::cuda
