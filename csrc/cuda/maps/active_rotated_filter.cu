@@ -30,37 +30,6 @@ __global__ void sources_kernel(TurnedFilters g, const int64_t* indices, int* fir
   }
 }
 
-// A thread per element of the output.
-template <typename T, typename A>
-__global__ void active_rotated_filter_kernel(TurnedFilters g, const int* first, const int* next,
-                                             const T* input, T* output) {
-  DETOPS_FOR_EACH(i, g.filters() * g.rotations * g.entries) {
-    const int64_t row = i / g.entries, at = i % g.entries;
-    const int64_t rotation = row / g.inputs % g.rotations;
-    const int64_t filter = row / g.inputs / g.rotations * g.inputs + row % g.inputs;
-    const T* from = input + filter * g.entries;
-    A sum = 0;
-    for (int l = first[rotation * g.entries + at]; l >= 0; l = next[rotation * g.entries + l]) {
-      sum += static_cast<A>(from[l]);
-    }
-    output[i] = static_cast<T>(sum);
-  }
-}
-
-// A thread per element of the input, which adds its rotations in order.
-template <typename T, typename A>
-__global__ void active_rotated_filter_backward_kernel(TurnedFilters g, const int64_t* indices,
-                                                      const T* grad, T* to_input) {
-  DETOPS_FOR_EACH(i, g.filters() * g.entries) {
-    A sum = 0;
-    for (int64_t rotation = 0; rotation < g.rotations; ++rotation) {
-      const int64_t at = place_of(g, indices, rotation, i % g.entries);
-      if (at >= 0) sum += static_cast<A>(grad[g.turned(i / g.entries, rotation) + at]);
-    }
-    to_input[i] = static_cast<T>(sum);
-  }
-}
-
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
@@ -69,9 +38,22 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
   const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
   const Tensor next = empty_like(first);
   launch(sources_kernel, blocks_for(first.numel()), g, places, first, next);
+  const int *first_of = elements(first), *next_of = elements(next);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch(active_rotated_filter_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(output.numel()), g, first, next, filters, output);
+    using A = accumulate_t<scalar_t>;
+    const scalar_t* all = elements(filters);
+    scalar_t* to = elements(output);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const int64_t row = i / g.entries, at = i % g.entries;
+      const int64_t rotation = row / g.inputs % g.rotations, begin = rotation * g.entries;
+      const int64_t filter = row / g.inputs / g.rotations * g.inputs + row % g.inputs;
+      const scalar_t* from = all + filter * g.entries;
+      A sum = 0;
+      for (int l = first_of[begin + at]; l >= 0; l = next_of[begin + l]) {
+        sum += static_cast<A>(from[l]);
+      }
+      to[i] = static_cast<scalar_t>(sum);
+    });
   });
 }
 
@@ -79,9 +61,20 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
                                     int64_t inputs, Tensor& to_input) {
   const TurnedFilters g(outputs, inputs, indices);
   const Tensor outer = grad.contiguous(), places = as_type(indices, kLong).contiguous();
+  const int64_t* place = elements(places);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    launch(active_rotated_filter_backward_kernel<scalar_t, accumulate_t<scalar_t>>,
-           blocks_for(to_input.numel()), g, places, outer, to_input);
+    using A = accumulate_t<scalar_t>;
+    const scalar_t* from = elements(outer);
+    scalar_t* to = elements(to_input);
+    // A thread adds the rotations of an element in order.
+    for_each(to_input.numel(), [=] __device__(int64_t i) {
+      A sum = 0;
+      for (int64_t rotation = 0; rotation < g.rotations; ++rotation) {
+        const int64_t at = place_of(g, place, rotation, i % g.entries);
+        if (at >= 0) sum += static_cast<A>(from[g.turned(i / g.entries, rotation) + at]);
+      }
+      to[i] = static_cast<scalar_t>(sum);
+    });
   });
 }
 

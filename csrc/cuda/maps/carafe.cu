@@ -7,7 +7,7 @@ namespace detops::cuda {
 namespace {
 
 // A thread per output pixel of a channel.
-template <typename T, typename A>
+template <typename T, typename A = accumulate_t<T>>
 __global__ void carafe_kernel(Reassembly g, const T* features, const A* masks, T* output) {
   const int64_t radius = g.radius(), size = g.output_size();
   DETOPS_FOR_EACH(i, g.images * g.channels * size) {
@@ -26,50 +26,6 @@ __global__ void carafe_kernel(Reassembly g, const T* features, const A* masks, T
   }
 }
 
-// A thread per feature of a channel: from the output pixels that weigh it.
-template <typename A>
-__global__ void carafe_to_features_kernel(Reassembly g, const A* grad, const A* masks,
-                                          A* to_features) {
-  const int64_t radius = g.radius(), size = g.output_size();
-  DETOPS_FOR_EACH(i, g.images * g.channels * g.size()) {
-    const int64_t plane = i / g.size(), y = i % g.size() / g.width, x = i % g.width;
-    const A* outer = grad + plane * size;
-    const A* own = masks + plane / g.group_channels() * g.taps() * size;
-    A sum = 0;
-    for (int64_t tap = 0; tap < g.taps(); ++tap) {
-      const int64_t v = y - tap / g.kernel + radius, u = x - tap % g.kernel + radius;
-      if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
-      for (int64_t phase = 0; phase < g.scale * g.scale; ++phase) {
-        const int64_t pixel =
-            (v * g.scale + phase / g.scale) * g.output_width() + u * g.scale + phase % g.scale;
-        sum = multiply_add(own[tap * size + pixel], outer[pixel], sum);
-      }
-    }
-    to_features[i] = sum;
-  }
-}
-
-// A thread per element of the masks: over the channels of its group.
-template <typename A>
-__global__ void carafe_to_masks_kernel(Reassembly g, const A* grad, const A* features,
-                                       A* to_masks) {
-  const int64_t size = g.output_size(), channels = g.group_channels();
-  DETOPS_FOR_EACH(i, g.images * g.groups * g.taps() * size) {
-    const int64_t group = i / size / g.taps(), tap = i / size % g.taps(), pixel = i % size;
-    const int64_t v = pixel / g.output_width() / g.scale + tap / g.kernel - g.radius();
-    const int64_t u = pixel % g.output_width() / g.scale + tap % g.kernel - g.radius();
-    A sum = 0;
-    if (v >= 0 && v < g.height && u >= 0 && u < g.width) {
-      const A* from = features + group * channels * g.size() + v * g.width + u;
-      const A* outer = grad + group * channels * size + pixel;
-      for (int64_t c = 0; c < channels; ++c) {
-        sum = multiply_add(outer[c * size], from[c * g.size()], sum);
-      }
-    }
-    to_masks[i] = sum;
-  }
-}
-
 }  // namespace
 
 void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
@@ -78,8 +34,7 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    launch(carafe_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), g, maps,
-           weights, output);
+    launch(carafe_kernel<scalar_t>, blocks_for(output.numel()), g, maps, weights, output);
   });
 }
 
@@ -90,17 +45,47 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
-  const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
+  const Tensor maps = wide(features), weights = wide(masks, type), grads = wide(grad, type);
   const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
-    if (features_wanted && slopes.numel() > 0) {
-      launch(carafe_to_features_kernel<scalar_t>, blocks_for(slopes.numel()), g, outer, weights,
-             slopes);
-    }
-    if (masks_wanted && mask_slopes.numel() > 0) {
-      launch(carafe_to_masks_kernel<scalar_t>, blocks_for(mask_slopes.numel()), g, outer, maps,
-             mask_slopes);
-    }
+    using A = scalar_t;
+    const A *feature = elements(maps), *weight = elements(weights), *outer = elements(grads);
+    A *to = elements(slopes), *to_mask = elements(mask_slopes);
+    // A thread per feature of a channel: from the output pixels that weigh it.
+    const auto feature_gradient = [=] __device__(int64_t i) {
+      const int64_t radius = g.radius(), size = g.output_size();
+      const int64_t plane = i / g.size(), y = i % g.size() / g.width, x = i % g.width;
+      const A* mask = weight + plane / g.group_channels() * g.taps() * size;
+      A sum = 0;
+      for (int64_t tap = 0; tap < g.taps(); ++tap) {
+        const int64_t v = y - tap / g.kernel + radius, u = x - tap % g.kernel + radius;
+        if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
+        for (int64_t phase = 0; phase < g.scale * g.scale; ++phase) {
+          const int64_t pixel =
+              (v * g.scale + phase / g.scale) * g.output_width() + u * g.scale + phase % g.scale;
+          sum = multiply_add(mask[tap * size + pixel], outer[plane * size + pixel], sum);
+        }
+      }
+      to[i] = sum;
+    };
+    // A thread per element of the masks: over the channels of its group.
+    const auto mask_gradient = [=] __device__(int64_t i) {
+      const int64_t size = g.output_size(), channels = g.group_channels();
+      const int64_t group = i / size / g.taps(), tap = i / size % g.taps(), pixel = i % size;
+      const int64_t v = pixel / g.output_width() / g.scale + tap / g.kernel - g.radius();
+      const int64_t u = pixel % g.output_width() / g.scale + tap % g.kernel - g.radius();
+      A sum = 0;
+      if (v >= 0 && v < g.height && u >= 0 && u < g.width) {
+        const A* from = feature + group * channels * g.size() + v * g.width + u;
+        const A* own = outer + group * channels * size + pixel;
+        for (int64_t c = 0; c < channels; ++c) {
+          sum = multiply_add(own[c * size], from[c * g.size()], sum);
+        }
+      }
+      to_mask[i] = sum;
+    };
+    if (features_wanted && slopes.numel() > 0) for_each(slopes.numel(), feature_gradient);
+    if (masks_wanted && mask_slopes.numel() > 0) for_each(mask_slopes.numel(), mask_gradient);
   });
   to_features = as_type(slopes, features.scalar_type());
   to_masks = as_type(mask_slopes, masks.scalar_type());

@@ -15,8 +15,8 @@ struct Sampling {
   int height, width;
 
   Sampling(const Tensor& input, const Tensor& points)
-      : input(input.const_data_ptr<T>()),
-        points(points.const_data_ptr<accumulate_t<T>>()),
+      : input(elements(input)),
+        points(elements(points)),
         images(input.size(0)),
         channels(input.size(1)),
         count(points.size(1)),
@@ -41,29 +41,10 @@ __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
                                             s.width, s.height, 0)};
 }
 
-// A thread per element of the output; neighbours are neighbouring points.
-template <typename T>
-__global__ void point_sample_kernel(Sampling<T> s, T* output) {
-  using A = accumulate_t<T>;
-  DETOPS_FOR_EACH(i, s.images * s.channels * s.count) {
-    const int64_t plane = i / s.count;
-    const auto p = placed_point(s, plane / s.channels * s.count + i % s.count);
-    const auto share = math::attention::shares<A>(p.place);
-    const T* from = s.input + plane * s.pixels();
-    A sum = 0;
-    for (int k = 0; k < 4; ++k) {
-      if (p.pixel.at[k] >= 0) sum += share.at[k] * A(from[p.pixel.at[k]]);
-    }
-    output[i] = T(sum);
-  }
-}
-
 // A thread per point, which adds its channels in order. The cell of a point is of [N, H, W], or
 // their number where none counts. Either result may be null.
-template <typename T>
-__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, accumulate_t<T>* to_points,
-                                      int* cell) {
-  using A = accumulate_t<T>;
+template <typename T, typename A = accumulate_t<T>>
+__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points, int* cell) {
   const int64_t pixels = s.pixels();
   DETOPS_FOR_EACH(i, s.images * s.count) {
     const auto p = placed_point(s, i);
@@ -87,35 +68,26 @@ __global__ void point_gradient_kernel(Sampling<T> s, const T* grad, accumulate_t
   }
 }
 
-// A thread owns a pixel of a plane, and adds the points of the cells around it in their order.
-template <typename T>
-__global__ void map_gradient_kernel(Sampling<T> s, const T* grad, const int64_t* order,
-                                    const int* begin, T* to_input) {
-  using A = accumulate_t<T>;
-  const int64_t pixels = s.pixels();
-  DETOPS_FOR_EACH(i, s.images * s.channels * pixels) {
-    const int64_t plane = i / pixels, image = plane / s.channels;
-    const int pixel = static_cast<int>(i % pixels), y = pixel / s.width, x = pixel % s.width;
-    A sum = 0;
-    visit_samples(begin, image * pixels + pixel, y, x, s.width, [&](int j, int) {
-      const auto p = placed_point(s, order[j]);
-      const auto share = math::attention::shares<A>(p.place);
-      for (int k = 0; k < 4; ++k) {
-        if (p.pixel.at[k] != pixel) continue;
-        sum += share.at[k] * A(grad[plane * s.count + order[j] % s.count]);
-      }
-    });
-    to_input[i] = T(sum);
-  }
-}
-
 }  // namespace
 
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
   const Tensor maps = input.contiguous(), places = wide(points, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch(point_sample_kernel<scalar_t>, blocks_for(output.numel()),
-           Sampling<scalar_t>(maps, places), output);
+    using A = accumulate_t<scalar_t>;
+    const Sampling<scalar_t> s(maps, places);
+    scalar_t* to = elements(output);
+    // Neighbouring threads have neighbouring points.
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const int64_t plane = i / s.count;
+      const auto p = placed_point(s, plane / s.channels * s.count + i % s.count);
+      const auto share = math::attention::shares<A>(p.place);
+      const scalar_t* from = s.input + plane * s.pixels();
+      A sum = 0;
+      for (int k = 0; k < 4; ++k) {
+        if (p.pixel.at[k] >= 0) sum += share.at[k] * A(from[p.pixel.at[k]]);
+      }
+      to[i] = scalar_t(sum);
+    });
   });
 }
 
@@ -137,8 +109,26 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     }
     if (!sorts) return;
     const SortedSamples sorted = sort_samples(cell, narrow(s.images * s.pixels()));
-    launch(map_gradient_kernel<scalar_t>, blocks_for(to_input.numel()), s, outer, sorted.order,
-           sorted.begin, to_input);
+    using A = accumulate_t<scalar_t>;
+    const int64_t* order = elements(sorted.order);
+    const int* begin = elements(sorted.begin);
+    const scalar_t* g = elements(outer);
+    scalar_t* to = elements(to_input);
+    // A thread owns a pixel of a plane, and adds the points of the cells around it in their order.
+    for_each(to_input.numel(), [=] __device__(int64_t i) {
+      const int64_t plane = i / s.pixels(), image = plane / s.channels;
+      const int pixel = static_cast<int>(i % s.pixels()), y = pixel / s.width, x = pixel % s.width;
+      A sum = 0;
+      visit_samples(begin, image * s.pixels() + pixel, y, x, s.width, [&](int j, int) {
+        const auto p = placed_point(s, order[j]);
+        const auto share = math::attention::shares<A>(p.place);
+        for (int k = 0; k < 4; ++k) {
+          if (p.pixel.at[k] != pixel) continue;
+          sum += share.at[k] * A(g[plane * s.count + order[j] % s.count]);
+        }
+      });
+      to[i] = scalar_t(sum);
+    });
   });
   if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());
 }

@@ -9,14 +9,17 @@ namespace {
 // (y, x) of each of a pixel's samples, and where there is a gradient to come, their cells: the
 // upper left of a sample's pixels, or the number of all pixels where it does not count.
 template <typename A>
-__global__ void box_points_kernel(Maps maps, int64_t points, const A* boxes, A spatial_scale,
-                                  A* places, int* cell) {
+Tensor box_points(const Maps& maps, int64_t points, const Tensor& boxes, double spatial_scale,
+                  int* cell) {
   const int64_t pixels = maps.pixels();
-  DETOPS_FOR_EACH(i, maps.n * pixels) {
+  const Tensor places = empty({maps.n * pixels * points, 2}, boxes.options());
+  const A* box = elements(boxes);
+  A* place = elements(places);
+  for_each(maps.n * pixels, [=] __device__(int64_t i) {
     int64_t s = i * points;
-    math::visit_box_points(boxes + 5 * i, spatial_scale, points, [&](A y, A x) {
-      places[2 * s] = y;
-      places[2 * s + 1] = x;
+    math::visit_box_points(box + 5 * i, A(spatial_scale), points, [&](A y, A x) {
+      place[2 * s] = y;
+      place[2 * s + 1] = x;
       if (cell != nullptr) {
         math::Taps<A> rows, cols;
         const bool counts =
@@ -26,7 +29,8 @@ __global__ void box_points_kernel(Maps maps, int64_t points, const A* boxes, A s
       }
       ++s;
     });
-  }
+  });
+  return places;
 }
 
 template <typename A, typename Visit>
@@ -37,48 +41,6 @@ __device__ void visit_sample(const Maps& maps, const A* place, const Visit& visi
   }
 }
 
-// A thread per element.
-template <typename T, typename A>
-__global__ void rotated_feature_align_kernel(Maps maps, int64_t points, const A* places,
-                                             const T* features, T* output) {
-  const Strides& s = maps.strides;
-  DETOPS_FOR_EACH(i, maps.elements()) {
-    const Position at = maps.position(i);
-    const T* plane = features + s.at(at.n, at.c, 0, 0);
-    const A* place = places + ((at.n * maps.h + at.h) * maps.w + at.w) * points * 2;
-    A sum = static_cast<A>(features[i]);
-    for (int64_t p = 0; p < points; ++p, place += 2) {
-      visit_sample(maps, place, [&](int64_t row, int64_t col, A weight) {
-        sum += weight * static_cast<A>(plane[row * s.h + col * s.w]);
-      });
-    }
-    output[i] = static_cast<T>(sum);
-  }
-}
-
-// A thread owns an element, and adds the samples of the cells around it in their order.
-template <typename T, typename A>
-__global__ void rotated_feature_align_backward_kernel(Maps maps, int64_t points, const A* places,
-                                                      const int64_t* order, const int* begin,
-                                                      const T* grad, T* to_features) {
-  DETOPS_FOR_EACH(i, maps.elements()) {
-    const Position at = maps.position(i);
-    const T* plane = grad + maps.strides.at(at.n, at.c, 0, 0);
-    const int64_t pixel = (at.n * maps.h + at.h) * maps.w + at.w;
-    A sum = static_cast<A>(grad[i]);
-    visit_samples(begin, pixel, static_cast<int>(at.h), static_cast<int>(at.w),
-                  static_cast<int>(maps.w), [&](int j, int) {
-                    const int64_t s = order[j];
-                    const int64_t from = s / points % maps.pixels();
-                    const A g = static_cast<A>(plane[from * maps.strides.w]);
-                    visit_sample(maps, places + 2 * s, [&](int64_t row, int64_t col, A weight) {
-                      if (row == at.h && col == at.w) sum += weight * g;
-                    });
-                  });
-    to_features[i] = static_cast<T>(sum);
-  }
-}
-
 }  // namespace
 
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
@@ -86,14 +48,25 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
   const Tensor in = features.contiguous(output.suggest_memory_format());
   const Tensor wide_boxes = wide(boxes, features.scalar_type());
   const Maps maps = maps_of(in);
-  const int64_t pixels = maps.n * maps.pixels();
-  const Tensor places = empty({pixels * points, 2}, wide_boxes.options());
   DETOPS_FLOAT_SWITCH(features.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    launch(box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
-           places, nullptr);
-    launch(rotated_feature_align_kernel<scalar_t, A>, blocks_for(output.numel()), maps, points,
-           places, in, output);
+    const Tensor places = box_points<A>(maps, points, wide_boxes, spatial_scale, nullptr);
+    const A* all = elements(places);
+    const scalar_t* feature = elements(in);
+    scalar_t* to = elements(output);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const Strides& s = maps.strides;
+      const Position at = maps.position(i);
+      const scalar_t* plane = feature + s.at(at.n, at.c, 0, 0);
+      const A* place = all + ((at.n * maps.h + at.h) * maps.w + at.w) * points * 2;
+      A sum = static_cast<A>(feature[i]);
+      for (int64_t p = 0; p < points; ++p, place += 2) {
+        visit_sample(maps, place, [&](int64_t row, int64_t col, A weight) {
+          sum += weight * static_cast<A>(plane[row * s.h + col * s.w]);
+        });
+      }
+      to[i] = static_cast<scalar_t>(sum);
+    });
   });
 }
 
@@ -103,15 +76,32 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
   const Tensor wide_boxes = wide(boxes, grad.scalar_type());
   const Maps maps = maps_of(outer);
   const int64_t pixels = maps.n * maps.pixels();
-  const Tensor places = empty({pixels * points, 2}, wide_boxes.options());
   const Tensor cell = empty({narrow(pixels * points)}, wide_boxes.options().dtype(kInt));
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    launch(box_points_kernel<A>, blocks_for(pixels), maps, points, wide_boxes, spatial_scale,
-           places, cell);
+    const Tensor places = box_points<A>(maps, points, wide_boxes, spatial_scale, elements(cell));
     const SortedSamples sorted = sort_samples(cell, narrow(pixels));
-    launch(rotated_feature_align_backward_kernel<scalar_t, A>, blocks_for(to_features.numel()),
-           maps, points, places, sorted.order, sorted.begin, outer, to_features);
+    const int64_t* order = elements(sorted.order);
+    const int* begin = elements(sorted.begin);
+    const A* place = elements(places);
+    const scalar_t* grads = elements(outer);
+    scalar_t* to = elements(to_features);
+    // A thread owns an element, and adds the samples of the cells around it in their order.
+    for_each(to_features.numel(), [=] __device__(int64_t i) {
+      const Position at = maps.position(i);
+      const scalar_t* plane = grads + maps.strides.at(at.n, at.c, 0, 0);
+      const int64_t pixel = (at.n * maps.h + at.h) * maps.w + at.w;
+      A sum = static_cast<A>(grads[i]);
+      visit_samples(begin, pixel, static_cast<int>(at.h), static_cast<int>(at.w),
+                    static_cast<int>(maps.w), [&](int j, int) {
+                      const int64_t s = order[j], from = s / points % maps.pixels();
+                      const A g = static_cast<A>(plane[from * maps.strides.w]);
+                      visit_sample(maps, place + 2 * s, [&](int64_t row, int64_t col, A weight) {
+                        if (row == at.h && col == at.w) sum += weight * g;
+                      });
+                    });
+      to[i] = static_cast<scalar_t>(sum);
+    });
   });
 }
 
