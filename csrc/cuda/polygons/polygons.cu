@@ -43,13 +43,12 @@ void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::strin
 
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   constexpr int64_t kNumbers = sizeof(math::PointSet) / sizeof(double);
-  const Tensor sets = wide(pointsets, ious.scalar_type());
-  const Tensor quads = wide(polygons, ious.scalar_type());
-  const int64_t n = sets.size(0), m = quads.size(0);
-  const Tensor prepared = empty({n, kNumbers}, sets.options().dtype(kDouble));
+  const BoxLists lists(pointsets, polygons, ious.scalar_type());
+  const int64_t n = pointsets.size(0), m = polygons.size(0);
+  const Tensor prepared = empty({n, kNumbers}, pointsets.options().dtype(kDouble));
   auto* prepared_set = reinterpret_cast<math::PointSet*>(prepared.mutable_data_ptr<double>());
   DETOPS_WIDE_SWITCH(ious.scalar_type(), [&] {
-    const scalar_t *set = elements(sets), *quad = elements(quads);
+    const scalar_t *set = elements(lists.first), *quad = elements(lists.second);
     scalar_t* to = elements(ious);
     for_each(n, [=] __device__(int64_t i) { prepared_set[i] = math::point_set(set + 18 * i); });
     for_each(n * m, [=] __device__(int64_t i) {
@@ -60,10 +59,9 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
 }
 
 void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou) {
-  const Tensor sets = wide(pointsets, giou.scalar_type());
-  const Tensor quads = wide(polygons, giou.scalar_type());
+  const BoxLists lists(pointsets, polygons, giou.scalar_type());
   DETOPS_WIDE_SWITCH(giou.scalar_type(), [&] {
-    const scalar_t *set = elements(sets), *quad = elements(quads);
+    const scalar_t *set = elements(lists.first), *quad = elements(lists.second);
     scalar_t* to = elements(giou);
     for_each(giou.numel(), [=] __device__(int64_t i) {
       to[i] = static_cast<scalar_t>(

@@ -199,16 +199,6 @@ struct DeformSampling {
   }
 };
 
-template <typename A>
-__global__ void count_samples_kernel(DeformSampling<A> s, A* count) {
-  const Maps &maps = s.p.maps, &pooled = s.p.pooled;
-  DETOPS_FOR_EACH(i, pooled.n * s.p.classes * pooled.pixels()) {
-    const int64_t pw = i % pooled.w, ph = i / pooled.w % pooled.h, row = i / pooled.pixels();
-    const math::DeformedBin<A> b = s.bin(row / s.p.classes, row % s.p.classes, ph, pw);
-    count[i] = static_cast<A>(b.count(maps.h, maps.w));
-  }
-}
-
 // A block owns one offset: its threads share the channels of the class, and add up in a fixed
 // order.
 template <typename T, typename A>
@@ -294,9 +284,15 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
   const ScalarType type = input.scalar_type();
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   DETOPS_WIDE_SWITCH(count.scalar_type(), [&] {
-    const DeformSampling<scalar_t> sampling({rois, spatial_scale, output, input}, group_size,
-                                            part_size, sample_per_part, trans_std, shifts, count);
-    launch(count_samples_kernel<scalar_t>, blocks_for(count.numel()), sampling, count);
+    const DeformSampling<scalar_t> s({rois, spatial_scale, output, input}, group_size, part_size,
+                                     sample_per_part, trans_std, shifts, count);
+    scalar_t* to = elements(count);
+    for_each(count.numel(), [=] __device__(int64_t i) {
+      const Maps& pooled = s.p.pooled;
+      const int64_t pw = i % pooled.w, ph = i / pooled.w % pooled.h, row = i / pooled.pixels();
+      const auto bin = s.bin(row / s.p.classes, row % s.p.classes, ph, pw);
+      to[i] = static_cast<scalar_t>(bin.count(s.p.maps.h, s.p.maps.w));
+    });
   });
   sparse_pool_forward<DeformSampling>(input, rois, spatial_scale, output, group_size, part_size,
                                       sample_per_part, trans_std, shifts, count);

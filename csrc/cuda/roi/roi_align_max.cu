@@ -83,41 +83,15 @@ void max_samples_backward(const Source& source, int64_t items, const Tensor& map
 template <typename A>
 using MaxPooling = BoxPooling<SampleRule, A>;
 
-// A thread has a bin of one channel.
-template <typename T, typename A>
-__global__ void roi_align_max_kernel(MaxPooling<A> pooling, const T* input, T* output, A* argmax_y,
-                                     A* argmax_x) {
-  const RoIPooling<A>& p = pooling.p;
-  const Strides& s = p.maps.strides;
-  DETOPS_FOR_EACH(i, p.pooled.elements()) {
-    const Position at = p.pooled.position(i);
-    const int64_t image = p.image(at.n);
-    const auto rows = math::bin_line(pooling.rows(at.n), at.h);
-    const auto cols = math::bin_line(pooling.cols(at.n), at.w);
-    math::LargestSample<A> largest{A(0), -1, -1};
-    if (image >= 0) {
-      const T* map = input + s.at(image, at.c, 0, 0);
-      largest = math::largest_sample(rows, cols, p.maps.h, p.maps.w, [&](int64_t y, int64_t x) {
-        return static_cast<A>(map[y * s.h + x * s.w]);
-      });
-    }
-    output[i] = static_cast<T>(largest.value);
-    argmax_y[i] = largest.row < 0 ? A(math::kOffMap) : rows.at(largest.row);
-    argmax_x[i] = largest.row < 0 ? A(math::kOffMap) : cols.at(largest.col);
-  }
-}
-
 // Items are RoIs.
 template <typename T, typename A_>
-struct PooledMaxima {
+struct PooledMaxima : PlaceByWindow<MaxPooling<A_>> {
   using A = A_;
-  PlaceByWindow<MaxPooling<A>> rois;
   Maps maps, pooled;
   int64_t bins;
   const T* grads;
   const A *argmax_y, *argmax_x;
 
-  __device__ PlacedRoI placed(int64_t k) const { return rois.placed(k); }
   __device__ GivenSample<A> given(int64_t k, int64_t bin, int64_t c) const {
     const int64_t i = pooled.strides.at(k, c, bin / pooled.w, bin % pooled.w);
     return {argmax_y[i], argmax_x[i], static_cast<A>(grads[i])};
@@ -125,25 +99,6 @@ struct PooledMaxima {
 };
 
 constexpr int64_t kBorders = 4;
-
-// A thread has a border of one channel. The maps are borders of images, [N * 4, C, H, W].
-template <typename T, typename A>
-__global__ void border_align_kernel(Maps maps, const T* input, const A* boxes, int64_t count,
-                                    int64_t pool_size, T* output, int32_t* argmax) {
-  const Strides& s = maps.strides;
-  DETOPS_FOR_EACH(i, maps.n * maps.c * count) {
-    const int64_t border = i % kBorders, k = i / kBorders % count;
-    const int64_t c = i / kBorders / count % maps.c, image = i / kBorders / count / maps.c;
-    const T* map = input + s.at(image * kBorders + border, c, 0, 0);
-    const auto samples = math::border_of(boxes + (image * count + k) * 4, border, pool_size);
-    const auto largest = math::largest_sample(
-        samples.rows, samples.cols, maps.h, maps.w,
-        [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });
-    output[i] = static_cast<T>(largest.value);
-    // Of one line, all samples have the number 0.
-    argmax[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
-  }
-}
 
 // Items are borders of boxes, as they lie in memory.
 template <typename T, typename A_>
@@ -185,8 +140,27 @@ void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spat
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const MaxPooling<A> pooling{{rois, spatial_scale, output, maps}, {sampling_ratio, aligned}};
-    launch(roi_align_max_kernel<scalar_t, A>, blocks_for(output.numel()), pooling, maps, output,
-           argmax_y, argmax_x);
+    const scalar_t* from = elements(maps);
+    scalar_t* to = elements(output);
+    A *to_y = elements(argmax_y), *to_x = elements(argmax_x);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const RoIPooling<A>& p = pooling.p;
+      const Strides& s = p.maps.strides;
+      const Position at = p.pooled.position(i);
+      const int64_t image = p.image(at.n);
+      const auto rows = math::bin_line(pooling.rows(at.n), at.h);
+      const auto cols = math::bin_line(pooling.cols(at.n), at.w);
+      math::LargestSample<A> largest{A(0), -1, -1};
+      if (image >= 0) {
+        const scalar_t* map = from + s.at(image, at.c, 0, 0);
+        largest = math::largest_sample(rows, cols, p.maps.h, p.maps.w, [&](int64_t y, int64_t x) {
+          return static_cast<A>(map[y * s.h + x * s.w]);
+        });
+      }
+      to[i] = static_cast<scalar_t>(largest.value);
+      to_y[i] = largest.row < 0 ? A(math::kOffMap) : rows.at(largest.row);
+      to_x[i] = largest.row < 0 ? A(math::kOffMap) : cols.at(largest.col);
+    });
   });
 }
 
@@ -203,13 +177,9 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
     using A = accumulate_t<scalar_t>;
     const MaxPooling<A> pooling{{rois, spatial_scale, outer, map}, {sampling_ratio, aligned}};
     const auto& p = pooling.p;
-    const PooledMaxima<scalar_t, A> maxima{{pooling},
-                                           p.maps,
-                                           p.pooled,
-                                           p.pooled.pixels(),
-                                           outer.const_data_ptr<scalar_t>(),
-                                           rows.const_data_ptr<A>(),
-                                           cols.const_data_ptr<A>()};
+    const PooledMaxima<scalar_t, A> maxima{{pooling},         p.maps,          p.pooled,
+                                           p.pooled.pixels(), elements(outer), elements(rows),
+                                           elements(cols)};
     max_samples_backward<scalar_t>(maxima, boxes.size(0), map);
   });
 }
@@ -217,10 +187,28 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
 void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
                           Tensor& output, Tensor& argmax) {
   const Tensor in = input.contiguous(), places = wide(boxes, input.scalar_type());
+  // Of borders of images, [N * 4, C, H, W].
   const Maps maps{output.size(0) * kBorders, output.size(1), in.size(2), in.size(3), false};
+  const int64_t count = boxes.size(1);
+  int32_t* which = elements(argmax);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    launch(border_align_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()), maps,
-           in, places, boxes.size(1), pool_size, output, argmax);
+    using A = accumulate_t<scalar_t>;
+    const scalar_t* all = elements(in);
+    const A* box = elements(places);
+    scalar_t* to = elements(output);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const int64_t border = i % kBorders, k = i / kBorders % count;
+      const int64_t c = i / kBorders / count % maps.c, image = i / kBorders / count / maps.c;
+      const Strides& s = maps.strides;
+      const scalar_t* map = all + s.at(image * kBorders + border, c, 0, 0);
+      const auto samples = math::border_of(box + (image * count + k) * 4, border, pool_size);
+      const auto largest = math::largest_sample(
+          samples.rows, samples.cols, maps.h, maps.w,
+          [&](int64_t y, int64_t x) { return static_cast<A>(map[y * s.h + x * s.w]); });
+      to[i] = static_cast<scalar_t>(largest.value);
+      // Of one line, all samples have the number 0.
+      which[i] = static_cast<int32_t>(math::max(largest.row, largest.col));
+    });
   });
 }
 
@@ -231,12 +219,8 @@ void border_align_backward(const Tensor& grad, const Tensor& boxes, const Tensor
   const Maps maps{grad.size(0) * kBorders, grad.size(1), height, width, false};
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const BorderMaxima<scalar_t, A> maxima{maps,
-                                           outer.const_data_ptr<scalar_t>(),
-                                           places.const_data_ptr<A>(),
-                                           index.const_data_ptr<int32_t>(),
-                                           boxes.size(1),
-                                           pool_size};
+    const BorderMaxima<scalar_t, A> maxima{
+        maps, elements(outer), elements(places), elements(index), boxes.size(1), pool_size};
     max_samples_backward<scalar_t>(maxima, maps.n * boxes.size(1), map);
   });
 }

@@ -40,14 +40,6 @@ struct RotatedSampling {
   }
 };
 
-template <typename A>
-__global__ void placed_rois_kernel(const A* rois, int64_t count, A spatial_scale, bool clockwise,
-                                   A* placed) {
-  DETOPS_FOR_EACH(k, count) {
-    math::place_riroi(rois + 6 * k, spatial_scale, clockwise, placed + 6 * k);
-  }
-}
-
 // A thread per element of what was pooled, or of its gradient; the two are in one layout.
 template <typename From, typename To, typename A>
 __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, bool transposed,
@@ -71,8 +63,11 @@ __global__ void switch_kernel(const A* rois, Maps pooled, int64_t orientations, 
 template <typename A>
 Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
   const Tensor placed = empty(rois.sizes(), rois.options());
-  launch(placed_rois_kernel<A>, blocks_for(rois.size(0)), rois, rois.size(0), spatial_scale,
-         clockwise, placed);
+  const A* from = elements(rois);
+  A* to = elements(placed);
+  for_each(rois.size(0), [=] __device__(int64_t k) {
+    math::place_riroi(from + 6 * k, A(spatial_scale), clockwise, to + 6 * k);
+  });
   return placed;
 }
 

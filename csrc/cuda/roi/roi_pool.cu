@@ -20,7 +20,7 @@ struct PixelPooling : BoxPooling<PixelRule<1>, A> {
 
 // A thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
 // else the bins beside.
-template <int n, bool channels_last, typename T, typename A>
+template <int n, bool channels_last, typename T, typename A = accumulate_t<T>>
 __global__ void roi_pool_forward_kernel(PixelPooling<A> pooling, const T* input, T* output,
                                         int32_t* argmax) {
   const RoIPooling<A>& p = pooling.p;
@@ -85,7 +85,7 @@ __device__ math::PixelRange bins_reaching(const math::PoolAxis<A>& axis, int64_t
 }
 
 // Owner-computes, see roi.cuh.
-template <typename T, typename A>
+template <typename T, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     roi_pool_backward_kernel(PixelPooling<A> pooling, RoILists lists, const T* grad,
                              const int32_t* argmax, T* output) {
@@ -141,11 +141,10 @@ void roi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_s
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    const PixelPooling<A> pooling{{{rois, spatial_scale, output, maps}, {}}};
+    const PixelPooling<accumulate_t<scalar_t>> pooling{{{rois, spatial_scale, output, maps}, {}}};
     const Maps& out = pooling.p.pooled;
     const auto run = [&](auto n, auto channels_last) {
-      launch(roi_pool_forward_kernel<n, channels_last, scalar_t, A>,
+      launch(roi_pool_forward_kernel<n, channels_last, scalar_t>,
              blocks_for(out.n * ceil_div(out.c, n) * out.pixels()), pooling, maps, output, argmax);
     };
     with_layout<scalar_t>(pooling.p.maps.channels_last, out.c,
@@ -161,11 +160,10 @@ void roi_pool_backward(const Tensor& grad, const Tensor&, const Tensor& boxes, c
   const Tensor outer = grad.contiguous(format), index = argmax.contiguous(format);
   const Tensor rois = wide(boxes, grad.scalar_type());
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    using A = accumulate_t<scalar_t>;
-    const PixelPooling<A> pooling{{{rois, spatial_scale, outer, map}, {}}};
+    const PixelPooling<accumulate_t<scalar_t>> pooling{{{rois, spatial_scale, outer, map}, {}}};
     const auto [lists, memory] = list_rois(pooling, boxes.size(0), batch_size, map.options());
-    launch(roi_pool_backward_kernel<scalar_t, A>, blocks_for(tile_blocks(pooling.p.maps), 1),
-           pooling, lists, outer, index, map);
+    launch(roi_pool_backward_kernel<scalar_t>, blocks_for(tile_blocks(pooling.p.maps), 1), pooling,
+           lists, outer, index, map);
   });
 }
 
