@@ -53,9 +53,8 @@ struct DeformSample {
   Vector<A, 4> shares;      // times the mask; 0 off the image
 };
 
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
-  using A = accumulate_t<T>;
   DeformSample<T> s{};
   const int plane = index / kWarp % (p.offset_groups * p.points);
   const int position = index / kWarp / (p.offset_groups * p.points) * kWarp + index % kWarp;
@@ -88,10 +87,8 @@ __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
   return s;
 }
 
-template <typename T, int n>
-__global__ void __launch_bounds__(kThreads)
-    deform_columns_kernel(DeformParams<T> p, accumulate_t<T>* columns) {
-  using A = accumulate_t<T>;
+template <typename T, int n, typename A = accumulate_t<T>>
+__global__ void __launch_bounds__(kThreads) deform_columns_kernel(DeformParams<T> p, A* columns) {
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> shares[kBlockSamples];
   __shared__ const T* maps[kBlockSamples];
@@ -200,11 +197,10 @@ void each_chunk(const DeformGeometry& g, DeformParams<T> p, const Visit& visit) 
 }
 
 // The gradients of offsets and masks, either of which may be null.
-template <typename T, int n>
+template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    deform_offset_kernel(DeformParams<T> p, const accumulate_t<T>* grad_columns, int lanes,
-                         accumulate_t<T>* grad_offset, accumulate_t<T>* grad_mask) {
-  using A = accumulate_t<T>;
+    deform_offset_kernel(DeformParams<T> p, const A* grad_columns, int lanes, A* grad_offset,
+                         A* grad_mask) {
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> products[kBlockSamples];
   __shared__ const T* maps[kBlockSamples];
@@ -240,12 +236,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A thread owns a vector of channels of a pixel, and adds to it.
-template <typename T, int n>
+template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    deform_input_kernel(DeformParams<T> p, const accumulate_t<T>* grad_columns, int64_t first_image,
-                        int64_t images, const Vector<accumulate_t<T>, 4>* shares, const int* rows,
-                        const int* begin, accumulate_t<T>* grad_input) {
-  using A = accumulate_t<T>;
+    deform_input_kernel(DeformParams<T> p, const A* grad_columns, int64_t first_image,
+                        int64_t images, const Vector<A, 4>* shares, const int* rows,
+                        const int* begin, A* grad_input) {
   const Lanes lanes(p.channels / n);
   if (lanes.idle) return;
   for (int64_t pixel = int64_t(blockIdx.x) * lanes.rows + lanes.row; pixel < images * p.pixels();
@@ -271,10 +266,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Adds to grad_input [N, H, W, C].
-template <typename T>
+template <typename T, typename A = accumulate_t<T>>
 void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
                         const Tensor& grad_input) {
-  using A = accumulate_t<T>;
   const int64_t first = p.first / p.positions;
   const int64_t images = (p.first + p.count - 1) / p.positions + 1 - first;
   // The cell of each sample: of [images of the chunk, offset groups, H, W], or their number where

@@ -99,10 +99,9 @@ constexpr int kForwardThreads = 128;
 constexpr int kStaged = 544;  // samples: those of 32 rows of 16, and a gap after each row
 
 // A thread per row and vector of channels.
-template <typename T, int n>
+template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kForwardThreads)
     ms_deform_attn_forward_kernel(AttentionParams<T> p, T* output) {
-  using A = accumulate_t<T>;
   __shared__ Vector<int, 4> corners[kStaged];
   __shared__ Vector<A, 4> shares[kStaged];
   const Lanes lanes(p.channels / n);
@@ -142,11 +141,10 @@ __global__ void __launch_bounds__(kForwardThreads)
 
 // The gradients of locations and weights, from the products of the row's gradient with the values
 // at the corners; and the cell of each sample: of [N, M, S], or their number where none counts.
-template <typename T, int n>
+template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    sample_gradients_kernel(AttentionParams<T> p, const T* grad, int lanes,
-                            accumulate_t<T>* to_locations, accumulate_t<T>* to_weights, int* cell) {
-  using A = accumulate_t<T>;
+    sample_gradients_kernel(AttentionParams<T> p, const T* grad, int lanes, A* to_locations,
+                            A* to_weights, int* cell) {
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> products[kBlockSamples];
   __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
@@ -187,12 +185,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A thread owns a vector of channels at a position.
-template <typename T, int n>
+template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
-    value_gradient_kernel(AttentionParams<T> p, const T* grad,
-                          const Vector<accumulate_t<T>, 4>* shares, const Vector<int, 2>* of,
-                          const int* begin, T* to_value) {
-  using A = accumulate_t<T>;
+    value_gradient_kernel(AttentionParams<T> p, const T* grad, const Vector<A, 4>* shares,
+                          const Vector<int, 2>* of, const int* begin, T* to_value) {
   const int vectors = p.channels / n;
   const Lanes lanes(vectors);
   if (lanes.idle) return;
