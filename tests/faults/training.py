@@ -115,6 +115,17 @@ def newest(folder: Path) -> Path | None:
     return max(folder.glob("checkpoint_*.pt"), default=None)
 
 
+def begin_anew(run: Run) -> None:
+    """A run whose only checkpoint is damaged says so, and begins anew without it."""
+    if len(list(run.folder.glob("checkpoint_*.pt"))) != 1:
+        return
+    run.start()
+    if run.end() != 0:
+        run.told("none of its checkpoints can be used: .* (damaged|SHA-256)")
+        for file in run.folder.glob("checkpoint*.pt"):
+            file.unlink()
+
+
 def bit_flipped(run: Run, rng: random.Random) -> None:
     """A bit of the newest checkpoint, after ``kill -9``."""
     killed(run, rng)
@@ -123,6 +134,7 @@ def bit_flipped(run: Run, rng: random.Random) -> None:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         file.unlink()  # checkpoint.pt may be another name of it
         file.write_bytes(content)
+    begin_anew(run)
 
 
 def torn(run: Run, rng: random.Random) -> None:
@@ -133,6 +145,7 @@ def torn(run: Run, rng: random.Random) -> None:
             content = file.read_bytes()
             file.unlink()
             file.write_bytes(content[: rng.randrange(len(content) + 1)])
+    begin_anew(run)
 
 
 def disk_full(run: Run, rng: random.Random) -> None:
