@@ -17,18 +17,12 @@ class Nms {
  public:
   void operator()(const NmsSegment<T>& s) {
     const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept_.reserve(s.count));
-    if (settled == s.count) return;
-    if (s.threshold < kNmsGridThreshold) {
-      DETOPS_IN_USE(nms_tree<T>)(s, tree_.build(s, settled), settled);
-    } else {
-      DETOPS_IN_USE(nms_grid<T>)(s, grid_.build(s, settled), settled);
-    }
+    if (settled < s.count) DETOPS_IN_USE(nms_grid<T>)(s, grid_.build(s, settled), settled);
   }
 
  private:
   NmsBoxList<T> kept_;
   NmsGridStorage<T> grid_;
-  NmsTreeStorage<T> tree_;
 };
 
 // From how many boxes on one class is worth several threads. They settle all of its boxes, where

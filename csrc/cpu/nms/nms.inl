@@ -111,8 +111,7 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
   }
   if (s.threshold < 0) return nms_plain(s);
   // In steps of two vectors: what a look into the index costs, and what building it costs per box.
-  const bool tree = s.threshold < kNmsGridThreshold;
-  const int64_t look = tree ? 12 : 5, build = tree ? 6 : 2;
+  const int64_t look = s.threshold < 0.05 ? 12 : 5, build = s.threshold < 0.05 ? 6 : 2;
   constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
   const auto test = suppression_test<T>(s.threshold);
   int64_t count = 0, scanned = 0, left = s.limit;
@@ -168,8 +167,10 @@ template <typename T, typename Look>
 DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
   const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
   const double ratio = grid.ratio * (1 - kGridSlack);
-  const int last = grid_class(double(c.area) / ratio);
-  for (int size = grid_class(double(c.area) * ratio); size <= last; ++size) {
+  const int first = math::max(grid.smallest, grid_class(double(c.area) * ratio));
+  // Large boxes first: their grids have few cells.
+  for (int size = math::min(grid.largest, grid_class(double(c.area) / ratio)); size >= first;
+       --size) {
     const GridLevel<T>& level = grid.levels[size];
     if (level.x.cells == 0) continue;
     const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.x.widest);
@@ -222,56 +223,6 @@ void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
   });
 }
 
-template <typename T>
-DETOPS_INLINE NmsBoxes<T> children(const NmsTree<T>& tree, int level) {
-  T* x1 = tree.nodes[level];
-  return {x1, x1 + kNmsFanOut, x1 + 2 * kNmsFanOut, x1 + 3 * kNmsFanOut, x1 + 4 * kNmsFanOut};
-}
-
-// Does a kept box within this node suppress the candidate?
-template <typename T>
-bool falls(const NmsTree<T>& tree, int level, int64_t node, const Candidate<T>& c,
-           const SuppressionTest<T>& test) {
-  constexpr int kVectors = kNmsFanOut / kLanes<T>;
-  const NmsBoxes<T> list = children(tree, level);
-  const int64_t begin = node * kNmsNode, end = begin + kNmsFanOut;
-  if (level == 0) {
-    return scan<kVectors>(list, begin, end, c, test, [](int64_t) { return true; });
-  }
-  return scan_bounds<kVectors>(list, begin, end, c.box, c.scaled, [&](int64_t k) {
-    return falls(tree, level - 1, node * kNmsFanOut + k - begin, c, test);
-  });
-}
-
-template <typename T>
-DETOPS_INLINE void add(const NmsTree<T>& tree, int64_t slot, const Candidate<T>& c) {
-  const auto at = [](int64_t s) { return s / kNmsFanOut * kNmsNode + s % kNmsFanOut; };
-  put(children(tree, 0), at(slot), c);
-  for (int level = 1; level < tree.levels; ++level) {
-    slot /= kNmsFanOut;
-    const NmsBoxes<T> bounds = children(tree, level);
-    const int64_t k = at(slot);
-    bounds.x1[k] = math::min(bounds.x1[k], c.box.x1);
-    bounds.y1[k] = math::min(bounds.y1[k], c.box.y1);
-    bounds.x2[k] = math::max(bounds.x2[k], c.box.x2);
-    bounds.y2[k] = math::max(bounds.y2[k], c.box.y2);
-    bounds.scaled[k] = math::min(bounds.scaled[k], c.scaled);
-  }
-}
-
-template <typename T>
-void nms_tree(NmsSegment<T> s, NmsTree<T> tree, int64_t settled) {
-  const auto test = suppression_test<T>(s.threshold);
-  const auto meets = [&](int64_t i) { return tree.slot[i] != kNoSlot; };
-  const auto falls_to_kept = [&](int64_t i, const Candidate<T>& c) {
-    // Its own leaf is where a candidate finds most often what suppresses it.
-    return falls(tree, 0, tree.slot[i] / kNmsFanOut, c, test) ||
-           falls(tree, tree.levels - 1, 0, c, test);
-  };
-  nms_rest(s, settled, test, meets, falls_to_kept,
-           [&](int64_t i, const Candidate<T>& c) { add(tree, tree.slot[i], c); });
-}
-
 // As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
 // found that suppresses it is open. Open boxes are entered like kept ones.
 template <typename T>
@@ -295,7 +246,7 @@ void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip
       continue;
     }
     const T low = strip.along_y ? c.box.y1 : c.box.x1, high = strip.along_y ? c.box.y2 : c.box.x2;
-    const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high, high - low);
+    const T middle = grid_centre(low, high), r = grid_reach(grid.reach, low, high);
     const bool open = met != kNoSlot || !(middle - r > strip.low && middle + r < strip.high);
     const uint32_t slot = grid.cells[grid.cell[i]].end++;
     put(grid.boxes, slot, c);

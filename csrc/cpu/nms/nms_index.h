@@ -10,12 +10,12 @@
 
 namespace detops::cpu {
 
-// An index over kept boxes. IoU > t > 0 implies that areas differ by a factor below 1 / t and that
-// centres are within (1 - t) / (2 t) of the smaller width in x, and likewise in y. So boxes are
-// filed by size class (areas within a factor of 4), and within a class by the cell of a uniform
-// grid that holds their centre; a candidate looks at a few cells of a few classes.
+// An index over kept boxes. IoU > t >= 0 implies that areas differ by a factor below 1 / t, and
+// that centres are within (1 - t) / (2 t) of the smaller width in x, and within the mean of both
+// widths; likewise in y. So boxes are filed by size class (areas within a factor of 4), and within
+// a class by the cell of a uniform grid that holds their centre; a candidate looks at a few cells
+// of a few classes.
 constexpr int kNmsClasses = 128;
-constexpr double kNmsGridThreshold = 0.05;  // below, the reach is so long that NmsTree is faster
 
 struct GridCell {
   uint32_t begin, end;  // slots of its boxes
@@ -38,10 +38,11 @@ template <typename T>
 struct NmsGrid {
   const GridLevel<T>* levels;  // [kNmsClasses]
   GridCell* cells;
-  const int32_t* cell;  // [count]: of each candidate, -1 for a box that meets nothing
-  NmsBoxes<T> boxes;    // by slot
-  double reach;         // (1 - t) / (2 t)
-  double ratio;         // t
+  const int32_t* cell;    // [count]: of each candidate, -1 for a box that meets nothing
+  NmsBoxes<T> boxes;      // by slot
+  double reach;           // (1 - t) / (2 t)
+  double ratio;           // t
+  int smallest, largest;  // classes that have boxes
 };
 
 // Slack for the rounding of areas and centres.
@@ -65,12 +66,15 @@ DETOPS_SHARED_INLINE T grid_centre(T low, T high) {
   return T(0.5) * low + T(0.5) * high;
 }
 
-// How far from its centre a box of this extent can find the centre of one it overlaps.
+// How far from its centre a box of this extent can find the centre of one it overlaps, which is no
+// wider than `widest`.
 template <typename T>
-DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high, T widest) {
+DETOPS_SHARED_INLINE T grid_reach(double reach, T low, T high,
+                                  T widest = std::numeric_limits<T>::infinity()) {
   const T extent = high - low, smaller = extent < widest ? extent : widest;
   const T size = (low < 0 ? -low : low) + (high < 0 ? -high : high);
-  return smaller * T(reach + kGridSlack) + extent * T(kGridSlack) + size * T(1e-6);
+  const T apart = math::min(smaller * T(reach), T(0.5) * extent + T(0.5) * widest);
+  return apart + (smaller + extent) * T(kGridSlack) + size * T(1e-6);
 }
 
 constexpr uint32_t kOpenSlot = uint32_t(1) << 31;
@@ -114,7 +118,10 @@ class NmsGridStorage {
       table[i] = {slots, slots};
       slots += size;
     }
-    return {levels_, table, cell, boxes_.reserve(slots), reach, s.threshold};
+    int smallest = 0, largest = kNmsClasses - 1;
+    while (smallest < largest && levels_[smallest].x.cells == 0) ++smallest;
+    while (smallest < largest && levels_[largest].x.cells == 0) --largest;
+    return {levels_, table, cell, boxes_.reserve(slots), reach, s.threshold, smallest, largest};
   }
 
  private:
@@ -178,7 +185,8 @@ class NmsGridStorage {
     std::nth_element(of.extent, typical, of.extent + count);
     const double a = double(of.centre[count / 16]), b = double(of.centre[count - 1 - count / 16]);
     const double low = a - (b - a) / 14, high = b + (b - a) / 14;
-    return {low, high, std::min((high - low) / (2 * reach * double(*typical)) + 1, most)};
+    return {low, high,
+            std::min((high - low) / (2 * std::min(reach, 1.0) * double(*typical)) + 1, most)};
   }
 
   static GridAxis<T> axis_of(const Limits& at, const AxisSamples& of) {
@@ -209,112 +217,6 @@ class NmsGridStorage {
   Buffer<int32_t> cell_;
   Buffer<GridCell> table_;
   NmsBoxList<T> boxes_;
-};
-
-// An index over kept boxes for low thresholds, where boxes of any size suppress each other if they
-// meet: an R-tree whose boxes have their slots in advance, and whose nodes bound those of them that
-// are kept so far. A node holds the bounds of its children, and the least of their scaled areas, in
-// rows: what the filter finds of bounds is never less than what it finds of a box within.
-constexpr int64_t kNmsFanOut = 16, kNmsNode = 5 * kNmsFanOut;
-constexpr int kNmsTreeLevels = 8;  // 16^8 boxes
-
-template <typename T>
-struct NmsTree {
-  int levels;
-  T* nodes[kNmsTreeLevels];  // level 0 has the boxes, the last level is one node
-  const uint32_t* slot;      // [count]: of each candidate, kNoSlot for a box that meets nothing
-};
-
-// Owns a tree over the boxes of one segment; memory is kept from one segment to the next.
-template <typename T>
-class NmsTreeStorage {
- public:
-  // A tree with a slot for every candidate from `settled` on and for those kept before; all empty.
-  NmsTree<T> build(const NmsSegment<T>& s, int64_t settled) {
-    const int64_t count = take_members(s, settled);
-    place_members(s, count);
-    NmsTree<T> tree{};
-    tree.slot = slot_.data();
-    int64_t nodes[kNmsTreeLevels], all = 0, below = count;
-    do {
-      below = (below + kNmsFanOut - 1) / kNmsFanOut;
-      nodes[tree.levels++] = below;
-      all += below;
-    } while (below > 1);
-    T* node = nodes_.reserve(all * kNmsNode);
-    for (int level = 0; level < tree.levels; ++level) {
-      tree.nodes[level] = node;
-      for (int64_t i = 0; i < nodes[level]; ++i, node += kNmsNode) {
-        // Bounds of nothing: they meet no box, and grow to whatever is added.
-        constexpr T kInfinity = std::numeric_limits<T>::infinity();
-        std::fill_n(node, 2 * kNmsFanOut, kInfinity);
-        std::fill_n(node + 2 * kNmsFanOut, 2 * kNmsFanOut, -kInfinity);
-        std::fill_n(node + 4 * kNmsFanOut, kNmsFanOut, kInfinity);
-      }
-    }
-    return tree;
-  }
-
- private:
-  // Lists the boxes that need a slot, and counts them by shape.
-  int64_t take_members(const NmsSegment<T>& s, int64_t settled) {
-    uint32_t* member = member_.reserve(s.count);
-    uint32_t* slot = slot_.reserve(s.count);
-    std::fill_n(counts_, kShapes, 0);
-    int64_t count = 0;
-    for (int64_t i = 0; i < s.count; ++i) {
-      slot[i] = kNoSlot;
-      if (!can_meet(box_at(s, i)) || (i < settled && !s.keep[i])) continue;
-      member[count++] = static_cast<uint32_t>(i);
-      ++counts_[shape_of(s, i)];
-    }
-    return count;
-  }
-
-  // Neighbours of like shape get neighbouring slots: shapes one after another, large boxes first,
-  // each cut along x into slabs of like numbers of boxes, and these sorted by y ("STR: A Simple and
-  // Efficient Algorithm for R-Tree Packing", 1997). Outliers move nothing, since ranks decide.
-  void place_members(const NmsSegment<T>& s, int64_t count) {
-    int64_t first[kShapes], width[kShapes], slabs = 0;
-    for (int shape = kShapes - 1; shape >= 0; --shape) {
-      const double leaves = double(counts_[shape]) / kNmsFanOut;
-      const auto of_shape = static_cast<int64_t>(std::ceil(std::sqrt(leaves)));
-      first[shape] = slabs;
-      width[shape] = of_shape == 0 ? 1 : (counts_[shape] + of_shape - 1) / of_shape;
-      slabs += of_shape;
-    }
-    const uint32_t* member = member_.data();
-    uint32_t *by_x = by_x_.reserve(count), *by_y = by_y_.reserve(count);
-    uint32_t *slab = slab_.reserve(s.count), *place = place_.reserve(count);
-    sort_(count, [&](int64_t j) { return ascending_key(s.x1[member[j]], s.x2[member[j]]); }, by_x);
-    int64_t rank[kShapes] = {};
-    for (int64_t j = 0; j < count; ++j) {
-      const uint32_t i = by_x[j] = member[by_x[j]];
-      const int shape = shape_of(s, i);
-      slab[i] = static_cast<uint32_t>(first[shape] + rank[shape]++ / width[shape]);
-    }
-    sort_(count, [&](int64_t j) { return ascending_key(s.y1[by_x[j]], s.y2[by_x[j]]); }, by_y);
-    sort_(count, [&](int64_t j) { return slab[by_x[by_y[j]]]; }, place);
-    for (int64_t k = 0; k < count; ++k) {
-      slot_[by_x[by_y[place[k]]]] = static_cast<uint32_t>(k);
-    }
-  }
-
-  // The longer side, within a factor of 4, and whether it is the width, the height or about both.
-  static constexpr int kShapes = 3 * kNmsClasses;
-  static int shape_of(const NmsSegment<T>& s, int64_t i) {
-    const T w = s.x2[i] - s.x1[i], h = s.y2[i] - s.y1[i];
-    return 3 * grid_class(double(std::max(w, h))) + (w > 4 * h) + 2 * (h > 4 * w);
-  }
-
-  static uint32_t ascending_key(T low, T high) {
-    return descending_key(-static_cast<float>(grid_centre(low, high)));
-  }
-
-  int64_t counts_[kShapes];
-  ArgSort<uint32_t> sort_;
-  Buffer<uint32_t> member_, slot_, slab_, by_x_, by_y_, place_;
-  Buffer<T> nodes_;
 };
 
 }  // namespace detops::cpu

@@ -21,7 +21,7 @@ class NmsStrips {
   // and ties by i. False, with nothing done, where cuts would leave too much open.
   template <typename BoxOf, typename KeyOf>
   bool settle(int64_t n, double threshold, const BoxOf& box_of, const KeyOf& key_of) {
-    if (!(threshold >= kNmsGridThreshold && threshold < 1)) return false;
+    if (!(threshold >= 0 && threshold < 1)) return false;
     if (!choose_cuts(n, (1 - threshold) / (2 * threshold), box_of)) return false;
     strips_ = std::vector<Strip>(cuts_.size() + 1);
     each([&](int64_t k) {
@@ -109,7 +109,7 @@ class NmsStrips {
         const T low = box[axis], high = box[axis + 2];
         if (!(high > low && high - low < std::numeric_limits<T>::infinity())) continue;
         centres.push_back(grid_centre(low, high));
-        reaches.push_back(grid_reach(reach, low, high, high - low));
+        reaches.push_back(grid_reach(reach, low, high));
       }
       const auto valid = static_cast<int64_t>(centres.size());
       if (valid < 8 * strips) return false;
@@ -197,7 +197,7 @@ class NmsStrips {
       bool kept = met == kNoSlot || own.grid.boxes.scaled[met] == kFallen;
       const T low = along_y_ ? own.segment.y1[i] : own.segment.x1[i];
       const T high = along_y_ ? own.segment.y2[i] : own.segment.x2[i];
-      const T reach = grid_reach(own.grid.reach, low, high, high - low);
+      const T reach = grid_reach(own.grid.reach, low, high);
       const int64_t last = strip_of(grid_centre(low, high) + reach);
       for (int64_t k = strip_of(grid_centre(low, high) - reach); k <= last && kept; ++k) {
         const Strip& other = strips_[k];
