@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "../common/host.h"
 #include "nms_boxes.h"
 #include "sort.h"
 
@@ -15,7 +16,7 @@ namespace detops::cpu {
 // widths; likewise in y. So boxes are filed by size class (areas within a factor of 4), and within
 // a class by the cell of a uniform grid that holds their centre; a candidate looks at a few cells
 // of a few classes.
-constexpr int kNmsClasses = 128;
+constexpr int kNmsClasses = 128, kUnitClass = 63;  // that of areas from 0.5 to 2
 
 struct GridCell {
   uint32_t begin, end;  // slots of its boxes
@@ -32,6 +33,7 @@ template <typename T>
 struct GridLevel {
   GridAxis<T> x, y;
   int64_t first;  // cell of row 0, column 0
+  int64_t count;  // of its boxes
 };
 
 template <typename T>
@@ -98,9 +100,9 @@ class NmsGridStorage {
   NmsGrid<T> build(const NmsSegment<T>& s, int64_t settled) {
     const double reach = (1 - s.threshold) / (2 * s.threshold);
     int32_t* cell = cell_.reserve(s.count);
-    take_samples(s, settled, cell);
-    int64_t cells = 0;
-    for (int size = 0; size < kNmsClasses; ++size) cells = place_level(size, reach, cells);
+    sort_by_size(s, settled, cell);
+    const int64_t cells = place_levels(limits_of(s.x1, s.x2, cell, s.count),
+                                       limits_of(s.y1, s.y2, cell, s.count), reach);
 
     GridCell* table = table_.reserve(cells + 1);
     for (int64_t i = 0; i <= cells; ++i) table[i] = {0, 0};
@@ -125,95 +127,74 @@ class NmsGridStorage {
   }
 
  private:
-  static constexpr int64_t kSamples = 32, kBoxesPerCell = 4;
+  static constexpr int64_t kSamples = 64, kBoxesPerCell = 4;
 
-  struct AxisSamples {
-    T widest, centre[kSamples], extent[kSamples];
-  };
-  struct Samples {
-    int64_t count, every;
-    AxisSamples x, y;
-  };
-
-  // With `full`, every other sample makes room; `place`: of the new one, or -1.
-  static void take(T low, T high, bool full, int64_t place, AxisSamples& of) {
-    of.widest = std::max(of.widest, high - low);
-    for (int64_t k = 0; full && k < kSamples / 2; ++k) {
-      of.centre[k] = of.centre[2 * k];
-      of.extent[k] = of.extent[2 * k];
-    }
-    if (place < 0) return;
-    of.centre[place] = grid_centre(low, high);
-    of.extent[place] = high - low;
-  }
-
-  // Leaves the size class of each box that needs a slot in `cell`, -1 for the others, and in
-  // samples_ a few boxes of each class, evenly spread.
-  void take_samples(const NmsSegment<T>& s, int64_t settled, int32_t* cell) {
-    samples_.reserve(kNmsClasses);
-    for (int size = 0; size < kNmsClasses; ++size) {
-      samples_[size].count = 0;
-      samples_[size].every = 1;
-      samples_[size].x.widest = samples_[size].y.widest = 0;
-    }
+  // Leaves the size class of each box that needs a slot in `cell`, -1 for the others.
+  void sort_by_size(const NmsSegment<T>& s, int64_t settled, int32_t* cell) {
+    std::fill_n(levels_, kNmsClasses, GridLevel<T>{});
     for (int64_t i = 0; i < s.count; ++i) {
       const math::Box<T> box = box_at(s, i);
       cell[i] = -1;
       if (!can_meet(box) || (i < settled && !s.keep[i])) continue;
       cell[i] = grid_class(math::area(box));
-      Samples& of = samples_[cell[i]];
-      // Every 1st, 2nd, 4th ... box: the stride doubles when the store is full.
-      const bool full = of.count == kSamples * of.every;
-      if (full) of.every *= 2;
-      const int64_t place = of.count % of.every == 0 ? of.count / of.every : -1;
-      take(box.x1, box.x2, full, place, of.x);
-      take(box.y1, box.y2, full, place, of.y);
-      ++of.count;
+      GridLevel<T>& level = levels_[cell[i]];
+      level.x.widest = std::max(level.x.widest, box.x2 - box.x1);
+      level.y.widest = std::max(level.y.widest, box.y2 - box.y1);
+      ++level.count;
     }
   }
 
   struct Limits {
-    double low, high, cells;
+    double low, high;
   };
 
-  // Limits that a few outliers do not move: 1/16 and 15/16 quantiles, and as much again outside as
-  // evenly spread centres would need. A cell is about twice the reach of a typical box, so that a
-  // look meets one or two along each axis.
-  static Limits limits_of(AxisSamples& of, int64_t count, double reach, double most) {
-    T* const typical = of.extent + count / 2;
-    std::sort(of.centre, of.centre + count);
-    std::nth_element(of.extent, typical, of.extent + count);
-    const double a = double(of.centre[count / 16]), b = double(of.centre[count - 1 - count / 16]);
-    const double low = a - (b - a) / 14, high = b + (b - a) / 14;
-    return {low, high,
-            std::min((high - low) / (2 * std::min(reach, 1.0) * double(*typical)) + 1, most)};
-  }
-
-  static GridAxis<T> axis_of(const Limits& at, const AxisSamples& of) {
-    const auto cells = static_cast<int32_t>(at.cells);
-    const double per = at.high > at.low ? std::min(double(cells) / (at.high - at.low), 1e30) : 1.0;
-    return {cells, static_cast<T>(at.low), static_cast<T>(per), of.widest};
-  }
-
-  // No more cells than a fraction of the boxes. Returns where the next level's cells begin.
-  int64_t place_level(int size, double reach, int64_t first) {
-    Samples& of = samples_[size];
-    levels_[size] = {};
-    if (of.count == 0) return first;
-    const int64_t count = (of.count + of.every - 1) / of.every;
-    const double most = double(of.count) / kBoxesPerCell + 1;
-    Limits x = limits_of(of.x, count, reach, most), y = limits_of(of.y, count, reach, most);
-    const double excess = x.cells * y.cells / most;
-    if (excess > 1) {
-      x.cells = std::max(1.0, x.cells / std::sqrt(excess));
-      y.cells = std::max(1.0, std::min(y.cells, most / x.cells));
+  // Limits of the centres along an axis that a few outliers do not move: 1/16 and 15/16 quantiles
+  // of a sample, and as much again outside as evenly spread centres would need.
+  static Limits limits_of(const T* low, const T* high, const int32_t* cell, int64_t count) {
+    T centre[kSamples] = {};
+    int64_t samples = 0;
+    for (int64_t i = 0; i < count; i += divide_up(count, kSamples)) {
+      if (cell[i] >= 0) centre[samples++] = grid_centre(low[i], high[i]);
     }
-    levels_[size] = {axis_of(x, of.x), axis_of(y, of.y), first};
-    return first + int64_t(levels_[size].x.cells) * levels_[size].y.cells;
+    std::sort(centre, centre + samples);
+    const int64_t beyond = samples / 16;
+    const double a = double(centre[beyond]),
+                 b = double(centre[std::max<int64_t>(0, samples - 1 - beyond)]);
+    return {a - (b - a) / 14, b + (b - a) / 14};
+  }
+
+  static void divide(const Limits& at, double cells, GridAxis<T>& axis) {
+    axis.cells = static_cast<int32_t>(cells);
+    axis.low = static_cast<T>(at.low);
+    axis.per =
+        static_cast<T>(at.high > at.low ? std::min(axis.cells / (at.high - at.low), 1e30) : 1.0);
+  }
+
+  // Cells of a class are about twice the reach of a typical box, so that a look meets one or two
+  // along each axis, but no more than a fraction of its boxes. Returns how many all have.
+  int64_t place_levels(const Limits& x, const Limits& y, double reach) {
+    int64_t cells = 0;
+    for (int size = 0; size < kNmsClasses; ++size) {
+      GridLevel<T>& level = levels_[size];
+      if (level.count == 0) continue;
+      const double side = std::ldexp(2 * std::min(reach, 1.0), size - kUnitClass);
+      const double most = double(level.count) / kBoxesPerCell + 1;
+      double across = std::min((x.high - x.low) / side + 1, most);
+      double down = std::min((y.high - y.low) / side + 1, most);
+      const double excess = across * down / most;
+      if (excess > 1) {
+        across = std::max(1.0, across / std::sqrt(excess));
+        down = std::max(1.0, std::min(down, most / across));
+      }
+      divide(x, across, level.x);
+      divide(y, down, level.y);
+      level.first = cells;
+      cells += int64_t(level.x.cells) * level.y.cells;
+    }
+    return cells;
   }
 
   GridLevel<T> levels_[kNmsClasses];
-  Buffer<Samples> samples_;
   Buffer<int32_t> cell_;
   Buffer<GridCell> table_;
   NmsBoxList<T> boxes_;
