@@ -3,40 +3,23 @@
 
 #include "../simd/bounds.inl"
 
-// IoU > threshold decided without a division, exactly as if the quotient had been rounded to
-// float32. Let t be the largest float <= threshold and m the midpoint of t and its successor. The
-// rounded quotient exceeds the threshold if and only if I / U > m, or I / U = m and t is odd, from
-// which a tie is rounded up; there the double below m stands for it. Both I and m * U are exact in
-// double, and between them lies more than that difference unless they are equal.
-//
-// In front of it a filter: I > thr U is I > thr / (1 + thr) (area_a + area_b), and with areas
-// scaled by that factor, rounded a little down, it costs one addition and one comparison. Numbers
-// so small that rounding would move them by more than that count as 0.
+// IoU > threshold. In front of a division there is a filter: I > thr U is I > thr / (1 + thr)
+// (area_a + area_b), and with areas scaled by that factor, rounded a little down, it costs one
+// addition and one comparison. Numbers so small that rounding would move them by more than that
+// count as 0.
 template <typename T>
 struct SuppressionTest {
-  double midpoint, threshold;
+  double threshold;
   T scale, least;  // a smaller area than the least counts as 0
 };
 
 template <typename T>
 DETOPS_INLINE SuppressionTest<T> suppression_test(double threshold) {
-  float low = static_cast<float>(threshold) + 0.0f;  // minus zero is zero
-  uint32_t bits = math::float_bits(low);
-  if (double(low) > threshold) low = math::bits_float(--bits);
   const double scale = threshold / (1 + threshold) * (1 - 1e-6);
-  const double middle = 0.5 * (double(low) + double(math::bits_float(bits + 1)));
   constexpr double kTiny = 1e-30;
   const bool none = scale < kTiny;
-  return {bits & 1 ? middle * (1 - 0x1p-53) : middle, threshold,
-          none ? T(0) : static_cast<T>(scale), none ? T(0) : static_cast<T>(kTiny / scale)};
-}
-
-DETOPS_INLINE bool exceeds(const SuppressionTest<float>& test, float overlap, float all) {
-  return double(overlap) > test.midpoint * double(all);
-}
-// No wider type to be exact in: divide.
-DETOPS_INLINE bool exceeds(const SuppressionTest<double>& test, double overlap, double all) {
-  return overlap / all > test.threshold;
+  return {threshold, none ? T(0) : static_cast<T>(scale),
+          none ? T(0) : static_cast<T>(kTiny / scale)};
 }
 
 template <typename T>
@@ -62,8 +45,7 @@ DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, con
   const T area = c.area;
   return scan_bounds<kVectors>(list, begin, end, box, c.scaled, [&, box, area](int64_t k) {
     const math::Box<T> other = box_at(list, k);
-    const T overlap = math::intersection(other, box);
-    return exceeds(test, overlap, math::area(other) + area - overlap) && hit(k);
+    return math::suppresses(other, math::area(other), box, area, test.threshold) && hit(k);
   });
 }
 
@@ -89,17 +71,6 @@ DETOPS_INLINE int64_t first_suppressing(const NmsSegment<T>& s, int64_t i, const
   return j;
 }
 
-template <typename T>
-int64_t nms_plain(const NmsSegment<T>& s) {
-  int64_t left = s.limit;
-  for (int64_t i = 0; i < s.count; ++i) {
-    if (left == 0) return drop_rest(s, i);
-    s.keep[i] = first_suppressing(s, i, [&](int64_t j) { return s.keep[j] != 0; }) == i;
-    left -= s.keep[i];
-  }
-  return s.count;
-}
-
 // Each candidate against all boxes kept so far: O(N K) with K kept, and no index beats it while K
 // is small or hits come early. Returns how many candidates are settled: fewer than all where the
 // list has become so long that building an index for the rest pays.
@@ -109,7 +80,6 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
     for (int64_t i = 0; i < s.count; ++i) s.keep[i] = i < s.limit;
     return s.count;
   }
-  if (s.threshold < 0) return nms_plain(s);
   // In steps of two vectors: what a look into the index costs, and what building it costs per box.
   const int64_t look = s.threshold < 0.05 ? 12 : 5, build = s.threshold < 0.05 ? 6 : 2;
   constexpr int64_t kWindow = 64, kStep = 2 * kLanes<T>;
@@ -122,7 +92,9 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
     }
     const Candidate<T> c = candidate(s, i, test);
     bool falls = false;
-    if (c.meets) {
+    if (s.threshold < 0) {
+      falls = first_suppressing(s, i, [&](int64_t j) { return s.keep[j] != 0; }) < i;
+    } else if (c.meets) {
       int64_t last = count;
       falls = scan<2>(kept, 0, count, c, test, [&](int64_t k) {
         last = k;
@@ -141,17 +113,13 @@ int64_t nms_flat(NmsSegment<T> s, NmsBoxes<T> kept) {
 // for all boxes. The first one is asked for, which a list in order tells, and an index does not.
 template <typename T>
 void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place, uint32_t* match) {
-  for (int64_t i = 0; i < s.count; ++i) match[i] = static_cast<uint32_t>(i);
-  const auto is_kept = [&](int64_t j) { return match[j] == j; };
-  for (int64_t i = 0; s.threshold < 0 && i < s.count; ++i) {
-    match[i] = static_cast<uint32_t>(first_suppressing(s, i, is_kept));
-  }
-  if (s.threshold < 0 || s.threshold >= 1) return;
   const auto test = suppression_test<T>(s.threshold);
+  const auto is_kept = [&](int64_t j) { return match[j] == j; };
   int64_t count = 0;
   for (int64_t i = 0; i < s.count; ++i) {
+    match[i] = static_cast<uint32_t>(s.threshold < 0 ? first_suppressing(s, i, is_kept) : i);
     const Candidate<T> c = candidate(s, i, test);
-    if (!c.meets) continue;
+    if (!c.meets || s.threshold < 0 || s.threshold >= 1) continue;
     const auto hit = [&](int64_t k) {
       match[i] = place[k];
       return true;
@@ -166,11 +134,10 @@ void nms_match(const NmsSegment<T>& s, const NmsBoxes<T>& kept, uint32_t* place,
 template <typename T, typename Look>
 DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& look) {
   const T x = grid_centre(c.box.x1, c.box.x2), y = grid_centre(c.box.y1, c.box.y2);
-  const double ratio = grid.ratio * (1 - kGridSlack);
-  const int first = math::max(grid.smallest, grid_class(double(c.area) * ratio));
+  const double ratio = grid.ratio * (1 - kGridSlack), own = grid_size(c.box, grid.by_side);
+  const int first = math::max(grid.smallest, grid_class(own * ratio));
   // Large boxes first: their grids have few cells.
-  for (int size = math::min(grid.largest, grid_class(double(c.area) / ratio)); size >= first;
-       --size) {
+  for (int size = math::min(grid.largest, grid_class(own / ratio)); size >= first; --size) {
     const GridLevel<T>& level = grid.levels[size];
     if (level.x.cells == 0) continue;
     const T rx = grid_reach(grid.reach, c.box.x1, c.box.x2, level.x.widest);
@@ -187,40 +154,33 @@ DETOPS_INLINE bool around(const NmsGrid<T>& grid, const Candidate<T>& c, Look&& 
   return false;
 }
 
-// Settles the candidates from `settled` on with an index; of those before, the kept ones only enter
-// it. meets(i): has it a place there, for a box that meets nothing has none; falls(i, candidate):
-// does a box suppress it that is in the index; enter(i, candidate) puts it there.
-template <typename T, typename Meets, typename Falls, typename Enter>
-DETOPS_INLINE void nms_rest(const NmsSegment<T>& s, int64_t settled, const SuppressionTest<T>& test,
-                            const Meets& meets, const Falls& falls, const Enter& enter) {
+// Whether a box in the grid suppresses the i-th candidate, and hit(slot) takes it.
+template <typename T, typename Hit>
+DETOPS_INLINE bool falls(const NmsGrid<T>& grid, int64_t i, const Candidate<T>& c,
+                         const SuppressionTest<T>& test, const Hit& hit) {
+  const auto look = [&](const GridCell& cell) {
+    return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
+  };
+  // Its own cell is where a candidate finds most often what suppresses it.
+  return look(grid.cells[grid.cell[i]]) || around(grid, c, look);
+}
+
+// Settles the candidates from `settled` on; of those before, the kept ones only enter the grid.
+template <typename T>
+void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
+  const auto test = suppression_test<T>(s.threshold);
   int64_t left = s.limit;
   for (int64_t i = 0; i < s.count; ++i) {
     const Candidate<T> c = candidate(s, i, test);
-    const bool member = meets(i);
-    if (i >= settled) s.keep[i] = !member || !falls(i, c);
+    const bool member = grid.cell[i] >= 0;
+    if (i >= settled) s.keep[i] = !member || !falls(grid, i, c, test, [](int64_t) { return true; });
     if (!s.keep[i]) continue;
-    if (member) enter(i, c);
+    if (member) put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
     if (--left == 0) {
       drop_rest(s, i + 1);
       return;
     }
   }
-}
-
-template <typename T>
-void nms_grid(NmsSegment<T> s, NmsGrid<T> grid, int64_t settled) {
-  const auto test = suppression_test<T>(s.threshold);
-  const auto meets = [&](int64_t i) { return grid.cell[i] >= 0; };
-  const auto falls = [&](int64_t i, const Candidate<T>& c) {
-    const auto look = [&](const GridCell& cell) {
-      return scan<1>(grid.boxes, cell.begin, cell.end, c, test, [](int64_t) { return true; });
-    };
-    // Its own cell is where a candidate finds most often what suppresses it.
-    return look(grid.cells[grid.cell[i]]) || around(grid, c, look);
-  };
-  nms_rest(s, settled, test, meets, falls, [&](int64_t i, const Candidate<T>& c) {
-    put(grid.boxes, grid.cells[grid.cell[i]].end++, c);
-  });
 }
 
 // As nms_grid, for a strip: a candidate is open where it reaches over a cut, or where the first box
@@ -237,11 +197,7 @@ void nms_strip(const NmsSegment<T>& s, const NmsGrid<T>& grid, NmsOpen<T>& strip
       met = static_cast<uint32_t>(k);
       return true;
     };
-    const auto look = [&](const GridCell& cell) {
-      return scan<1>(grid.boxes, cell.begin, cell.end, c, test, hit);
-    };
-    if ((look(grid.cells[grid.cell[i]]) || around(grid, c, look)) &&
-        !(strip.slot_box[met] & kOpenSlot)) {
+    if (falls(grid, i, c, test, hit) && !(strip.slot_box[met] & kOpenSlot)) {
       s.keep[i] = 0;
       continue;
     }

@@ -11,11 +11,11 @@
 
 namespace detops::cpu {
 
-// An index over kept boxes. IoU > t >= 0 implies that areas differ by a factor below 1 / t, and
-// that centres are within (1 - t) / (2 t) of the smaller width in x, and within the mean of both
-// widths; likewise in y. So boxes are filed by size class (areas within a factor of 4), and within
-// a class by the cell of a uniform grid that holds their centre; a candidate looks at a few cells
-// of a few classes.
+// An index over kept boxes. IoU > t >= 0 implies that areas differ by a factor below 1 / t, and so
+// do the longer sides; and that centres are within (1 - t) / (2 t) of the smaller width in x, and
+// within the mean of both widths; likewise in y. So boxes are filed by size class (areas within a
+// factor of 4, or longer sides within one of 2), and within a class by the cell of a uniform grid
+// that holds their centre; a candidate looks at a few cells of a few classes.
 constexpr int kNmsClasses = 128, kUnitClass = 63;  // that of areas from 0.5 to 2
 
 struct GridCell {
@@ -43,7 +43,8 @@ struct NmsGrid {
   const int32_t* cell;    // [count]: of each candidate, -1 for a box that meets nothing
   NmsBoxes<T> boxes;      // by slot
   double reach;           // (1 - t) / (2 t)
-  double ratio;           // t
+  bool by_side;           // what a size is; see grid_size
+  double ratio;           // of sizes, at least
   int smallest, largest;  // classes that have boxes
 };
 
@@ -54,6 +55,14 @@ constexpr double kGridSlack = 1e-5;
 DETOPS_SHARED_INLINE int grid_class(double area) {
   const float narrow = static_cast<float>(area);
   return static_cast<int>(math::float_bits(narrow) >> 24 & 0x7f);
+}
+
+// A box's area, or the square of its longer side: where a threshold is so low that it tells little
+// of areas, boxes of one class should not reach much further than others.
+template <typename T>
+DETOPS_SHARED_INLINE double grid_size(const math::Box<T>& box, bool by_side) {
+  const double side = double(math::max(box.x2 - box.x1, box.y2 - box.y1));
+  return by_side ? math::min(side * side, 1e38) : double(math::area(box));
 }
 
 // Monotone in the centre, also for outliers, which land in the outermost cells.
@@ -99,8 +108,9 @@ class NmsGridStorage {
   // A grid with a slot for every candidate from `settled` on and for those kept before; all empty.
   NmsGrid<T> build(const NmsSegment<T>& s, int64_t settled) {
     const double reach = (1 - s.threshold) / (2 * s.threshold);
+    const bool by_side = s.threshold < 0.05;
     int32_t* cell = cell_.reserve(s.count);
-    sort_by_size(s, settled, cell);
+    sort_by_size(s, settled, by_side, cell);
     const int64_t cells = place_levels(limits_of(s.x1, s.x2, cell, s.count),
                                        limits_of(s.y1, s.y2, cell, s.count), reach);
 
@@ -123,20 +133,21 @@ class NmsGridStorage {
     int smallest = 0, largest = kNmsClasses - 1;
     while (smallest < largest && levels_[smallest].x.cells == 0) ++smallest;
     while (smallest < largest && levels_[largest].x.cells == 0) --largest;
-    return {levels_, table, cell, boxes_.reserve(slots), reach, s.threshold, smallest, largest};
+    const double ratio = by_side ? s.threshold * s.threshold : s.threshold;
+    return {levels_, table, cell, boxes_.reserve(slots), reach, by_side, ratio, smallest, largest};
   }
 
  private:
   static constexpr int64_t kSamples = 64, kBoxesPerCell = 4;
 
   // Leaves the size class of each box that needs a slot in `cell`, -1 for the others.
-  void sort_by_size(const NmsSegment<T>& s, int64_t settled, int32_t* cell) {
+  void sort_by_size(const NmsSegment<T>& s, int64_t settled, bool by_side, int32_t* cell) {
     std::fill_n(levels_, kNmsClasses, GridLevel<T>{});
     for (int64_t i = 0; i < s.count; ++i) {
       const math::Box<T> box = box_at(s, i);
       cell[i] = -1;
       if (!can_meet(box) || (i < settled && !s.keep[i])) continue;
-      cell[i] = grid_class(math::area(box));
+      cell[i] = grid_class(grid_size(box, by_side));
       GridLevel<T>& level = levels_[cell[i]];
       level.x.widest = std::max(level.x.widest, box.x2 - box.x1);
       level.y.widest = std::max(level.y.widest, box.y2 - box.y1);

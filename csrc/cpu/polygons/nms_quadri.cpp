@@ -21,12 +21,10 @@ Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshol
     const scalar_t* of = corners.const_data_ptr<scalar_t>();
     Buffer<math::Quad> quads(n);
     for (int64_t i = 0; i < n; ++i) quads[i] = math::quad(of + 8 * int64_t(selection.order()[i]));
-    // Near the smallest numbers rounding an IoU moves it by more than the slack.
-    const double t = iou_threshold, factor = t < 1e-30 ? 0 : t / (1 + t) * (1 - 1e-6);
     BoundsList kept;
     Buffer<uint32_t> index(n);
     const auto nms = DETOPS_IN_USE(quadri_nms<scalar_t>);
-    nms(quads.data(), n, t, factor, kept.reserve(n), index.data(), keep.data());
+    nms(quads.data(), n, iou_threshold, kept.reserve(n), index.data(), keep.data());
   });
   return selection.selected(keep.data(), indices, n);
 }

@@ -6,8 +6,9 @@
 // Each candidate against the boxes kept so far: first their bounds, then the few that pass. T is
 // the type that an IoU is rounded to; `kept` and `index` have room for all boxes.
 template <typename T>
-void quadri_nms(const math::Quad* boxes, int64_t count, double threshold, double factor,
+void quadri_nms(const math::Quad* boxes, int64_t count, double threshold,
                 const NmsBoxes<float>& kept, uint32_t* index, uint8_t* keep) {
+  const double factor = bounds_factor(threshold);
   int64_t n = 0;
   for (int64_t i = 0; i < count; ++i) {
     const math::Quad& box = boxes[i];
