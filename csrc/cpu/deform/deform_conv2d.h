@@ -63,7 +63,7 @@ struct DeformSlice {
     return channel / (g.channels / g.offset_groups);
   }
   int64_t end_part(const DeformGeometry& g) const {
-    return (channel + channels - 1) / (g.channels / g.offset_groups) + 1;
+    return divide_up(channel + channels, g.channels / g.offset_groups);
   }
 };
 

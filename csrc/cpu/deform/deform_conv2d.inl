@@ -85,13 +85,9 @@ DETOPS_INLINE void take_samples(const DeformBlock<A>& t, A* grad_map, A* dots) {
         store(column + c, choose_first<kWhole, A>(n, blend(s, value), found));
       }
       if (!kScatters) continue;
-      A* sums = dots + k * t.stride + p;
-      if constexpr (kLanes<A> >= 4) {
-        const Vector<A> sum = fold<4, A>(fold<8, A>(sum_in_fours<A>(dot)));
-        for (int i = 0; i < 4; ++i) sums[i * t.points * t.stride] += sum[i];
-      } else {
-        for (int i = 0; i < 4; ++i) sums[i * t.points * t.stride] += sum_lanes<A>(dot[i]);
-      }
+      A sum[4];
+      sum_lanes_of_four<A>(dot, sum);
+      for (int i = 0; i < 4; ++i) dots[(i * t.points + k) * t.stride + p] += sum[i];
     }
   }
 }

@@ -292,24 +292,17 @@ DETOPS_INLINE Vector<T> sum_each(Vector<T>* v) {
   return v[0];
 }
 
-// Sums of four vectors, which are used up, in neighbouring lanes: each four lanes of the result
-// have those of the same four. Half the steps of a sum serve all.
-template <typename T>
-DETOPS_INLINE Vector<T> sum_in_fours(Vector<T>* v) {
-  exchange<1, T>(v[0], v[1], AllLanes<T>());
-  exchange<1, T>(v[2], v[3], AllLanes<T>());
-  Vector<T> even = v[0] + v[1], odd = v[2] + v[3];
-  exchange<2, T>(even, odd, AllLanes<T>());
-  return even + odd;
-}
-
-// The sums of the lanes of four vectors, which are used up.
+// The sums of the lanes of four vectors, which are used up. Half the steps of a sum serve all.
 template <typename T>
 DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums) {
   if constexpr (kLanes<T> < 4) {
     for (int j = 0; j < 4; ++j) sums[j] = sum_lanes<T>(v[j]);
   } else {
-    const Vector<T> sum = fold<8, T>(fold<4, T>(sum_in_fours<T>(v)));
+    exchange<1, T>(v[0], v[1], AllLanes<T>());
+    exchange<1, T>(v[2], v[3], AllLanes<T>());
+    Vector<T> even = v[0] + v[1], odd = v[2] + v[3];
+    exchange<2, T>(even, odd, AllLanes<T>());
+    const Vector<T> sum = fold<8, T>(fold<4, T>(even + odd));
     for (int j = 0; j < 4; ++j) sums[j] = sum[j];
   }
 }
