@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "../detops/include/detops/library.h"
+#include "cpu/common/memory.h"
 #include "parallel.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these
@@ -56,8 +57,16 @@ StableIValue given(std::vector<Tensor>& list) {
 }
 
 Tensor make(const Output& output, const Options& device) {
-  return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
-               output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
+  const Tensor made =
+      empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
+            output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
+  if (made.is_cpu()) cpu::expect_writes(made);
+  return made;
+}
+
+StableIValue given(Tensor& t, const Output& output) {
+  if (t.scalar_type() != output.dtype) t = t.to(output.dtype);
+  return given(t);
 }
 
 bool is_empty(const Tensor* outputs, size_t count) {

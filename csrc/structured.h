@@ -134,6 +134,8 @@ inline auto on_device(const Options& of) {
 }
 
 Tensor make(const Output& output, const Options& device);
+// What is given back, in its dtype: a function may leave it in the wider one that it computed in.
+StableIValue given(Tensor& t, const Output& output);
 
 // The error that is being handled, with the op's name where it does not tell it.
 [[noreturn]] void rethrow(const Contract& contract);
@@ -187,7 +189,9 @@ struct Structured<op, function> {
       Tensor outputs[kOutputs];
       for (size_t i = 0; i < kOutputs; ++i) outputs[i] = make(described.items[i], device);
       if (!is_empty(outputs, kOutputs)) function(std::get<in>(values)..., outputs[out]...);
-      for (size_t i = 0; i < contract.returns; ++i) stack[i] = given(outputs[i]);
+      for (size_t i = 0; i < contract.returns; ++i) {
+        stack[i] = given(outputs[i], described.items[i]);
+      }
     }
   }
 

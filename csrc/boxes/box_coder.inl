@@ -14,14 +14,13 @@ math::Delta<T> coder_weights(ArrayRef<double> w) {
 void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<double> weights,
                           Tensor& output) {
   const BoxLists in(boxes, anchors, compute_type(boxes, anchors));
-  const Tensor deltas = as_type(output, in.type());
+  output = as_type(output, in.type());
   DETOPS_WIDE_SWITCH(in.type(), [&] {
-    for_each(deltas.size(0),
+    for_each(output.size(0),
              math::EncodeBoxes<scalar_t>{
                  rows<math::Box, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
-                 coder_weights<scalar_t>(weights), mutable_rows<math::Delta, scalar_t>(deltas)});
+                 coder_weights<scalar_t>(weights), mutable_rows<math::Delta, scalar_t>(output)});
   });
-  output = as_type(deltas, output.scalar_type());
 }
 
 void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
@@ -35,22 +34,20 @@ void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor
                  mutable_rows<math::Box, scalar_t>(in.to_first),
                  mutable_rows<math::Box, scalar_t>(in.to_second)});
   });
-  in.store(to_boxes, to_anchors);
 }
 
 void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<double> weights,
                           double clip, Tensor& output) {
   const BoxLists in(deltas, anchors, compute_type(deltas, anchors));
-  const Tensor boxes = as_type(output, in.type());
+  output = as_type(output, in.type());
   const int64_t per_anchor = deltas.size(1) / 4;
   DETOPS_WIDE_SWITCH(in.type(), [&] {
     for_each(anchors.size(0) * per_anchor,
              math::DecodeBoxes<scalar_t>{rows<math::Delta, scalar_t>(in.first),
                                          rows<math::Box, scalar_t>(in.second), per_anchor,
                                          coder_weights<scalar_t>(weights), scalar_t(clip),
-                                         mutable_rows<math::Box, scalar_t>(boxes)});
+                                         mutable_rows<math::Box, scalar_t>(output)});
   });
-  output = as_type(boxes, output.scalar_type());
 }
 
 void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tensor& anchors,
@@ -66,5 +63,4 @@ void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tenso
             rows<math::Box, scalar_t>(in.grad), mutable_rows<math::Delta, scalar_t>(in.to_first),
             mutable_rows<math::Box, scalar_t>(in.to_second)});
   });
-  in.store(to_deltas, to_anchors);
 }

@@ -15,22 +15,19 @@ struct BoxLists {
   ScalarType type() const { return first.scalar_type(); }
 };
 
-// Lists with the gradient of what came of them, and where theirs are written, until store() rounds
-// them.
+// Lists with the gradient of what came of them, and where theirs are written.
 template <typename Lists>
 struct ListGradients : Lists {
   Tensor grad, to_first, to_second;
 
-  ListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2,
-                const Tensor& grad1, const Tensor& grad2)
+  ListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2, Tensor& grad1,
+                Tensor& grad2)
       : Lists(boxes1, boxes2, compute_type(boxes1, boxes2)),
         grad(as_type(of_values, this->type()).contiguous()),
         to_first(as_type(grad1, this->type())),
-        to_second(as_type(grad2, this->type())) {}
-
-  void store(Tensor& grad1, Tensor& grad2) const {
-    grad1 = as_type(to_first, grad1.scalar_type());
-    grad2 = as_type(to_second, grad2.scalar_type());
+        to_second(as_type(grad2, this->type())) {
+    grad1 = to_first;
+    grad2 = to_second;
   }
 };
 
@@ -53,7 +50,7 @@ struct PointSetGradients : ListGradients<PointSets> {
 
   PointSetGradients(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                     const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
-                    const Tensor& to_points1, const Tensor& to_points2)
+                    Tensor& to_points1, Tensor& to_points2)
       : ListGradients(grad1, points1, points2, to_points1, to_points2),
         grad_second(as_type(grad2, type()).contiguous()),
         index_first(idx1.contiguous()),

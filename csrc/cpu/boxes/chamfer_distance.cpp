@@ -90,7 +90,6 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
       gradient_of<true>(g2 + q, p2 + q, m, p1 + p, n, i2 + q, t1 + p);
     });
   });
-  g.store(to_points1, to_points2);
 }
 
 }  // namespace detops::cpu

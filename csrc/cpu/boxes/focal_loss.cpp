@@ -35,7 +35,6 @@ void with_softmax(const Tensor& inputs, const Tensor& weights, double alpha, dou
 
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss) {
-  expect_writes(loss);
   const ScalarType type = loss.scalar_type();
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
@@ -72,10 +71,9 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
-  expect_writes(to_inputs);
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  const Tensor result = as_type(to_inputs, type);  // itself, unless of another dtype
+  to_inputs = as_type(to_inputs, type);
   const bool constant = is_constant(grad);
   const Tensor outer = constant ? grad : as_type(grad, type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
@@ -85,13 +83,12 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
     const auto kernel = DETOPS_IN_USE(focal_backward<decltype(focus)::value, T>);
     const A same =
         constant ? as_type(grad.as_strided({1}, {1}), compute_type(type)).template item<A>() : A(0);
-    T* out = mutable_elements<T>(result);
-    parallel_for(0, result.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    T* out = mutable_elements<T>(to_inputs);
+    parallel_for(0, to_inputs.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, constant ? nullptr : elements<T>(outer) + begin, same, elements<T>(x) + begin,
              elements<T>(t) + begin, end - begin, out + begin);
     });
   });
-  to_inputs = as_type(result, to_inputs.scalar_type());
 }
 
 void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
@@ -115,7 +112,6 @@ void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
 void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  const std::optional<Tensor>& weight, double alpha, double gamma,
                                  Tensor& to_inputs) {
-  expect_writes(to_inputs);
   const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
   const Tensor weights = wide(weight, x.scalar_type()), outer = wide(grad, x.scalar_type());
   with_softmax(x, weights, alpha, gamma, [&](auto element, auto focus, const auto& f) {

@@ -288,7 +288,6 @@ void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, In
 }
 
 void batch_transpose(const Tensor& input, Tensor& output) {
-  expect_writes(output);
   const Tensor from = input.contiguous();
   const int64_t height = from.size(1), width = from.size(2), size = height * width;
   with_element_type(from.scalar_type(), [&](auto element) {

@@ -4,11 +4,6 @@
 namespace detops::cpu {
 namespace {
 
-// A block of channels of a slice.
-struct Block {
-  int64_t slice, channel, channels;
-};
-
 template <typename T>
 void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset, const Tensor& mask,
              const Tensor& weight, const Tensor& bias, Tensor& output) {
@@ -16,32 +11,22 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
   const std::vector<DeformSlice> slices = deform_slices(g, std::max(g.channels, kRoIChannels));
   const DeformWeights<A> weights(g, slices, weight.const_data_ptr<A>());
   const int64_t points = g.points(), positions = g.positions();
-  std::vector<Block> blocks;
-  int64_t deepest = 0;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    const DeformSlice& s = slices[i];
-    for (int64_t c = 0; c < s.channels; c += kRoIChannels) {
-      blocks.push_back(
-          {static_cast<int64_t>(i), s.channel + c, std::min(kRoIChannels, s.channels - c)});
-    }
-    deepest = std::max(deepest, s.channels * points);
-  }
-
+  const int64_t deepest = slices[0].channels * points;  // no other slice is larger
   const int64_t tile = deform_tile<A>(g, deepest), tiles = divide_up(positions, tile);
   const DeformMap map(g);
-  const int64_t n_blocks = static_cast<int64_t>(blocks.size());
+  const int64_t blocks = divide_up(g.channels, kRoIChannels);
   constexpr int64_t kBytes = 64 << 20;  // of maps at a time
   const int64_t at_once =
-      std::clamp<int64_t>(kBytes / int64_t(sizeof(A)) / (n_blocks * map.size()), 1, g.images);
-  Buffer<A> maps(at_once * n_blocks * map.size());
+      std::clamp<int64_t>(kBytes / int64_t(sizeof(A)) / (blocks * map.size()), 1, g.images);
+  Buffer<A> maps(at_once * blocks * map.size());
   for (int64_t first = 0; first < g.images; first += at_once) {
     const int64_t images = std::min(at_once, g.images - first);
     const int64_t rows = map.rows();
-    parallel_each(images * n_blocks * rows, 32, [&](int64_t i) {
-      const int64_t row = i % rows, block = i / rows % n_blocks, image = i / rows / n_blocks;
-      const Block& b = blocks[block];
-      map.load_row(deform_planes<const T>(g, input, first + image), b.channel, b.channels, row,
-                   maps.data() + (image * n_blocks + block) * map.size());
+    parallel_each(images * blocks * rows, 32, [&](int64_t i) {
+      const int64_t row = i % rows, image = i / rows / blocks, c = i / rows % blocks * kRoIChannels;
+      map.load_row(deform_planes<const T>(g, input, first + image), c,
+                   std::min(kRoIChannels, g.channels - c), row,
+                   maps.data() + i / rows * map.size());
     });
     each_task(images * tiles, [&](int64_t task, int64_t last) {
       DeformTile<A> taps(g, offset, mask, std::min(tile, positions));
@@ -50,17 +35,16 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
         const int64_t image = task / tiles, begin = task % tiles * tile;
         taps.move(first + image, begin, std::min(tile, positions - begin));
         for (int64_t group = 0; group < g.offset_groups; ++group) taps.locate(group);
-        for (int64_t block = 0; block < n_blocks;) {
-          const int64_t slice = blocks[block].slice;
+        for (size_t slice = 0; slice < slices.size(); ++slice) {
           const DeformSlice& s = slices[slice];
-          for (; block < n_blocks && blocks[block].slice == slice; ++block) {
-            const Block& b = blocks[block];
-            const A* from = maps.data() + (image * n_blocks + block) * map.size();
-            each_run(
-                g, s, b.channel, b.channel + b.channels, [&](const DeformRun& run, int64_t group) {
-                  DETOPS_IN_USE(deform_gather<A>)(
-                      taps.block(s, run, group, from, run.channel - b.channel, columns.data()));
-                });
+          for (int64_t c = s.channel, end; c < s.channel + s.channels; c = end) {
+            const int64_t block = c / kRoIChannels;
+            const A* from = maps.data() + (image * blocks + block) * map.size();
+            end = std::min((block + 1) * kRoIChannels, s.channel + s.channels);
+            each_run(g, s, c, end, [&](const DeformRun& run, int64_t group) {
+              DETOPS_IN_USE(deform_gather<A>)
+              (taps.block(s, run, group, from, run.channel % kRoIChannels, columns.data()));
+            });
           }
           for (int64_t group = 0; group < s.groups; ++group) {
             const DeformProduct t =
@@ -288,17 +272,14 @@ void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
                            const std::optional<Tensor>& mask, const Tensor& weight,
                            const std::optional<Tensor>& bias, IntArrayRef stride,
                            IntArrayRef padding, IntArrayRef dilation, Tensor& output) {
-  expect_writes(output);
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const ScalarType type = compute_type(input.scalar_type());
-  Tensor sums =
-      output.scalar_type() == type ? output : empty_like(output, output.options().dtype(type));
+  if (output.scalar_type() != type) output = empty_like(output, output.options().dtype(type));
   with_element_type(input.scalar_type(), [&](auto element) {
     forward<decltype(element)>(g, maps, wide(offset, type), wide(mask, type), wide(weight, type),
-                               wide(bias, type), sums);
+                               wide(bias, type), output);
   });
-  if (!sums.is_same(output)) output.copy_(sums);
 }
 
 void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
@@ -311,17 +292,14 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
     for (const Tensor& t : {to_input, to_offset, to_mask, to_weight, to_bias}) t.zero_();
     return;
   }
-  expect_writes(to_input);
   const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
   const ScalarType type = compute_type(input.scalar_type());
   const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
                   input.contiguous(input.suggest_memory_format()), wide(offset, type),
                   wide(mask, type), wide(weight, type)};
-  // Itself, unless of another dtype; then it is copied at the end.
-  const auto sums_for = [type](const Tensor& t, bool is_wanted) {
-    return !is_wanted                ? Tensor()
-           : t.scalar_type() == type ? t
-                                     : empty(t.sizes(), t.options().dtype(type));
+  // In the type that is summed in, where it is wanted.
+  const auto sums_for = [type](Tensor& t, bool is_wanted) {
+    return is_wanted ? t = as_type(t, type) : Tensor();
   };
   const Gradients out{wanted[0] ? to_input : Tensor(), sums_for(to_offset, wanted[1]),
                       sums_for(to_mask, wanted[2] && mask), sums_for(to_weight, wanted[3])};
@@ -332,11 +310,6 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
   }
   if (bias_sums.defined()) {
     DETOPS_WIDE_SWITCH(type, [&] { sum_bias<scalar_t>(g, in.grad, bias_sums); });
-  }
-  const std::pair<Tensor, Tensor> copies[] = {
-      {out.offset, to_offset}, {out.mask, to_mask}, {out.weight, to_weight}, {bias_sums, to_bias}};
-  for (const auto& [from, to] : copies) {
-    if (from.defined() && !from.is_same(to)) to.copy_(from);
   }
 }
 

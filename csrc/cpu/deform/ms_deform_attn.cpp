@@ -33,7 +33,7 @@ struct HeadValues {
 template <typename A>
 struct HeadRows {
   A* data;
-  int64_t padded;
+  int64_t channels, padded;
 };
 
 }  // namespace detops::cpu
@@ -116,14 +116,14 @@ class Attention {
   Buffer<T> zeros_;
 };
 
-// A thread owns a head of an image, and adds its queries in their order. grad: [N, Q, M, D padded].
+// A thread owns a head of an image, and adds its queries in their order.
 template <typename T, typename A = accumulate_t<T>>
 void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
   const auto kernel = DETOPS_IN_USE(ms_deform_attn_backward<A>);
   const int64_t padded = a.padded(a.channels), samples = a.samples;
   parallel_for(0, a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
     Buffer<A> memory((a.positions + 1) * 2 * padded);
-    const HeadRows<A> rows{memory.data() + 2 * padded, padded};
+    const HeadRows<A> rows{memory.data() + 2 * padded, a.channels, padded};
     for (int64_t owned = begin; owned < end; ++owned) {
       const int64_t image = owned / a.heads, head = owned % a.heads;
       const HeadValues<T> values = a.values(image, head);
@@ -131,10 +131,10 @@ void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations
       DETOPS_IN_USE(load_attention_rows<T>)(values, a.positions, rows);
       for (int64_t q = 0; q < a.queries; ++q) {
         const int64_t i = number(q), next = number(std::min(q + kAhead, a.queries - 1));
-        fetch(grad + next * padded, padded * sizeof(A));
+        fetch(grad + next * a.channels, a.channels * sizeof(A));
         fetch(a.locations(next), 2 * samples * sizeof(A));
         fetch(a.weights(next), samples * sizeof(A));
-        kernel(a.levels, rows, a.locations(i), a.weights(i), grad + i * padded,
+        kernel(a.levels, rows, a.locations(i), a.weights(i), grad + i * a.channels,
                to_locations + 2 * i * samples, to_weights + i * samples);
       }
       DETOPS_IN_USE(store_attention_rows<T>)(rows, a.positions, values,
@@ -156,7 +156,6 @@ void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                             const Tensor& level_start_index, const Tensor& sampling_locations,
                             const Tensor& attention_weights, Tensor& output) {
   check_levels("ms_deform_attn", value, spatial_shapes, level_start_index);
-  expect_writes(output);
   with_element_type(value.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
@@ -181,27 +180,17 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
                              Tensor& to_locations, Tensor& to_weights) {
   check_levels("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
   const ScalarType type = value.scalar_type(), wide = compute_type(type);
-  expect_writes(to_value);
-  // Themselves, unless of another dtype.
-  const Tensor locations = as_type(to_locations, wide), weights = as_type(to_weights, wide);
+  to_locations = as_type(to_locations, wide);
+  to_weights = as_type(to_weights, wide);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
                          attention_weights);
-    Tensor outer = as_type(grad, wide).contiguous();
-    const int64_t padding = a.padded(a.channels) - a.channels;
-    if (padding > 0) {
-      const Tensor wider =
-          zeros({a.images, a.queries, a.heads, a.channels + padding}, outer.options());
-      wider.narrow(3, 0, a.channels).copy_(outer.view({a.images, a.queries, a.heads, a.channels}));
-      outer = wider;
-    }
-    backward(a, elements<A>(outer), mutable_elements<T>(to_value), mutable_elements<A>(locations),
-             mutable_elements<A>(weights));
+    const Tensor outer = as_type(grad, wide).contiguous();
+    backward(a, elements<A>(outer), mutable_elements<T>(to_value),
+             mutable_elements<A>(to_locations), mutable_elements<A>(to_weights));
   });
-  to_locations = as_type(locations, to_locations.scalar_type());
-  to_weights = as_type(weights, to_weights.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -90,7 +90,7 @@ void ms_deform_attn_forward(const SampleLevels<A>& levels, const HeadValues<T>& 
   }
 }
 
-// Writes the gradients to locations and weights, and adds to those of the values. grad: [padded].
+// Writes the gradients to locations and weights, and adds to those of the values.
 template <typename A>
 void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& rows,
                              const A* locations, const A* weights, const A* grad, A* to_locations,
@@ -110,7 +110,7 @@ void ms_deform_attn_backward(const SampleLevels<A>& levels, const HeadRows<A>& r
         share[k] = splat(s.share[k][i]);
       }
       for (int64_t c = 0; c < padded; c += kWidth) {
-        const Vector<A> g = load(grad + c);
+        const Vector<A> g = load_first(grad + c, rows.channels - c);
         DETOPS_UNROLL for (int k = 0; k < 4; ++k) {
           A* to = value[k] + padded + c;
           product[k] = fused(g, load(value[k] + c), product[k]);

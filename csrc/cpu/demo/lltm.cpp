@@ -125,7 +125,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
-  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+  output = as_type(output, x.scalar_type());  // itself, unless half precision
 
   // All steps' inputs in one product, the state's part step by step; of one step, all together.
   const bool packed = steps > 1;
@@ -139,7 +139,7 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const auto *first_state = elements<scalar_t>(h0), *first_cell = elements<scalar_t>(c0);
     auto *gate = mutable_elements<scalar_t>(gates), *cell = mutable_elements<scalar_t>(cells);
-    auto* out = mutable_elements<scalar_t>(states);
+    auto* out = mutable_elements<scalar_t>(output);
     const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack<false, scalar_t>));
     const int64_t size = rows * state;
     const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
@@ -152,7 +152,6 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
       }
     });
   });
-  output = as_type(states, output.scalar_type());
 }
 
 void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
@@ -162,7 +161,6 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
-  const auto type = input.scalar_type();
   const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
   const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
   // The gradients that travel back from step to step.
@@ -172,8 +170,9 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   } else if (steps != 1) {
     to_state = zeros_like(h0);
   }
-  Tensor* const results[] = {&to_input, &to_weights, &to_bias, &to_h, &to_c};
-  for (Tensor* t : results) *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
+  for (Tensor* t : {&to_input, &to_weights, &to_bias, &to_h, &to_c}) {
+    *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
+  }
   to_c.copy_(grad_c);
   const Tensor to_gates = empty_like(gate_values);
   const bool packed = steps > 1;
@@ -216,7 +215,6 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     multiply_into(grads, w.narrow(1, state, inputs), to_input.view({steps * rows, inputs}));
   }
   sum_into(grads, to_bias);
-  for (Tensor* t : results) *t = as_type(*t, type);
 }
 
 }  // namespace detops::cpu

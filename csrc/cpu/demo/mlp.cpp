@@ -76,7 +76,7 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
   // A chunk's gradients: hidden weights [I, P], hidden bias [P], output weights [O, P], output
   // bias.
   const int64_t size = m.padded * (m.inputs + 1 + m.outputs) + m.outputs;
-  const int64_t chunks = std::max<int64_t>(1, (rows + kChunk - 1) / kChunk);
+  const int64_t chunks = std::max<int64_t>(1, divide_up(rows, kChunk));
   Buffer<T> sums(chunks * size);
   std::fill_n(sums.data(), chunks * size, T(0));
   parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t end) {
@@ -124,8 +124,6 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
       DETOPS_IN_USE(mlp_forward<scalar_t>)(layers, in, begin, end, h, out);
     });
   });
-  output = as_type(output, type);
-  hidden = as_type(hidden, type);
 }
 
 void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
@@ -157,7 +155,6 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                              input_wanted ? data(0) : nullptr,
                              {data(1), data(2), data(3), data(4)});
   });
-  for (Tensor* t : to) *t = as_type(*t, type);
 }
 
 }  // namespace detops::cpu

@@ -75,7 +75,6 @@ void add_back(const TurnedFilters& g, const Turns& turns, const A* grad, A* to_i
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
-  expect_writes(output);
   const TurnedFilters g(input.size(0), input.size(1), indices);
   const Turns turns("active_rotated_filter", indices, g);
   if (turns.one_each) {
@@ -85,23 +84,22 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
       turn<true>(g, turns, elements<T>(filters), mutable_elements<T>(output));
     });
   }
-  const Tensor filters = wide(input), sums = as_type(output, compute_type(input.scalar_type()));
+  const Tensor filters = wide(input);
+  output = as_type(output, filters.scalar_type());
   DETOPS_WIDE_SWITCH(filters.scalar_type(), [&] {
-    turn<false>(g, turns, filters.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
+    turn<false>(g, turns, filters.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
   });
-  output = as_type(sums, output.scalar_type());
 }
 
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input) {
-  expect_writes(to_input);
   const TurnedFilters g(outputs, inputs, indices);
   const Turns turns("active_rotated_filter_backward", indices, g);
-  const Tensor outer = wide(grad), sums = as_type(to_input, compute_type(grad.scalar_type()));
+  const Tensor outer = wide(grad);
+  to_input = as_type(to_input, outer.scalar_type());
   DETOPS_WIDE_SWITCH(outer.scalar_type(), [&] {
-    add_back(g, turns, outer.const_data_ptr<scalar_t>(), sums.mutable_data_ptr<scalar_t>());
+    add_back(g, turns, outer.const_data_ptr<scalar_t>(), to_input.mutable_data_ptr<scalar_t>());
   });
-  to_input = as_type(sums, to_input.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -90,7 +90,6 @@ void to_masks_of(const ReassemblyRows& g, const A* grad, const A* features, A* t
 
 void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
                     int64_t group_size, int64_t scale_factor, Tensor& output) {
-  expect_writes(output);
   const ScalarType type = features.scalar_type();
   const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
@@ -120,25 +119,22 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
                      int64_t kernel_size, int64_t group_size, int64_t scale_factor,
                      bool features_wanted, bool masks_wanted, Tensor& to_features,
                      Tensor& to_masks) {
-  expect_writes(to_features);
-  expect_writes(to_masks);
   const ScalarType type = features.scalar_type(), wider = compute_type(type);
   const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
   const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
-  const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
+  to_features = as_type(to_features, wider);
+  to_masks = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
     const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));
-    if (features_wanted && slopes.numel() > 0) {
-      to_features_of(g, elements<A>(outer), elements<A>(weights), mutable_elements<A>(slopes));
+    if (features_wanted && to_features.numel() > 0) {
+      to_features_of(g, elements<A>(outer), elements<A>(weights), mutable_elements<A>(to_features));
     }
-    if (masks_wanted && mask_slopes.numel() > 0) {
-      to_masks_of(g, elements<A>(outer), elements<A>(maps), mutable_elements<A>(mask_slopes));
+    if (masks_wanted && to_masks.numel() > 0) {
+      to_masks_of(g, elements<A>(outer), elements<A>(maps), mutable_elements<A>(to_masks));
     }
   });
-  to_features = as_type(slopes, features.scalar_type());
-  to_masks = as_type(mask_slopes, masks.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -34,7 +34,6 @@ void for_each_part(const CornerLines& lines, int64_t lanes, const Beside& beside
 }  // namespace
 
 void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& output) {
-  expect_writes(output);
   const Tensor maps = input.contiguous(output.suggest_memory_format());
   const CornerLines lines(output, mode);
   with_element_type(input.scalar_type(), [&](auto element) {
@@ -56,7 +55,6 @@ void corner_pool_forward(const Tensor& input, std::string_view mode, Tensor& out
 
 void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& output,
                           std::string_view mode, Tensor& to_input) {
-  expect_writes(to_input);
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = output.contiguous(format);
   const Tensor outer = in_layout(as_type(grad, input.scalar_type()), format);

@@ -62,11 +62,13 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
                            Tensor& scores) {
   const ScalarType type = compute_type(maps, boxes);
   const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
-  const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
+  keypoints = as_type(keypoints, type);
+  scores = as_type(scores, type);
   const int64_t each = maps.size(1), height = maps.size(2), width = maps.size(3);
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto *map = elements<scalar_t>(cells), *corners = elements<scalar_t>(box);
-    auto *place = mutable_elements<scalar_t>(places), *value = mutable_elements<scalar_t>(values);
+    auto *place = mutable_elements<scalar_t>(keypoints),
+         *value = mutable_elements<scalar_t>(scores);
     parallel_for(0, maps.size(0) * each, 1, [&](int64_t i, int64_t end) {
       PeakSearch<scalar_t> search(height, width);
       for (; i < end; ++i) {
@@ -75,8 +77,6 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
       }
     });
   });
-  keypoints = as_type(places, keypoints.scalar_type());
-  scores = as_type(values, scores.scalar_type());
 }
 
 }  // namespace detops::cpu

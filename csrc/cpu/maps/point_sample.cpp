@@ -65,7 +65,6 @@ struct PointPlaces : PlacedPoints<A> {
 }  // namespace
 
 void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& output) {
-  expect_writes(output);
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
@@ -93,11 +92,10 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
 void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor& points,
                            bool input_wanted, bool points_wanted, Tensor& to_input,
                            Tensor& to_points) {
-  expect_writes(to_input);
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const Tensor outer = as_type(grad, type).contiguous();
-  const Tensor slopes = as_type(to_points, compute_type(type));  // itself, unless of another dtype
+  to_points = as_type(to_points, compute_type(type));
   const int64_t images = input.size(0), channels = input.size(1), count = points.size(1);
   const int64_t height = input.size(2), width = input.size(3), size = height * width;
   with_element_type(type, [&](auto element) {
@@ -140,7 +138,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       }
     });
     if (!points_wanted) return;
-    A* to = mutable_elements<A>(slopes);
+    A* to = mutable_elements<A>(to_points);
     for (int64_t i = 0; i < images * count; ++i, to += 2) {
       A x = 0, y = 0;
       const A* sum = sums.data() + i / count * groups * 2 * padded + i % count;
@@ -152,7 +150,6 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       to[1] = y * A(height);
     }
   });
-  if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());
 }
 
 }  // namespace detops::cpu

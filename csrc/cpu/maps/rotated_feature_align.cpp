@@ -91,7 +91,7 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
                     const Kernel& kernel) {
   const bool last = is_channels_last(to);
   const int64_t pixels = g.height * g.width;
-  const int64_t blocks = backward ? g.channels : (pixels + kPixels - 1) / kPixels;
+  const int64_t blocks = backward ? g.channels : divide_up(pixels, kPixels);
   const int64_t grain = tasks_per_thread(blocks, 4 * g.points * g.channels * pixels);
   for (int64_t image = 0; image < g.images; ++image) {
     const From* map = planes_of<const From>(from, image, last).data;
@@ -118,7 +118,6 @@ Buffer<uint32_t> rows_in_order(int64_t height) {
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
                                    double spatial_scale, int64_t points, Tensor& output) {
   check_positions("rotated_feature_align", features.size(2), features.size(3));
-  expect_writes(output);
   const Tensor maps = features.contiguous(output.suggest_memory_format());
   const Tensor places = wide(boxes, features.scalar_type());
   const bool last = is_channels_last(output);
@@ -143,7 +142,6 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
 void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                     int64_t points, Tensor& to_features) {
   check_positions("rotated_feature_align_backward", grad.size(2), grad.size(3));
-  expect_writes(to_features);
   const ScalarType type = grad.scalar_type();
   const bool last = is_channels_last(to_features);
   const Tensor places = wide(boxes, type);
@@ -155,10 +153,10 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
       // In planes: threads share the channels, and would write the same cache lines of
       // channels_last.
       const auto wider = to_features.options().dtype(compute_type(type));
-      const bool there = std::is_same_v<T, A> && !last;
-      const Tensor sums = there ? to_features : empty(grad.sizes(), wider);
+      const bool in_place = std::is_same_v<T, A> && !last;
+      const Tensor sums = in_place ? to_features : empty(grad.sizes(), wider);
       refine_samples<T, A>(g, grad.contiguous(), sums, true, DETOPS_IN_USE(spread_samples<T>));
-      if (!there) to_features.copy_(sums);
+      if (!in_place) to_features.copy_(sums);
       return;
     }
     const Tensor outer = in_layout(grad, to_features.suggest_memory_format());

@@ -3,8 +3,7 @@
 
 #include <numeric>
 
-#include "../../ops.h"
-#include "../common/buffer.h"
+#include "../common/host.h"
 #include "../nms/score_order.h"
 
 namespace detops::cpu {
@@ -57,8 +56,8 @@ auto shared_pixels_in_use() {
 // Masks as bits, and the number of pixels in each and in each of its tiles.
 struct PackedMasks {
   const int64_t count, size;  // of masks, and of their pixels
-  const int64_t words = (size + 64 * kMaskVector - 1) / (64 * kMaskVector) * kMaskVector;
-  const int64_t tiles = (words + kTileWords - 1) / kTileWords;
+  const int64_t words = divide_up(size, 64 * kMaskVector) * kMaskVector;
+  const int64_t tiles = divide_up(words, kTileWords);
   Buffer<uint64_t> bits{size_t(count * words)};
   Buffer<int64_t> of_tiles{size_t(count * tiles)}, areas{size_t(count)};
 
@@ -68,7 +67,7 @@ struct PackedMasks {
     const Tensor rows = masks.contiguous();
     const auto* pixels = static_cast<const uint8_t*>(rows.const_data_ptr());
     const auto pack = DETOPS_IN_USE(pack_mask);
-    const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / (size + 1));
+    const int64_t grain = grain_for(kPixelsPerThread, size + 1);
     parallel_each(count, grain, [&](int64_t i) {
       const int64_t from = order == nullptr ? i : order[i];
       int64_t* in_tiles = of_tiles.data() + i * tiles;
@@ -94,8 +93,8 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   const int64_t m = second.count;
   float* out = output.mutable_data_ptr<float>();
   const auto add = shared_pixels_in_use();
-  const int64_t grain = std::max<int64_t>(1, 16 * kPixelsPerThread / (m * first.size + 1));
-  const int64_t most = std::max<int64_t>(1, kCounts / (m + 1));  // rows at a time
+  const int64_t grain = grain_for(16 * kPixelsPerThread, m * first.size + 1);
+  const int64_t most = grain_for(kCounts, m + 1);  // rows at a time
   parallel_for(0, first.count, grain, [&](int64_t begin, int64_t end) {
     Buffer<int64_t> counts(std::min(most, end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);

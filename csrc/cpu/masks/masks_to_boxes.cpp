@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../masks/masks_to_boxes.inl"
 #include "../simd/variants.h"
@@ -17,9 +17,8 @@ void masks_to_boxes(const Tensor& masks, Tensor& boxes) {
   const int64_t size = rows.element_size(), height = rows.size(1), row_bytes = rows.size(2) * size;
   const uint64_t bits = significant_bits(rows.scalar_type());
   constexpr int64_t kBytesPerThread = 1 << 16;
-  const int64_t grain = std::max<int64_t>(1, kBytesPerThread / (height * row_bytes));
   const auto find = DETOPS_IN_USE(find_box);
-  parallel_each(rows.size(0), grain, [&](int64_t i) {
+  parallel_each(rows.size(0), grain_for(kBytesPerThread, height * row_bytes), [&](int64_t i) {
     find(data + i * height * row_bytes, height, row_bytes, size, bits, out + 4 * i);
   });
 }

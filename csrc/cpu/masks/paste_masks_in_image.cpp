@@ -3,9 +3,7 @@
 #include <cstring>
 
 #include "../../math/masks.h"
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../masks/paste_masks_in_image.inl"
 #include "../simd/variants.h"
@@ -110,22 +108,22 @@ class Paster {
 
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted) {
-  expect_writes(pasted);
   const ScalarType type = compute_type(promoted_type(masks.scalar_type(), boxes.scalar_type()));
   const Tensor cells = masks.to(type).contiguous(), places = boxes.to(type).contiguous();
   auto* pixels = static_cast<uint8_t*>(pasted.mutable_data_ptr());
   DETOPS_WIDE_SWITCH(type, [&] {
     constexpr int64_t kPixelsPerThread = 1 << 16;
     // By rows of all masks, so that a few large ones are shared by the threads as well.
-    const int64_t grain = std::max<int64_t>(1, kPixelsPerThread / width);
-    parallel_for(0, pasted.size(0) * height, grain, [&](int64_t begin, int64_t end) {
-      Paster<scalar_t> paster(cells, places, width, threshold);
-      for (int64_t i = begin; i < end;) {
-        const int64_t n = i / height, y = i % height, rows = std::min(height - y, end - i);
-        paster.paste(n, y, y + rows, pixels + i * width);
-        i += rows;
-      }
-    });
+    parallel_for(0, pasted.size(0) * height, grain_for(kPixelsPerThread, width),
+                 [&](int64_t begin, int64_t end) {
+                   Paster<scalar_t> paster(cells, places, width, threshold);
+                   for (int64_t i = begin; i < end;) {
+                     const int64_t n = i / height, y = i % height,
+                                   rows = std::min(height - y, end - i);
+                     paster.paste(n, y, y + rows, pixels + i * width);
+                     i += rows;
+                   }
+                 });
   });
 }
 

@@ -4,8 +4,7 @@
 #include <algorithm>
 
 #include "../../math/polygon.h"
-#include "../../ops.h"
-#include "../common/buffer.h"
+#include "../common/host.h"
 #include "../nms/nms_boxes.h"
 
 namespace detops::cpu {
@@ -54,7 +53,7 @@ void overlap_with_quads(const T* quads, Tensor& output, const RowOf& row_of,
   T* out = output.mutable_data_ptr<T>();
   Buffer<Bounded<math::Quad>> columns(m);
   for (int64_t j = 0; j < m; ++j) columns[j] = bounded_quad(quads + 8 * j);
-  parallel_each(n, std::max<int64_t>(1, kPairsPerThread / m), [&](int64_t i) {
+  parallel_each(n, grain_for(kPairsPerThread, m), [&](int64_t i) {
     const auto row = row_of(i);
     for (int64_t j = 0; j < m; ++j) {
       out[i * m + j] = bounded_overlap<T>(row, columns[j], overlap);

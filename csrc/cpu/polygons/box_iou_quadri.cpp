@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "../../boxes/box_lists.h"
-#include "../common/memory.h"
 #include "bounds.h"
 
 namespace detops::cpu {
 
 void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                     Tensor& output) {
-  expect_writes(output);
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();

@@ -2,7 +2,6 @@
 #include "../../math/convex_iou.h"
 
 #include "../../boxes/box_lists.h"
-#include "../common/memory.h"
 #include "bounds.h"
 
 // These ops work on sets of nine points.
@@ -11,7 +10,6 @@ namespace detops::cpu {
 constexpr int64_t kGradientsPerThread = 1 << 7;
 
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
-  expect_writes(ious);
   const BoxLists lists(pointsets, polygons, ious.scalar_type());
   DETOPS_WIDE_SWITCH(ious.scalar_type(), [&] {
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();
@@ -43,12 +41,12 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
   const ScalarType type = compute_type(pointsets, polygons);
   const BoxLists lists(pointsets, polygons, type);
   const Tensor outer = as_type(grad, type).contiguous();
-  const Tensor to = as_type(to_pointsets, type);  // itself, mostly
+  to_pointsets = as_type(to_pointsets, type);
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* g = outer.const_data_ptr<scalar_t>();
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* quads = lists.second.const_data_ptr<scalar_t>();
-    scalar_t* out = to.mutable_data_ptr<scalar_t>();
+    scalar_t* out = to_pointsets.mutable_data_ptr<scalar_t>();
     parallel_each(outer.numel(), kGradientsPerThread, [&](int64_t i) {
       double gradient[2 * math::kSetPoints];
       math::convex_giou_gradient(math::point_set(sets + 18 * i), math::quad(quads + 8 * i),
@@ -56,7 +54,6 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
       for (int k = 0; k < 18; ++k) out[18 * i + k] = static_cast<scalar_t>(gradient[k]);
     });
   });
-  to_pointsets = as_type(to, to_pointsets.scalar_type());
 }
 
 void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {

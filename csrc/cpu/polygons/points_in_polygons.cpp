@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/polygon.h"
 
-#include "../../ops.h"
-#include "../common/buffer.h"
-#include "../common/memory.h"
+#include "../common/host.h"
 
 #define DETOPS_KERNELS "../polygons/points_in_polygons.inl"
 #include "../simd/variants.h"
@@ -12,7 +10,6 @@ namespace detops::cpu {
 
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
   constexpr int64_t kPairsPerThread = 1 << 14, kLongestVector = 8;
-  expect_writes(output);
   const ScalarType type = compute_type(points, polygons);
   const Tensor places = as_type(points, type).contiguous();
   const Tensor corners = as_type(polygons, type).contiguous();
@@ -28,8 +25,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
     const scalar_t* place = places.const_data_ptr<scalar_t>();
     bool* out = output.mutable_data_ptr<bool>();
     const auto rows = DETOPS_IN_USE(points_in_polygons_rows<scalar_t>);
-    const int64_t grain = std::max<int64_t>(1, kPairsPerThread / m);
-    parallel_for(0, places.size(0), grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, places.size(0), grain_for(kPairsPerThread, m), [&](int64_t begin, int64_t end) {
       rows(place + 2 * begin, end - begin, columns.data(), stride, m, out + begin * m);
     });
   });

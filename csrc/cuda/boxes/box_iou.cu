@@ -90,7 +90,6 @@ void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, st
              lists.to_second);
     });
   });
-  lists.store(grad1, grad2);
 }
 
 }  // namespace
@@ -118,7 +117,6 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
              lists.second, m, lists.first, n, eps, lists.to_second);
     });
   });
-  lists.store(grad1, grad2);
 }
 
 void match_boxes(const Tensor& boxes1, const Tensor& boxes2, Tensor& best, Tensor& index) {

@@ -70,7 +70,6 @@ void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const T
     launch(chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.m), g.grad_second, g.grad_first,
            g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first, g.to_second);
   });
-  g.store(to_points1, to_points2);
 }
 
 }  // namespace detops::cuda

@@ -69,7 +69,6 @@ void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor
              lists.first, lists.second, grad.numel(), lists.to_first, lists.to_second);
     });
   });
-  lists.store(grad1, grad2);
 }
 
 }  // namespace detops::cuda
