@@ -16,7 +16,7 @@ namespace detops::cpu {
 // within the mean of both widths; likewise in y. So boxes are filed by size class (areas within a
 // factor of 4, or longer sides within one of 2), and within a class by the cell of a uniform grid
 // that holds their centre; a candidate looks at a few cells of a few classes.
-constexpr int kNmsClasses = 128, kUnitClass = 63;  // that of areas from 0.5 to 2
+constexpr int kNmsClasses = 128;
 
 struct GridCell {
   uint32_t begin, end;  // slots of its boxes
@@ -34,6 +34,7 @@ struct GridLevel {
   GridAxis<T> x, y;
   int64_t first;  // cell of row 0, column 0
   int64_t count;  // of its boxes
+  double sizes;   // their sum
 };
 
 template <typename T>
@@ -147,10 +148,12 @@ class NmsGridStorage {
       const math::Box<T> box = box_at(s, i);
       cell[i] = -1;
       if (!can_meet(box) || (i < settled && !s.keep[i])) continue;
-      cell[i] = grid_class(grid_size(box, by_side));
+      const double size = grid_size(box, by_side);
+      cell[i] = grid_class(size);
       GridLevel<T>& level = levels_[cell[i]];
       level.x.widest = std::max(level.x.widest, box.x2 - box.x1);
       level.y.widest = std::max(level.y.widest, box.y2 - box.y1);
+      level.sizes += size;
       ++level.count;
     }
   }
@@ -188,7 +191,8 @@ class NmsGridStorage {
     for (int size = 0; size < kNmsClasses; ++size) {
       GridLevel<T>& level = levels_[size];
       if (level.count == 0) continue;
-      const double side = std::ldexp(2 * std::min(reach, 1.0), size - kUnitClass);
+      const double typical = std::sqrt(level.sizes / double(level.count));
+      const double side = 2 * std::min(reach, 1.0) * typical;
       const double most = double(level.count) / kBoxesPerCell + 1;
       double across = std::min((x.high - x.low) / side + 1, most);
       double down = std::min((y.high - y.low) / side + 1, most);
