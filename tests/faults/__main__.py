@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose names contain this")
     parser.add_argument("--page", type=Path, help="the page that tells how often each was tried")
     arguments = parser.parse_args()
-    wrong, tried = 0, {}
+    wrong = 0
     for kind in [k for k in FAULTS if arguments.only in k]:
         if "read-only" in kind and not can_mount():
             print(f"{kind}: not tried, this process may not mount", flush=True)
@@ -49,11 +49,10 @@ def main() -> None:
         took = time.monotonic() - began
         told = [each for each in found if each]
         wrong += len(told)
-        tried[kind] = [len(found), len(told)]
+        if arguments.page:
+            publish(arguments.page, {kind: [len(found), len(told)]})
         print(f"{kind}: {len(told)} of {len(found)} wrong, {took:.0f} s", flush=True)
         print(*(f"    {each}" for each in told), sep="\n", end="\n" if told else "", flush=True)
-    if arguments.page:
-        publish(arguments.page, tried)
     sys.exit(wrong > 0)
 
 
