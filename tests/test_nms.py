@@ -409,3 +409,22 @@ def test_autocast_computes_in_float32():
     boxes, scores = odd_case(np.random.default_rng(7), 50)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(detops.nms(boxes, scores, 0.5), torchvision_nms(boxes, scores, 0.5))
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.02, 0.3, 0.7])
+def test_float64_up_to_its_end(threshold, isa):
+    """A picture is wider than a number can be, and the areas of all boxes are more than one."""
+    generator = torch.Generator().manual_seed(3)
+    centres = torch.rand(4000, 2, dtype=torch.float64, generator=generator) - 0.5
+    sides = 0.5 + torch.rand(4000, 2, dtype=torch.float64, generator=generator)
+    boxes = torch.cat([40 * centres - sides / 2, 40 * centres + sides / 2], 1)
+    boxes[::2, ::2] += 2.0**50
+    boxes[1::2, ::2] -= 2.0**50
+    scores = torch.rand(4000, dtype=torch.float64, generator=generator)
+    unit = torch.tensor([2.0**973, 2.0**46], dtype=torch.float64).repeat(2)
+    huge = boxes * unit
+    assert huge.isfinite().all() and torch.isinf(huge[:, 0].max() - huge[:, 0].min())
+    assert torch.isinf(detops.box_area(huge).sum())
+    expected = detops.nms(boxes, scores, threshold)
+    assert len(expected) < 4000
+    assert torch.equal(detops.nms(huge, scores, threshold), expected)

@@ -177,6 +177,12 @@ class NmsGridStorage {
     return {a - (b - a) / 14, b + (b - a) / 14};
   }
 
+  // `most` also where both are infinite, and so their ratio is no number.
+  static double cells_along(const Limits& at, double side, double most) {
+    const double cells = (at.high - at.low) / side + 1;
+    return cells < most ? cells : most;
+  }
+
   static void divide(const Limits& at, double cells, GridAxis<T>& axis) {
     axis.cells = static_cast<int32_t>(cells);
     axis.low = static_cast<T>(at.low);
@@ -194,8 +200,7 @@ class NmsGridStorage {
       const double typical = std::sqrt(level.sizes / double(level.count));
       const double side = 2 * std::min(reach, 1.0) * typical;
       const double most = double(level.count) / kBoxesPerCell + 1;
-      double across = std::min((x.high - x.low) / side + 1, most);
-      double down = std::min((y.high - y.low) / side + 1, most);
+      double across = cells_along(x, side, most), down = cells_along(y, side, most);
       const double excess = across * down / most;
       if (excess > 1) {
         across = std::max(1.0, across / std::sqrt(excess));
