@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "../detops/include/detops/library.h"
-#include "cpu/common/memory.h"
 #include "parallel.h"
 
 // Of this thread. A program that is linked against both libraries has one: its linker takes these
@@ -57,11 +56,8 @@ StableIValue given(std::vector<Tensor>& list) {
 }
 
 Tensor make(const Output& output, const Options& device) {
-  const Tensor made =
-      empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
-            output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
-  if (made.is_cpu()) cpu::expect_writes(made);
-  return made;
+  return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
+               output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
 }
 
 StableIValue given(Tensor& t, const Output& output) {

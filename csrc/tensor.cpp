@@ -6,6 +6,11 @@
 #include <algorithm>
 #include <stdexcept>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 namespace detops {
 namespace {
 
@@ -25,6 +30,22 @@ void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
   } else {
     for (size_t d = sizes.size(); d-- > 0;) set(d);
   }
+}
+
+// Asks for huge pages for a large tensor that has just been made, as NumPy does. The first touch of
+// a page is a trap into the kernel, and at 4 KiB a page these cost more than many an op. Only a
+// hint: the system's setting decides.
+void expect_writes(const Tensor& fresh) {
+#if defined(MADV_HUGEPAGE)
+  constexpr int64_t kWorthwhile = 4 << 20;
+  if (!fresh.is_cpu() || fresh.nbytes() < kWorthwhile) return;
+  const auto begin = reinterpret_cast<uintptr_t>(fresh.mutable_data_ptr());
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (begin + page - 1) / page * page;
+  ::madvise(reinterpret_cast<void*>(first), begin + fresh.nbytes() - first, MADV_HUGEPAGE);
+#else
+  (void)fresh;
+#endif
 }
 
 }  // namespace
@@ -199,7 +220,9 @@ Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
                                options.device, options.index, &result)) {
     throw std::bad_alloc();
   }
-  return Tensor(result);
+  Tensor fresh(result);
+  expect_writes(fresh);
+  return fresh;
 }
 
 Tensor empty_like(const Tensor& t, const Options& options) {

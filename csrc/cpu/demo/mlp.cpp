@@ -109,9 +109,8 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                  Tensor& hidden) {
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
-  const auto type = input.scalar_type();
   if (!fits(w, v)) {
-    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c);
     return;
   }
   output = as_type(output, x.scalar_type());  // themselves, unless half precision
@@ -132,7 +131,6 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   Tensor& to_output_weights, Tensor& to_output_bias) {
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
-  const auto type = input.scalar_type();
   if (!fits(w, v)) {
     const Tensor to_hidden = mm(g, v);
     DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
@@ -141,7 +139,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
       for (int64_t i = 0; i < h.numel(); ++i) to[i] = unit[i] > 0 ? to[i] : scalar_t(0);
     });
     std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
-        mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
+        mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted);
     return;
   }
   Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,

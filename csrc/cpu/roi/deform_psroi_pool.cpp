@@ -155,7 +155,6 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
   const int64_t numbers = grad.size(1) / sampling.classes * bins;  // of one class of a RoI
   const Tensor pooled = wide(grad), wide_maps = as_type(maps, compute_type(maps.scalar_type()));
   Tensor derivative = empty_like(pooled);
-  expect_writes(derivative);
   Tensor result = zeros({grad.size(0), 2 * sampling.classes, part, part}, pooled.options());
   for (const bool by_x : {true, false}) {
     sampling.by_x = by_x;
@@ -192,7 +191,6 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
                                double trans_std, Tensor& output, Tensor& count) {
   const char* op = "deform_psroi_pooling";
   check_positions(op, input.size(2), input.size(3));
-  expect_writes(output);
   const Tensor maps = in_layout_for(input, group_size);
   const math::DeformPSRoIPooling pooling{pooled_height,   pooled_width,  part_size,
                                          sample_per_part, spatial_scale, trans_std};
@@ -215,7 +213,6 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
   Tensor grad_maps = group_size > 1 && is_channels_last(to_input)
                          ? empty(to_input.sizes(), to_input.options())
                          : to_input;
-  expect_writes(grad_maps);
   const Tensor pooled = grad.contiguous(maps.suggest_memory_format());
   const Tensor wide_count = wide(count, input.scalar_type());
   const math::DeformPSRoIPooling pooling{grad.size(2),    grad.size(3),  part_size,

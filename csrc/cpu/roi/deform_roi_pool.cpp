@@ -94,7 +94,6 @@ void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
                              const std::optional<Tensor>& offset, double spatial_scale,
                              int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                              double gamma, Tensor& output) {
-  expect_writes(output);
   const ScalarType type = input.scalar_type();
   const math::DeformRoIPooling pooling{pooled_height, pooled_width, sampling_ratio, spatial_scale,
                                        gamma};

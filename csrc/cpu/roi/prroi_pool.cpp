@@ -93,7 +93,6 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
 
 void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                         int64_t pooled_height, int64_t pooled_width, Tensor& output) {
-  expect_writes(output);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
   with_element_type(input.scalar_type(), [&](auto element) {

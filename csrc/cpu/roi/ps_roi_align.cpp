@@ -226,7 +226,6 @@ void for_each_run(const PSPooling& pooling, const Tensor& rois, const Tensor& ma
 
 void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
                  Tensor& output) {
-  expect_writes(output);
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
@@ -236,7 +235,6 @@ void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& ro
 }
 
 void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
-  expect_writes(maps);
   const bool channels_last = is_channels_last(maps);
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {

@@ -281,7 +281,6 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
 void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
                            int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
                            bool aligned, Tensor& output, Tensor& argmax_y, Tensor& argmax_x) {
-  expect_writes(output);
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
@@ -326,8 +325,6 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
 
 void border_align_forward(const Tensor& input, const Tensor& boxes, int64_t pool_size,
                           Tensor& output, Tensor& argmax) {
-  expect_writes(output);
-  expect_writes(argmax);
   const bool plane = output.size(1) == 1;
   const Tensor maps =
       input.contiguous(plane ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast);

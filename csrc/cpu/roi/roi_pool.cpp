@@ -306,8 +306,6 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
 
 void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
                       int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax) {
-  expect_writes(output);
-  expect_writes(argmax);
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
@@ -321,7 +319,6 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
 
 void roi_pool_backward(const Tensor& grad, const Tensor&, const Tensor& rois, const Tensor& argmax,
                        double, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, Tensor& maps) {
-  expect_writes(maps);
   const auto format = maps.suggest_memory_format();
   const Tensor pooled = in_layout(grad, format), index = argmax.contiguous(format);
   const Tensor wide_rois = wide(rois, grad.scalar_type());

@@ -80,13 +80,13 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
-  const Tensor states = as_type(output, x.scalar_type());  // itself, unless half precision
+  output = as_type(output, x.scalar_type());  // itself, unless half precision
   const Tensor sums = gates.view({steps * rows, 3 * state});
   addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
-  const Tensor of_state = w.narrow(1, 0, state).t(), all = states.view({steps * rows, state});
+  const Tensor of_state = w.narrow(1, 0, state).t(), all = output.view({steps * rows, state});
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const scalar_t* before = elements(c0);
-    scalar_t *gate = elements(sums), *cell = elements(cells), *after = elements(states);
+    scalar_t *gate = elements(sums), *cell = elements(cells), *after = elements(output);
     for (int64_t t = 0; t < steps; ++t) {
       const Tensor now = sums.narrow(0, t * rows, rows);
       addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
@@ -96,7 +96,6 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
       before = p.cell;
     }
   });
-  output = as_type(states, output.scalar_type());
 }
 
 void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
@@ -106,7 +105,6 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
-  const auto type = input.scalar_type();
   const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
   const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
   const Tensor to_state = grad_h ? empty_like(h0).copy_(*grad_h) : zeros_like(h0);
@@ -135,13 +133,11 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     addmm_out(by_state, by_state, grads.narrow(0, rows, later).t(),
               states.view({steps * rows, state}).narrow(0, 0, later));
   }
-  if (input_wanted) {
-    to_input = as_type(mm(grads, w.narrow(1, state, inputs)).view(input.sizes()), type);
-  }
-  if (h_wanted) to_h = as_type(to_state, type);
-  to_weights = as_type(product, type);
-  to_bias = as_type(sum_of_rows(grads).view({3 * state}), type);
-  to_c = as_type(to_cell, type);
+  if (input_wanted) to_input = mm(grads, w.narrow(1, state, inputs)).view(input.sizes());
+  if (h_wanted) to_h = to_state;
+  to_weights = product;
+  to_bias = sum_of_rows(grads).view({3 * state});
+  to_c = to_cell;
 }
 
 }  // namespace detops::cuda

@@ -58,11 +58,10 @@ bool fits(const Tensor& w, const Tensor& v) {
 void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
                  const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
                  Tensor& hidden) {
-  const auto type = input.scalar_type();
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
   if (!fits(w, v)) {
-    std::tie(output, hidden) = mlp_products(x, w, b, v, c, type);
+    std::tie(output, hidden) = mlp_products(x, w, b, v, c);
     return;
   }
   // Themselves, unless half precision.
@@ -76,15 +75,12 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
     launch(mlp_forward_kernel<scalar_t>, {blocks_for(p.rows), kThreads, weights * sizeof(scalar_t)},
            p);
   });
-  output = as_type(output, type);
-  hidden = as_type(hidden, type);
 }
 
 void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
                   Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
                   Tensor& to_output_weights, Tensor& to_output_bias) {
-  const auto type = input.scalar_type();
   const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
   const Tensor w = wide(hidden_weights), v = wide(output_weights);
   const Tensor to_hidden = empty_like(h);  // before relu
@@ -100,7 +96,7 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
     });
   });
   std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
-      mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted, type);
+      mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted);
 }
 
 }  // namespace detops::cuda
