@@ -124,76 +124,28 @@ DETOPS_INLINE void gather_bins(const ProductTask<const T, T>& t, int64_t ph, con
   }
 }
 
-// The pixels of some rows of bins, to be read from many planes.
-template <typename A>
-struct PixelTaps {
-  static constexpr int64_t kMost = 1024;
-  int64_t offset[kMost];
-  A weight[kMost];
-  int32_t bins[kMost + 1];  // where each begins, and where the last one ends
-  int64_t count;            // of bins
-
-  // Those of bin rows [begin, end) come out: as many as there is room for. None where not even one
-  // fits.
-  template <typename T>
-  int64_t fill(const ProductTask<const T, T>& t, int64_t begin) {
-    int32_t at = 0;
-    count = 0;
-    for (; begin < t.taps.rows.pooled; ++begin) {
-      const int32_t first = t.taps.rows.begin[begin], last = t.taps.rows.begin[begin + 1];
-      if (at + (last - first) * t.taps.cols.size() > kMost || count + t.taps.cols.pooled > kMost)
-        break;
-      for (int64_t pw = 0; pw < t.taps.cols.pooled; ++pw) {
-        bins[count++] = at;
-        for (int32_t r = first; r < last; ++r) {
-          const int64_t row = t.taps.rows.index[r] * t.row_stride();
-          for (int32_t k = t.taps.cols.begin[pw]; k < t.taps.cols.begin[pw + 1]; ++k) {
-            offset[at] = row + t.taps.cols.index[k];
-            weight[at++] = t.taps.rows.weight[r] * t.taps.cols.weight[k];
+// Pixel by pixel, kPlanes planes at a time: these share the weights, and wait for memory side by
+// side.
+template <int kPlanes, typename T, typename A = accumulate_t<T>>
+DETOPS_INLINE void sum_pixels(const ProductTask<const T, T>& t, const T* map, T* out) {
+  const auto &rows = t.taps.rows, &cols = t.taps.cols;
+  const int64_t bins = rows.pooled * cols.pooled;
+  for (int64_t ph = 0; ph < rows.pooled; ++ph) {
+    for (int64_t pw = 0; pw < cols.pooled; ++pw, ++out) {
+      A sum[kPlanes] = {};
+      for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+        const T* row = map + rows.index[r] * t.row_stride();
+        for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
+          const T* p = row + cols.index[k];
+          const A weight = rows.weight[r] * cols.weight[k];
+          DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
+            sum[j] += weight * A(math::to_float(p[j * t.channel_stride]));
           }
         }
       }
-    }
-    bins[count] = at;
-    return begin;
-  }
-};
-
-// kPlanes planes at a time share the reading of the list, and wait for memory side by side.
-template <int kPlanes, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void sum_taps(const PixelTaps<A>& list, const T* map, int64_t plane_stride, T* out,
-                            int64_t bins) {
-  for (int64_t bin = 0; bin < list.count; ++bin) {
-    A sum[kPlanes] = {};
-    for (int32_t k = list.bins[bin]; k < list.bins[bin + 1]; ++k) {
-      const T* p = map + list.offset[k];
-      const A weight = list.weight[k];
-      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
-        sum[j] += weight * A(math::to_float(p[j * plane_stride]));
-      }
-    }
-    DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
-      math::from_float(sum[j], out[j * bins + bin]);
+      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) math::from_float(sum[j], out[j * bins]);
     }
   }
-}
-
-// The same of the only bin of a RoI, for which a list would cost more to make than it is worth.
-template <int kPlanes, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void sum_bin(const ProductTask<const T, T>& t, const T* map, T* out) {
-  const auto &rows = t.taps.rows, &cols = t.taps.cols;
-  A sum[kPlanes] = {};
-  for (int32_t r = 0; r < rows.begin[1]; ++r) {
-    const T* row = map + rows.index[r] * t.row_stride();
-    for (int32_t k = 0; k < cols.begin[1]; ++k) {
-      const T* p = row + cols.index[k];
-      const A weight = rows.weight[r] * cols.weight[k];
-      DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) {
-        sum[j] += weight * A(math::to_float(p[j * t.channel_stride]));
-      }
-    }
-  }
-  DETOPS_UNROLL for (int j = 0; j < kPlanes; ++j) math::from_float(sum[j], out[j]);
 }
 
 // Asks for the rows of a plane: planes are so far apart that a processor sees no pattern.
@@ -206,41 +158,21 @@ DETOPS_INLINE void fetch_rows(const ProductTask<const T, T>& t, const T* map) {
   }
 }
 
-// Whether all rows of bins go through lists of pixels. Not inline: the list would burden the frame
-// of calls without one.
-template <typename T, typename A = accumulate_t<T>>
-__attribute__((noinline)) bool forward_by_lists(const ProductTask<const T, T>& task) {
-  const ProductTask<const T, T> t = task;
-  const int64_t bins = t.taps.rows.pooled * t.taps.cols.pooled;
-  PixelTaps<A> list;
-  for (int64_t begin = 0; begin < t.taps.rows.pooled;) {
-    const int64_t end = list.fill(t, begin);
-    if (end == begin) return false;
-    T* out = t.pooled + begin * t.taps.cols.pooled;
-    for_some<8>(planes_of(t), [&](auto number, int64_t p) {
-      sum_taps<number>(list, t.map + p * t.channel_stride, t.channel_stride, out + p * bins, bins);
-    });
-    begin = end;
-  }
-  return true;
-}
-
 template <typename T>
 void pool_planes(const ProductTask<const T, T>& task) {
   const auto& taps = task.taps;
   const int64_t planes = planes_of(task), pixels = taps.pixels(), cost = cost_of_rows(taps);
   constexpr int64_t kNear = (1 << 20) / sizeof(T);  // numbers that a near cache holds
   const bool far = planes > 1 && taps.rows.size() * taps.cols.extent * planes >= kNear;
-  // A list is made once for several planes; whole rows of each can be asked for ahead.
-  if (task.position_stride == 1 && 2 * pixels < (far ? 3 : 4) * cost) {
-    if (taps.rows.pooled * taps.cols.pooled == 1) {
-      return for_some<8>(planes, [&](auto number, int64_t p) {
-        sum_bin<number>(task, task.map + p * task.channel_stride, task.pooled + p);
-      });
-    }
-    if (planes > 1 && forward_by_lists(task)) return;
-  }
   const ProductTask<const T, T> t = task;  // see spread_positions
+  // Several planes share the weights of a pixel; whole rows of each can be asked for ahead.
+  const int64_t all_bins = taps.rows.pooled * taps.cols.pooled;
+  const bool shared = planes > 1 || all_bins == 1;
+  if (t.position_stride == 1 && shared && 2 * pixels < (far ? 3 : 4) * cost) {
+    return for_some<8>(planes, [&](auto number, int64_t p) {
+      sum_pixels<number>(t, t.map + p * t.channel_stride, t.pooled + p * all_bins);
+    });
+  }
   const int64_t apart = t.position_stride, bins = t.taps.cols.pooled * apart;
   const bool by_rows = cost < pixels;
   for (int64_t plane = 0; plane < planes; ++plane) {
