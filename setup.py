@@ -122,7 +122,7 @@ def library(name: str, paths: list[str], libraries: list[str], macros: list[str]
         language="c++",
         depends=DEPENDS,
         include_dirs=include_paths("cuda" if "USE_CUDA" in macros else "cpu")
-        + ["tests/emulation"] * EMULATE_CUDA,
+        + [str(ROOT / "tests/emulation")] * EMULATE_CUDA,
         library_dirs=library_paths("cuda" if "USE_CUDA" in macros else "cpu"),
         libraries=libraries,
         define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *((m, None) for m in macros)],
