@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from detops.data.shapes import export
 from detops.engine.journal import PART, WHOLE
 
 from .disk import becomes_read_only
-from .process import Command, require
+from .process import Command, made_once, require
 
-IMAGES, LOCK = 24, threading.Lock()
+IMAGES = 24
 TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
 
 
@@ -62,15 +61,13 @@ class Detect(Command):
 
     def finish(self) -> None:
         """Goes on, to the end."""
-        self.start()
-        status = self.end()
-        require(status == 0, f"--resume ends with {status}: {self.text()[-600:]}")
+        super().finish()
         left = list(self.folder.glob("*.tmp")) + list(self.folder.glob(PART.format("*")))
         require(not left, f"left behind: {left}")
         require(len(list(self.folder.glob("*.png"))) == IMAGES, "pictures are missing")
 
 
-@cache
+@made_once
 def _whole() -> dict[str, str]:
     run = Detect(Path(mkdtemp(prefix="faults-")) / "whole")
     run.finish()
@@ -116,8 +113,7 @@ def torn(run: Detect, rng: random.Random) -> None:
 
 
 def _survived(fault: Callable[[Detect, random.Random], None], rng: random.Random, at: Path) -> None:
-    with LOCK:
-        whole = _whole()
+    whole = _whole()
     run = Detect(at / "run")
     fault(run, rng)
     run.finish()

@@ -7,11 +7,15 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 FORK = multiprocessing.get_context("fork")
 LATEST = 600  # seconds after which a process hangs
 
@@ -38,6 +42,17 @@ def children(pid: int) -> list[int]:
     """Processes of a process."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in found.split()]
+
+
+def made_once(make: Callable[[], T]) -> Callable[[], T]:
+    """What a function gives, made by the first of several threads that ask for it."""
+    made, lock = cache(make), threading.Lock()
+
+    def get() -> T:
+        with lock:
+            return made()
+
+    return get
 
 
 class Command:
@@ -115,6 +130,12 @@ class Command:
         self.process.join(LATEST)
         require(not self.alive(), "hangs")
         return self.process.exitcode
+
+    def finish(self) -> None:
+        """Goes on, to the end."""
+        self.start()
+        status = self.end()
+        require(status == 0, f"--resume ends with {status}: {self.text()[-600:]}")
 
     def text(self) -> str:
         """All that it has written."""

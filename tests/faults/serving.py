@@ -21,9 +21,9 @@ from detops import cli
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
 
-from .process import Command, require, wait_for
+from .process import Command, made_once, require, wait_for
 
-REQUESTS, LOCK = 12, threading.Lock()
+REQUESTS = 12
 PATH = f"/api/detect?model={SHAPES_WEIGHTS.parent.name}"
 # What a client meets where the server has gone; a reset may come amid an answer.
 GONE = (ConnectionError, http.client.RemoteDisconnected, http.client.IncompleteRead)
@@ -39,9 +39,9 @@ def pictures() -> list[bytes]:
 class Server(Command):
     """A server that has loaded a detector, and requests to it."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder / "server.log")
-        self.port, self.finished = port, 0
+        self.port, self.finished = 0, 0
 
     def work(self) -> int:
         torch.set_num_threads(1)
@@ -84,8 +84,9 @@ class Server(Command):
             self.end()
 
 
-@cache
-def _whole() -> list[list]:
+@made_once
+def expected() -> list[list]:
+    """The detections in each picture."""
     server = Server(Path(mkdtemp(prefix="faults-"))).open()
     found = [server.found(picture) for picture in pictures()]
     server.close()
@@ -93,16 +94,18 @@ def _whole() -> list[list]:
     return found
 
 
-def expected() -> list[list]:
-    """The detections in each picture."""
-    with LOCK:
-        return _whole()
-
-
 def require_served(server: Server) -> None:
     """That the server does what it did."""
     for picture, detections in zip(pictures(), expected(), strict=True):
         require(server.found(picture) == detections, "other detections")
+
+
+def require_another(server: Server) -> None:
+    """That another one takes the port of a server that has ended, and does what it did."""
+    try:
+        require_served(server.open())
+    finally:
+        server.close()
 
 
 def ask_on(server: Server, rng: random.Random, fails: Callable[[int, dict], bool]) -> list[str]:
@@ -152,21 +155,15 @@ def _signalled(how: int, rng: random.Random, at: Path) -> tuple[Server, int]:
 def killed(rng: random.Random, at: Path) -> None:
     """``kill -9``; another one takes its port at once."""
     server, _ = _signalled(signal.SIGKILL, rng, at)
-    try:
-        require_served(server.open())
-    finally:
-        server.close()
+    require_another(server)
 
 
 def terminated(rng: random.Random, at: Path) -> None:
-    """SIGTERM: what is being answered is answered; another one takes the port."""
+    """SIGTERM: it is told; another one takes the port."""
     server, status = _signalled(signal.SIGTERM, rng, at)
     require(status == 143, f"ends with {status}: {server.text()}")
     server.told("stopped by SIGTERM")
-    try:
-        require_served(server.open())
-    finally:
-        server.close()
+    require_another(server)
 
 
 def out_of_memory(rng: random.Random, at: Path) -> None:

@@ -11,10 +11,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -24,12 +23,11 @@ import torch
 from detops.engine import load_checkpoint
 
 from .disk import becomes_read_only
-from .process import LATEST, Command, children, require, wait_for
+from .process import LATEST, Command, children, made_once, require, wait_for
 
 STEPS, PERIOD = 16, 3
 CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
 ROOT = Path(__file__).resolve().parents[2]
-LOCK = threading.Lock()
 
 
 def lines_of(folder: Path) -> int:
@@ -57,12 +55,6 @@ class Run(Command):
         """Begins, and goes on to a moment of chance in any part of the run but its end."""
         super().reach(rng, STEPS - 1, before)
 
-    def finish(self) -> None:
-        """Goes on, to the end."""
-        self.start()
-        status = self.end()
-        require(status == 0, f"--resume ends with {status}: {self.text()[-600:]}")
-
 
 def require_same(folder: Path, whole: Path, lost: int = 0) -> None:
     """That a run has ended as another did; some lines of metrics may have been taken from it."""
@@ -76,7 +68,7 @@ def require_same(folder: Path, whole: Path, lost: int = 0) -> None:
     require(not left, f"left behind: {left}")
 
 
-@cache
+@made_once
 def _whole() -> Path:
     run = Run(Path(mkdtemp(prefix="faults-")) / "whole")
     run.finish()
@@ -213,8 +205,7 @@ def two_runs(run: Run, rng: random.Random) -> None:
 
 
 def _survived(fault: Callable[[Run, random.Random], None], rng: random.Random, at: Path) -> None:
-    with LOCK:
-        whole = _whole()
+    whole = _whole()
     run = Run(at / "run")
     fault(run, rng)
     run.changes = ()
@@ -235,7 +226,7 @@ def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-@cache
+@made_once
 def _whole_of_two() -> Path:
     folder = Path(mkdtemp(prefix="faults-")) / "whole"
     require(_two_processes(folder).wait(LATEST) == 0, folder.with_suffix(".log"))
@@ -244,8 +235,7 @@ def _whole_of_two() -> Path:
 
 def one_of_two_killed(rng: random.Random, at: Path) -> None:
     """``kill -9`` of one of two processes, which torchrun starts again, both."""
-    with LOCK:
-        whole = _whole_of_two()
+    whole = _whole_of_two()
     folder = at / "run"
     run = _two_processes(folder)
     until = rng.randrange(STEPS - 1)

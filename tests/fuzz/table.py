@@ -35,11 +35,17 @@ def files_table(runs: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def publish(page: Path, counts: dict[str, list[int]], kind: str) -> None:
-    """Writes a run's numbers, in place of earlier ones of its ops, beside the page and into it."""
+def add(page: Path, kind: str, counts: dict[str, list[int]]) -> dict[str, Any]:
+    """Writes a run's numbers beside the page, in place of earlier ones of the same names; all."""
     path = page.with_suffix(".json")
     runs = json.loads(path.read_text()) if path.exists() else {}
     runs[kind] = dict(sorted((runs.get(kind, {}) | counts).items()))
     path.write_text(json.dumps(runs) + "\n")
+    return runs
+
+
+def publish(page: Path, counts: dict[str, list[int]], kind: str) -> None:
+    """Writes a run's numbers, in place of earlier ones of its ops, beside the page and into it."""
+    runs = add(page, kind, counts)
     text = fill(page.read_text(), "cases", table(runs))
     page.write_text(fill(text, "files", files_table(runs)))
