@@ -56,7 +56,7 @@ StableIValue given(std::vector<Tensor>& list) {
 }
 
 Tensor make(const Output& output, const Options& device) {
-  return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.dtype),
+  return empty(IntArrayRef(output.sizes, output.dim), device.dtype(output.computed),
                output.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
 }
 

@@ -134,7 +134,7 @@ inline auto on_device(const Options& of) {
 }
 
 Tensor make(const Output& output, const Options& device);
-// What is given back, in its dtype: a function may leave it in the wider one that it computed in.
+// What is given back, in its dtype.
 StableIValue given(Tensor& t, const Output& output);
 
 // The error that is being handled, with the op's name where it does not tell it.

@@ -127,7 +127,8 @@ class OutputLine:
             text,
         )
         assert match is not None, text
-        self.dtype, self.like, self.otherwise = match[1], match[3], match[6]
+        self.dtype = match[1].split(" in ")[0]
+        self.like, self.otherwise = match[3], match[6]
         self.dimensions = dimensions_of(match[2])
         self.repeated = compiled(match[4]) if match[4] else None
         self.wanted = compiled(match[5]) if match[5] else None

@@ -13,8 +13,7 @@ math::Delta<T> coder_weights(ArrayRef<double> w) {
 
 void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<double> weights,
                           Tensor& output) {
-  const BoxLists in(boxes, anchors, compute_type(boxes, anchors));
-  output = as_type(output, in.type());
+  const BoxLists in(boxes, anchors, output.scalar_type());
   DETOPS_WIDE_SWITCH(in.type(), [&] {
     for_each(output.size(0),
              math::EncodeBoxes<scalar_t>{
@@ -25,21 +24,20 @@ void encode_boxes_forward(const Tensor& boxes, const Tensor& anchors, ArrayRef<d
 
 void encode_boxes_backward(const Tensor& grad, const Tensor& boxes, const Tensor& anchors,
                            ArrayRef<double> weights, Tensor& to_boxes, Tensor& to_anchors) {
-  const BoxListGradients in(grad, boxes, anchors, to_boxes, to_anchors);
+  const BoxListGradients in(grad, boxes, anchors);
   DETOPS_WIDE_SWITCH(in.type(), [&] {
     for_each(in.first.size(0),
              math::EncodeBoxesBackward<scalar_t>{
                  rows<math::Box, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
                  coder_weights<scalar_t>(weights), rows<math::Delta, scalar_t>(in.grad),
-                 mutable_rows<math::Box, scalar_t>(in.to_first),
-                 mutable_rows<math::Box, scalar_t>(in.to_second)});
+                 mutable_rows<math::Box, scalar_t>(to_boxes),
+                 mutable_rows<math::Box, scalar_t>(to_anchors)});
   });
 }
 
 void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<double> weights,
                           double clip, Tensor& output) {
-  const BoxLists in(deltas, anchors, compute_type(deltas, anchors));
-  output = as_type(output, in.type());
+  const BoxLists in(deltas, anchors, output.scalar_type());
   const int64_t per_anchor = deltas.size(1) / 4;
   DETOPS_WIDE_SWITCH(in.type(), [&] {
     for_each(anchors.size(0) * per_anchor,
@@ -53,14 +51,13 @@ void decode_boxes_forward(const Tensor& deltas, const Tensor& anchors, ArrayRef<
 void decode_boxes_backward(const Tensor& grad, const Tensor& deltas, const Tensor& anchors,
                            ArrayRef<double> weights, double clip, Tensor& to_deltas,
                            Tensor& to_anchors) {
-  const BoxListGradients in(grad, deltas, anchors, to_deltas, to_anchors);
+  const BoxListGradients in(grad, deltas, anchors);
   DETOPS_WIDE_SWITCH(in.type(), [&] {
-    for_each(
-        anchors.size(0),
-        math::DecodeBoxesBackward<scalar_t>{
-            rows<math::Delta, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
-            deltas.size(1) / 4, coder_weights<scalar_t>(weights), scalar_t(clip),
-            rows<math::Box, scalar_t>(in.grad), mutable_rows<math::Delta, scalar_t>(in.to_first),
-            mutable_rows<math::Box, scalar_t>(in.to_second)});
+    for_each(anchors.size(0),
+             math::DecodeBoxesBackward<scalar_t>{
+                 rows<math::Delta, scalar_t>(in.first), rows<math::Box, scalar_t>(in.second),
+                 deltas.size(1) / 4, coder_weights<scalar_t>(weights), scalar_t(clip),
+                 rows<math::Box, scalar_t>(in.grad), mutable_rows<math::Delta, scalar_t>(to_deltas),
+                 mutable_rows<math::Box, scalar_t>(to_anchors)});
   });
 }

@@ -15,23 +15,14 @@ struct BoxLists {
   ScalarType type() const { return first.scalar_type(); }
 };
 
-// Lists with the gradient of what came of them, and where theirs are written.
-template <typename Lists>
-struct ListGradients : Lists {
-  Tensor grad, to_first, to_second;
+// With the gradient of what came of them.
+struct BoxListGradients : BoxLists {
+  Tensor grad;
 
-  ListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2, Tensor& grad1,
-                Tensor& grad2)
-      : Lists(boxes1, boxes2, compute_type(boxes1, boxes2)),
-        grad(as_type(of_values, this->type()).contiguous()),
-        to_first(as_type(grad1, this->type())),
-        to_second(as_type(grad2, this->type())) {
-    grad1 = to_first;
-    grad2 = to_second;
-  }
+  BoxListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2)
+      : BoxLists(boxes1, boxes2, compute_type(boxes1, boxes2)),
+        grad(as_type(of_values, type()).contiguous()) {}
 };
-
-using BoxListGradients = ListGradients<BoxLists>;
 
 // Two sets of points for each of `sets` pairs: [sets, n, 2] and [sets, m, 2].
 struct PointSets : BoxLists {
@@ -44,14 +35,13 @@ struct PointSets : BoxLists {
         m(second.size(1)) {}
 };
 
-struct PointSetGradients : ListGradients<PointSets> {
-  const Tensor& grad_first = grad;
-  Tensor grad_second, index_first, index_second;
+struct PointSetGradients : PointSets {
+  Tensor grad_first, grad_second, index_first, index_second;
 
   PointSetGradients(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
-                    const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
-                    Tensor& to_points1, Tensor& to_points2)
-      : ListGradients(grad1, points1, points2, to_points1, to_points2),
+                    const Tensor& points2, const Tensor& idx1, const Tensor& idx2)
+      : PointSets(points1, points2, compute_type(points1, points2)),
+        grad_first(as_type(grad1, type()).contiguous()),
         grad_second(as_type(grad2, type()).contiguous()),
         index_first(idx1.contiguous()),
         index_second(idx2.contiguous()) {}

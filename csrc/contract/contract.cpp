@@ -91,7 +91,8 @@ class Check : Scope {
 
   void output(const OutputLine& line, Output& to) const {
     const bool wanted = !line.wanted || holds(line.wanted);
-    to = {{}, 0, type_of(wanted || !line.otherwise ? line.type : *line.otherwise), false};
+    const ScalarType type = type_of(wanted || !line.otherwise ? line.type : *line.otherwise);
+    to = {{}, 0, type, line.computed ? type_of(*line.computed) : type, false};
     if (!wanted && !line.otherwise) {
       to.dim = 1;
       return;

@@ -35,6 +35,7 @@
 //   called name for a, b            What messages call the op, where its text argument is one of these.
 //   -> float [N, 4] like x          An output, in the memory format of x. ? is a size that depends on
 //                                   values. What comes after `if` must hold, or it has no elements.
+//   -> as x in wide y [N, 4]        The host function gets it in another dtype, to be rounded then.
 // Without such a line, x_forward is called x where there is an x.
 // clang-format on
 namespace detops {
@@ -43,7 +44,7 @@ struct Output {
   static constexpr int64_t kMostDimensions = 8;
   int64_t sizes[kMostDimensions];
   int64_t dim;
-  ScalarType dtype;
+  ScalarType dtype, computed;  // in which a host function gets it
   bool channels_last;
 };
 
@@ -99,7 +100,8 @@ struct Line {
 
 struct OutputLine {
   Type type;
-  Shape shape;
+  std::optional<Type> computed{};
+  Shape shape{};
   int like = -1;
   Expression wanted{};
   std::optional<Type> otherwise{};  // where it is not wanted; without one, it is empty there

@@ -266,7 +266,10 @@ class Reader {
   }
 
   void read_output(Text text) {
-    OutputLine to{type(trimmed(text.substr(0, text.find('[')))), shape(text)};
+    Text types = trimmed(text.substr(0, text.find('[')));
+    OutputLine to{type(before(types, " in "))};
+    if (!types.empty()) to.computed = type(types);
+    to.shape = shape(text);
     if (skip(text, "like ")) to.like = argument(before(text, " "));
     if (skip(text, "for ")) {
       to.repeated = expression(before(text, " "));

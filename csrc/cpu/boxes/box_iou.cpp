@@ -74,12 +74,12 @@ void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, 
 template <bool loss>
 void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
               double eps, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
     const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
-    scalar_t* to_a = lists.to_first.mutable_data_ptr<scalar_t>();
-    scalar_t* to_b = lists.to_second.mutable_data_ptr<scalar_t>();
+    scalar_t* to_a = grad1.mutable_data_ptr<scalar_t>();
+    scalar_t* to_b = grad2.mutable_data_ptr<scalar_t>();
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
           DETOPS_IN_USE(box_pairs_backward<decltype(constant)::value, loss, scalar_t>);
@@ -111,7 +111,7 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
 
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
@@ -120,8 +120,8 @@ void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& bo
       const auto b = overlap_boxes<kKind, scalar_t>(lists.second);
       const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
       const auto small = static_cast<scalar_t>(eps);
-      auto* grad_a = mutable_rows<math::Box, scalar_t>(lists.to_first);
-      auto* grad_b = mutable_rows<math::Box, scalar_t>(lists.to_second);
+      auto* grad_a = mutable_rows<math::Box, scalar_t>(grad1);
+      auto* grad_b = mutable_rows<math::Box, scalar_t>(grad2);
       gradient_of_rows<kKind, false>(g, m, 1, a, n, b, m, small, grad_a);
       gradient_of_rows<kKind, true>(g, 1, m, b, m, a, n, small, grad_b);
     });

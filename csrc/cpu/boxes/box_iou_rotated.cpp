@@ -59,12 +59,12 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
 
 void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                           std::string_view mode, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     const scalar_t* g = lists.grad.const_data_ptr<scalar_t>();
     const auto *a = elements<scalar_t>(lists.first), *b = elements<scalar_t>(lists.second);
-    scalar_t* to_a = lists.to_first.mutable_data_ptr<scalar_t>();
-    scalar_t* to_b = lists.to_second.mutable_data_ptr<scalar_t>();
+    scalar_t* to_a = grad1.mutable_data_ptr<scalar_t>();
+    scalar_t* to_b = grad2.mutable_data_ptr<scalar_t>();
     math::with_base(overlap_base(mode), [&](auto base) {
       parallel_each(lists.grad.numel(), kGradientsPerThread, [&](int64_t i) {
         math::rotated::iou_gradient<decltype(base)::value>(

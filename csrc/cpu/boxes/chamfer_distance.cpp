@@ -73,15 +73,15 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
-  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
+  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2);
   const int64_t n = g.n, m = g.m;
   DETOPS_WIDE_SWITCH(g.type(), [&] {
     const auto *g1 = elements<scalar_t>(g.grad_first), *g2 = elements<scalar_t>(g.grad_second);
     const auto *p1 = rows<math::Point, scalar_t>(g.first),
                *p2 = rows<math::Point, scalar_t>(g.second);
     const auto *i1 = elements<int64_t>(g.index_first), *i2 = elements<int64_t>(g.index_second);
-    auto* t1 = mutable_rows<math::Point, scalar_t>(g.to_first);
-    auto* t2 = mutable_rows<math::Point, scalar_t>(g.to_second);
+    auto* t1 = mutable_rows<math::Point, scalar_t>(to_points1);
+    auto* t2 = mutable_rows<math::Point, scalar_t>(to_points2);
     parallel_each(g.sets, grain_for(kPairsPerThread, n + m), [&](int64_t b) {
       const int64_t p = b * n, q = b * m;
       gradient_of<false>(g1 + p, p1 + p, n, p2 + q, m, i1 + p, t1 + p);

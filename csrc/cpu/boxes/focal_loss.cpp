@@ -73,7 +73,6 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
                                  double alpha, double gamma, Tensor& to_inputs) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
-  to_inputs = as_type(to_inputs, type);
   const bool constant = is_constant(grad);
   const Tensor outer = constant ? grad : as_type(grad, type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {

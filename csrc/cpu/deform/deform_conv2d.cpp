@@ -275,7 +275,6 @@ void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
   const DeformGeometry g(input, offset, weight, stride, padding, dilation);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const ScalarType type = compute_type(input.scalar_type());
-  if (output.scalar_type() != type) output = empty_like(output, output.options().dtype(type));
   with_element_type(input.scalar_type(), [&](auto element) {
     forward<decltype(element)>(g, maps, wide(offset, type), wide(mask, type), wide(weight, type),
                                wide(bias, type), output);
@@ -297,19 +296,14 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
   const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
                   input.contiguous(input.suggest_memory_format()), wide(offset, type),
                   wide(mask, type), wide(weight, type)};
-  // In the type that is summed in, where it is wanted.
-  const auto sums_for = [type](Tensor& t, bool is_wanted) {
-    return is_wanted ? t = as_type(t, type) : Tensor();
-  };
-  const Gradients out{wanted[0] ? to_input : Tensor(), sums_for(to_offset, wanted[1]),
-                      sums_for(to_mask, wanted[2] && mask), sums_for(to_weight, wanted[3])};
-  Tensor bias_sums = sums_for(to_bias, wanted[4] && bias);
+  const Gradients out{wanted[0] ? to_input : Tensor(), wanted[1] ? to_offset : Tensor(),
+                      wanted[2] && mask ? to_mask : Tensor(), wanted[3] ? to_weight : Tensor()};
   if (wanted[0] || wanted[1] || wanted[2] || wanted[3]) {
     with_element_type(input.scalar_type(),
                       [&](auto element) { backward<decltype(element)>(g, in, out); });
   }
-  if (bias_sums.defined()) {
-    DETOPS_WIDE_SWITCH(type, [&] { sum_bias<scalar_t>(g, in.grad, bias_sums); });
+  if (wanted[4] && bias) {
+    DETOPS_WIDE_SWITCH(type, [&] { sum_bias<scalar_t>(g, in.grad, to_bias); });
   }
 }
 

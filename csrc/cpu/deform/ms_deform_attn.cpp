@@ -180,8 +180,6 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
                              Tensor& to_locations, Tensor& to_weights) {
   check_levels("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
   const ScalarType type = value.scalar_type(), wide = compute_type(type);
-  to_locations = as_type(to_locations, wide);
-  to_weights = as_type(to_weights, wide);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;

@@ -125,7 +125,6 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
-  output = as_type(output, x.scalar_type());  // itself, unless half precision
 
   // All steps' inputs in one product, the state's part step by step; of one step, all together.
   const bool packed = steps > 1;
@@ -169,9 +168,6 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     to_state = empty_like(h0).copy_(*grad_h);
   } else if (steps != 1) {
     to_state = zeros_like(h0);
-  }
-  for (Tensor* t : {&to_input, &to_weights, &to_bias, &to_h, &to_c}) {
-    *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
   }
   to_c.copy_(grad_c);
   const Tensor to_gates = empty_like(gate_values);

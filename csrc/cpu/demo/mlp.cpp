@@ -113,8 +113,6 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
     std::tie(output, hidden) = mlp_products(x, w, b, v, c);
     return;
   }
-  output = as_type(output, x.scalar_type());  // themselves, unless half precision
-  hidden = as_type(hidden, x.scalar_type());
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const Layers<scalar_t> layers(w, b.const_data_ptr<scalar_t>(), v, c.const_data_ptr<scalar_t>());
     const scalar_t* in = x.const_data_ptr<scalar_t>();
@@ -144,7 +142,6 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   }
   Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,
                         &to_output_bias};
-  for (Tensor* t : to) *t = as_type(*t, x.scalar_type());  // themselves, unless half precision
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const auto data = [&](int64_t k) { return to[k]->mutable_data_ptr<scalar_t>(); };
     const Layers<scalar_t> layers(w, nullptr, v, nullptr);

@@ -123,8 +123,6 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const Reassembly sizes(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
   const Tensor maps = wide(features), weights = wide(masks, type), outer = wide(grad, type);
-  to_features = as_type(to_features, wider);
-  to_masks = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
     const ReassemblyRows g(sizes, DETOPS_IN_USE(kLanes<A>));

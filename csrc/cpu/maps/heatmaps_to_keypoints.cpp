@@ -62,8 +62,6 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
                            Tensor& scores) {
   const ScalarType type = compute_type(maps, boxes);
   const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
-  keypoints = as_type(keypoints, type);
-  scores = as_type(scores, type);
   const int64_t each = maps.size(1), height = maps.size(2), width = maps.size(3);
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto *map = elements<scalar_t>(cells), *corners = elements<scalar_t>(box);

@@ -95,7 +95,6 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const Tensor outer = as_type(grad, type).contiguous();
-  to_points = as_type(to_points, compute_type(type));
   const int64_t images = input.size(0), channels = input.size(1), count = points.size(1);
   const int64_t height = input.size(2), width = input.size(3), size = height * width;
   with_element_type(type, [&](auto element) {

@@ -41,7 +41,6 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
   const ScalarType type = compute_type(pointsets, polygons);
   const BoxLists lists(pointsets, polygons, type);
   const Tensor outer = as_type(grad, type).contiguous();
-  to_pointsets = as_type(to_pointsets, type);
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t* g = outer.const_data_ptr<scalar_t>();
     const scalar_t* sets = lists.first.const_data_ptr<scalar_t>();

@@ -141,8 +141,7 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const Tensor outer = as_type(grad, type).contiguous(kLast);
   const Tensor sums = empty(input_wanted ? input.sizes() : IntArrayRef({0, 1, 1, 1}),
                             input.options().dtype(type), kLast);
-  const Tensor slopes = as_type(to_offset, type);  // itself, unless of another dtype
-  const int64_t channels = input.size(1), count = boxes.size(0), moves = slopes.numel();
+  const int64_t channels = input.size(1), count = boxes.size(0), moves = to_offset.numel();
   const int64_t bins = grad.size(2) * grad.size(3), groups = divide_up(channels, kGroup);
   const int64_t size = channels * input.size(2) * input.size(3);
   sums.zero_();
@@ -174,14 +173,13 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
         }
       }
     });
-    A* slope = slopes.mutable_data_ptr<A>();
+    A* slope = to_offset.mutable_data_ptr<A>();
     for (int64_t i = 0; i < moves; ++i) {
       slope[i] = 0;
       for (int64_t group = 0; group < groups; ++group) slope[i] += parts[group * moves + i];
     }
   });
   if (input_wanted) to_input.copy_(sums);
-  to_offset = as_type(slopes, to_offset.scalar_type());
 }
 
 }  // namespace detops::cpu

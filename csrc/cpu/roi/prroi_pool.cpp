@@ -111,7 +111,6 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   const ScalarType type = input.scalar_type();
   const Tensor rois = wide(boxes, type);
   const Tensor pooled = as_type(grad, type);
-  const Tensor slopes = as_type(to_boxes, compute_type(type));  // itself, unless of another dtype
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;
@@ -123,9 +122,8 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
       pool_plan<ProductTable<A>, T, const T>(plan, to_input, outer,
                                              [&](int64_t) { return sampling; });
     }
-    if (boxes_wanted) slope_boxes<T>(sampling, pooled, input, slopes.mutable_data_ptr<A>());
+    if (boxes_wanted) slope_boxes<T>(sampling, pooled, input, to_boxes.mutable_data_ptr<A>());
   });
-  if (boxes_wanted) to_boxes = as_type(slopes, to_boxes.scalar_type());
 }
 
 }  // namespace detops::cpu

@@ -82,12 +82,11 @@ void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, 
 template <bool loss>
 void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, std::string_view kind,
               double eps, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       launch(box_pairs_backward_kernel<constant, loss, scalar_t>, blocks_for(grad.numel()),
-             lists.grad, lists.first, lists.second, grad.numel(), eps, lists.to_first,
-             lists.to_second);
+             lists.grad, lists.first, lists.second, grad.numel(), eps, grad1, grad2);
     });
   });
 }
@@ -107,14 +106,14 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
 
 void box_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                       std::string_view kind, double eps, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   const int64_t n = boxes1.size(0), m = boxes2.size(0);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       launch(box_iou_rows_kernel<constant, false, scalar_t>, blocks_for(n), lists.grad, m, 1,
-             lists.first, n, lists.second, m, eps, lists.to_first);
+             lists.first, n, lists.second, m, eps, grad1);
       launch(box_iou_rows_kernel<constant, true, scalar_t>, blocks_for(m), lists.grad, 1, m,
-             lists.second, m, lists.first, n, eps, lists.to_second);
+             lists.second, m, lists.first, n, eps, grad2);
     });
   });
 }

@@ -63,12 +63,12 @@ void chamfer_distance_forward(const Tensor& points1, const Tensor& points2, Tens
 void chamfer_distance_backward(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                                const Tensor& points2, const Tensor& idx1, const Tensor& idx2,
                                Tensor& to_points1, Tensor& to_points2) {
-  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2, to_points1, to_points2);
+  const PointSetGradients g(grad1, grad2, points1, points2, idx1, idx2);
   DETOPS_WIDE_SWITCH(g.type(), [&] {
     launch(chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.n), g.grad_first, g.grad_second,
-           g.first, g.n, g.second, g.m, g.sets, g.index_first, g.index_second, g.to_first);
+           g.first, g.n, g.second, g.m, g.sets, g.index_first, g.index_second, to_points1);
     launch(chamfer_backward_kernel<scalar_t>, blocks_for(g.sets * g.m), g.grad_second, g.grad_first,
-           g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first, g.to_second);
+           g.second, g.m, g.first, g.n, g.sets, g.index_second, g.index_first, to_points2);
   });
 }
 

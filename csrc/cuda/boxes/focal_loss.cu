@@ -183,13 +183,11 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  const Tensor slopes = as_type(to_inputs, type);  // itself, unless of another dtype
   // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
   const bool constant = is_constant(grad);
   const Tensor each = constant ? Tensor() : as_type(grad, type).contiguous();
   const Tensor of_all = constant ? wide(grad.as_strided({1}, {1}), type) : Tensor();
-  launch_each<true>(inputs, targets, each, of_all, alpha, gamma, slopes);
-  to_inputs = as_type(slopes, to_inputs.scalar_type());
+  launch_each<true>(inputs, targets, each, of_all, alpha, gamma, to_inputs);
 }
 
 void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,

@@ -62,11 +62,11 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
 
 void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                           std::string_view mode, Tensor& grad1, Tensor& grad2) {
-  const BoxListGradients lists(grad, boxes1, boxes2, grad1, grad2);
+  const BoxListGradients lists(grad, boxes1, boxes2);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
     math::with_base(overlap_base(mode), [&](auto base) {
       launch(rotated_iou_backward_kernel<base, scalar_t>, blocks_for(grad.numel()), lists.grad,
-             lists.first, lists.second, grad.numel(), lists.to_first, lists.to_second);
+             lists.first, lists.second, grad.numel(), grad1, grad2);
     });
   });
 }

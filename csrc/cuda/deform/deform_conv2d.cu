@@ -349,8 +349,8 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
                           .view({g.images * g.positions(), g.groups, g.group_outputs()});
   const Tensor last = wanted[0] ? to_input.permute({0, 2, 3, 1}) : Tensor();
   const Tensor inputs = wanted[0] ? sums_for(last, type).zero_() : Tensor();
-  const Tensor offsets = wanted[1] ? sums_for(to_offset, type) : Tensor();
-  const Tensor masks = wanted[2] && mask ? sums_for(to_mask, type) : Tensor();
+  const Tensor offsets = wanted[1] ? to_offset : Tensor();
+  const Tensor masks = wanted[2] && mask ? to_mask : Tensor();
   const Tensor weights = wanted[3] ? zeros_like(in.weight) : Tensor();
   const bool samples_wanted = offsets.defined() || masks.defined();
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
@@ -374,8 +374,6 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
     });
   });
   if (wanted[0] && !inputs.is_same(last)) last.copy_(inputs);
-  if (offsets.defined() && !offsets.is_same(to_offset)) to_offset.copy_(offsets);
-  if (masks.defined() && !masks.is_same(to_mask)) to_mask.copy_(masks);
   if (wanted[3]) {
     to_weight.copy_(weights.view({g.outputs, g.kernel_height, g.kernel_width, g.group_channels()})
                         .permute({0, 3, 1, 2}));

@@ -286,14 +286,11 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
   const AttentionInputs in("ms_deform_attn_backward", value, spatial_shapes, level_start_index,
                            sampling_locations, attention_weights);
   const Tensor outer = as_type(grad, value.scalar_type()).contiguous();
-  // Themselves, unless of another dtype.
-  const Tensor locations = as_type(to_locations, in.locations.scalar_type());
-  const Tensor weights = as_type(to_weights, in.weights.scalar_type());
   DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
     auto p = in.params<scalar_t>();
     const scalar_t* g = elements(outer);
     scalar_t* to = elements(to_value);
-    accumulate_t<scalar_t>*at = elements(locations), *weight = elements(weights);
+    accumulate_t<scalar_t>*at = elements(to_locations), *weight = elements(to_weights);
     const int64_t all = p.images, rows = int64_t(p.queries) * p.heads, samples = rows * p.samples();
     const int64_t of_image = std::max<int64_t>({1, samples, int64_t(p.heads) * p.positions});
     const int64_t most = std::max<int64_t>(1, kSorted / of_image);
@@ -307,8 +304,6 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
       p.weights += p.images * samples, weight += p.images * samples;
     }
   });
-  to_locations = as_type(locations, to_locations.scalar_type());
-  to_weights = as_type(weights, to_weights.scalar_type());
 }
 
 }  // namespace detops::cuda

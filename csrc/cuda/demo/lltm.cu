@@ -80,7 +80,6 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
-  output = as_type(output, x.scalar_type());  // itself, unless half precision
   const Tensor sums = gates.view({steps * rows, 3 * state});
   addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
   const Tensor of_state = w.narrow(1, 0, state).t(), all = output.view({steps * rows, state});

@@ -64,9 +64,6 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
     std::tie(output, hidden) = mlp_products(x, w, b, v, c);
     return;
   }
-  // Themselves, unless half precision.
-  output = as_type(output, x.scalar_type());
-  hidden = as_type(hidden, x.scalar_type());
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
     const MlpParams<scalar_t> p{x.size(0),   int(x.size(1)),   int(w.size(0)),  int(v.size(0)),
                                 elements(x), elements(w),      elements(b),     elements(v),

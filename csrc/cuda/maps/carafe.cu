@@ -46,11 +46,10 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   // All in the type that is summed in.
   const Tensor maps = wide(features), weights = wide(masks, type), grads = wide(grad, type);
-  const Tensor slopes = as_type(to_features, wider), mask_slopes = as_type(to_masks, wider);
   DETOPS_WIDE_SWITCH(wider, [&] {
     using A = scalar_t;
     const A *feature = elements(maps), *weight = elements(weights), *outer = elements(grads);
-    A *to = elements(slopes), *to_mask = elements(mask_slopes);
+    A *to = elements(to_features), *to_mask = elements(to_masks);
     // A thread per feature of a channel: from the output pixels that weigh it.
     const auto feature_gradient = [=] __device__(int64_t i) {
       const int64_t radius = g.radius(), size = g.output_size();
@@ -84,11 +83,9 @@ void carafe_backward(const Tensor& grad, const Tensor& features, const Tensor& m
       }
       to_mask[i] = sum;
     };
-    if (features_wanted && slopes.numel() > 0) for_each(slopes.numel(), feature_gradient);
-    if (masks_wanted && mask_slopes.numel() > 0) for_each(mask_slopes.numel(), mask_gradient);
+    if (features_wanted && to_features.numel() > 0) for_each(to_features.numel(), feature_gradient);
+    if (masks_wanted && to_masks.numel() > 0) for_each(to_masks.numel(), mask_gradient);
   });
-  to_features = as_type(slopes, features.scalar_type());
-  to_masks = as_type(mask_slopes, masks.scalar_type());
 }
 
 }  // namespace detops::cuda

@@ -44,13 +44,10 @@ void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keyp
                            Tensor& scores) {
   const ScalarType type = compute_type(maps, boxes);
   const Tensor cells = wide(maps, type), box = wide(boxes, type);
-  const Tensor places = as_type(keypoints, type), values = as_type(scores, type);
   DETOPS_WIDE_SWITCH(type, [&] {
     launch(heatmaps_to_keypoints_kernel<scalar_t>, blocks_for(scores.numel(), 1), maps_of(cells),
-           cells, box, places, values);
+           cells, box, keypoints, scores);
   });
-  if (!places.is_same(keypoints)) keypoints.copy_(places);
-  if (!values.is_same(scores)) scores.copy_(values);
 }
 
 }  // namespace detops::cuda

@@ -97,7 +97,6 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
   const Tensor outer = as_type(grad, type).contiguous();
-  const Tensor slopes = as_type(to_points, compute_type(type));  // itself, unless of another dtype
   const int64_t samples = points.size(0) * points.size(1);
   const bool sorts = input_wanted && to_input.numel() > 0;
   const Tensor cell = sorts ? empty({narrow(samples)}, input.options().dtype(kInt)) : Tensor();
@@ -105,7 +104,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     const Sampling<scalar_t> s(maps, places);
     if (samples > 0) {
       launch(point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
-             points_wanted ? slopes : Tensor(), cell);
+             points_wanted ? to_points : Tensor(), cell);
     }
     if (!sorts) return;
     const SortedSamples sorted = sort_samples(cell, narrow(s.images * s.pixels()));
@@ -130,7 +129,6 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       to[i] = scalar_t(sum);
     });
   });
-  if (points_wanted) to_points = as_type(slopes, to_points.scalar_type());
 }
 
 }  // namespace detops::cuda

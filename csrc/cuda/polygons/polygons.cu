@@ -74,10 +74,9 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
                           Tensor& to_pointsets) {
   const ScalarType type = compute_type(pointsets, polygons);
   const Tensor outer = wide(grad, type), sets = wide(pointsets, type), quads = wide(polygons, type);
-  const Tensor result = as_type(to_pointsets, type);  // itself, mostly
   DETOPS_WIDE_SWITCH(type, [&] {
     const scalar_t *g = elements(outer), *set = elements(sets), *quad = elements(quads);
-    scalar_t* to = elements(result);
+    scalar_t* to = elements(to_pointsets);
     for_each(outer.numel(), [=] __device__(int64_t i) {
       double gradient[2 * math::kSetPoints];
       math::convex_giou_gradient(math::point_set(set + 18 * i), math::quad(quad + 8 * i),
@@ -85,7 +84,6 @@ void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Ten
       for (int k = 0; k < 18; ++k) to[18 * i + k] = static_cast<scalar_t>(gradient[k]);
     });
   });
-  to_pointsets = as_type(result, to_pointsets.scalar_type());
 }
 
 void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {

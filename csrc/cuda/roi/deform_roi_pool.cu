@@ -260,20 +260,18 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const MemoryFormat format = input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
-  const Tensor slopes = as_type(to_offset, compute_type(type));
   if (input_wanted && to_input.numel() > 0) {
     sparse_pool_backward<MovedSampling>(pooled, rois, spatial_scale, to_input, shifts,
                                         sampling_ratio, gamma);
   }
-  if (slopes.numel() == 0) return;
+  if (to_offset.numel() == 0) return;
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
     const MovedSampling<A> sampling({rois, spatial_scale, pooled, maps}, shifts, sampling_ratio,
                                     gamma);
-    launch(moved_offset_kernel<scalar_t, A>, static_cast<unsigned>(narrow(slopes.numel() / 2)),
-           sampling, pooled, maps, slopes);
+    launch(moved_offset_kernel<scalar_t, A>, static_cast<unsigned>(narrow(to_offset.numel() / 2)),
+           sampling, pooled, maps, to_offset);
   });
-  to_offset = as_type(slopes, to_offset.scalar_type());
 }
 
 void deform_psroi_pool_forward(const Tensor& input, const Tensor& boxes,
@@ -307,12 +305,11 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = grad.contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type), counts = wide(count, type);
-  const Tensor slopes = as_type(to_offset, compute_type(type));
   if (to_input.numel() > 0) {
     sparse_pool_backward<DeformSampling>(pooled, rois, spatial_scale, to_input, group_size,
                                          part_size, sample_per_part, trans_std, shifts, counts);
   }
-  const int64_t blocks = slopes.numel() / 2;
+  const int64_t blocks = to_offset.numel() / 2;
   if (blocks == 0) return;
   check(blocks <= INT32_MAX, "detops: ", blocks, " offsets are too many");
   DETOPS_FLOAT_SWITCH(type, [&] {
@@ -320,9 +317,8 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
     const DeformSampling<A> sampling({rois, spatial_scale, pooled, maps}, group_size, part_size,
                                      sample_per_part, trans_std, shifts, counts);
     launch(offset_backward_kernel<scalar_t, A>, static_cast<unsigned>(blocks), sampling, pooled,
-           maps, slopes);
+           maps, to_offset);
   });
-  to_offset = as_type(slopes, to_offset.scalar_type());
 }
 
 }  // namespace detops::cuda

@@ -70,18 +70,17 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
-  const Tensor rois = wide(boxes, type), slopes = as_type(to_boxes, compute_type(type));
+  const Tensor rois = wide(boxes, type);
   if (input_wanted && to_input.numel() > 0) {
     sparse_pool_backward<PrRoIPooling>(pooled, rois, spatial_scale, to_input, PreciseRule());
   }
-  if (!boxes_wanted || slopes.numel() == 0) return;
+  if (!boxes_wanted || to_boxes.numel() == 0) return;
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
     const PrRoIPooling<A> pooling{{rois, spatial_scale, pooled, maps}, {}};
     launch(prroi_boxes_kernel<scalar_t, A>, blocks_for(boxes.size(0), 1), pooling, pooled, maps,
-           slopes);
+           to_boxes);
   });
-  to_boxes = as_type(slopes, to_boxes.scalar_type());
 }
 
 }  // namespace detops::cuda
