@@ -28,6 +28,8 @@ def once(kind: str, seed: int) -> str | None:
             FAULTS[kind](random.Random(f"{kind} {seed}"), Path(folder))
         except Fault as fault:
             return f"{kind}, {seed}: {fault}"
+        except Exception as error:  # of the harness: the other tries go on
+            return f"{kind}, {seed}: {error!r}"
     return None
 
 

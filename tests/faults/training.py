@@ -147,6 +147,7 @@ def disk_full(run: Run, rng: random.Random) -> None:
     """No byte more for checkpoints, from some moment on."""
     run.reach(rng)
     file = run.folder / "checkpoint.pt.tmp"
+    run.folder.mkdir(exist_ok=True)
     try:
         os.symlink("/dev/full", file)
     except FileExistsError:  # one is being written
