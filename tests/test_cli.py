@@ -85,6 +85,25 @@ def test_errors_are_one_line(capsys, tmp_path, config):
         assert "CUDA devices there are, got cuda:99" in error
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "there is not enough memory"),
+        (MemoryError("of 3 TiB"), "there is not enough memory: of 3 TiB"),
+        (ImportError("a.so: failed to map segment from shared object"), "not enough memory"),
+        (RuntimeError("operator torchvision::nms does not exist"), "another version of PyTorch"),
+        (RuntimeError("of another kind"), "RuntimeError: of another kind (--debug shows where)"),
+    ],
+)
+def test_a_cause_that_no_library_names_is_told(capsys, monkeypatch, error, told):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "app", broken)
+    assert cli.main(["info"]) == 1
+    assert told in capsys.readouterr().err
+
+
 def test_debug_shows_the_traceback(capsys, tmp_path):
     assert cli.main(["eval", "--data", str(tmp_path / "none.json"), "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from .errors import (
     SOME_FAILED,
     USER_ERROR,
     SomeFailed,
+    cause_of,
     fail,
     rank,
     user_errors,
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail(str(error), SOME_FAILED)
         if usage_message is not None:
             return fail(usage_message(), USER_ERROR)
+        if cause := cause_of(error):
+            return fail(cause, INTERNAL_ERROR)
         if isinstance(error, user_errors()):
             # A remedy in Python's terms is of no use here.
             advising = getattr(error, "advising", None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 USER_ERROR, INTERNAL_ERROR, SOME_FAILED, INTERRUPTED = 2, 1, 1, 130
@@ -26,6 +27,27 @@ def user_errors() -> tuple[type[Exception], ...]:
         if loaded is not None:
             kinds += (getattr(loaded, name),)
     return kinds
+
+
+# What libraries say of a cause that they do not name.
+_CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
+    (MemoryError, "", "there is not enough memory"),
+    (ImportError, "failed to map segment|[Cc]annot allocate", "there is not enough memory to load"),
+    (
+        RuntimeError,
+        "operator torchvision::nms does not exist",
+        "torchvision's library cannot be loaded: there is not enough memory, or it belongs to "
+        "another version of PyTorch",
+    ),
+)
+
+
+def cause_of(error: Exception) -> str | None:
+    """What was behind an error that others raised, or None where its own text tells it."""
+    for kind, pattern, cause in _CAUSES:
+        if isinstance(error, kind) and re.search(pattern, str(error)):
+            return f"{cause}: {error}" if str(error) else cause
+    return None
 
 
 def fail(message: str, status: int) -> int:
