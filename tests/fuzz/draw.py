@@ -15,7 +15,7 @@ from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
 from .sizes import Sizes, Sketch, Tensors
 from .values import CLASSES, FLOATS, OTHERS, STRANGE, Values, laid_out
 
-MOST_ELEMENTS = 60_000
+MOST_ELEMENTS = 60_000  # of a tensor, but for lists of boxes
 INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
 # What numbers without a bound are, by name; `None`: not there.
 NUMBERS: dict[str, tuple[Any, ...]] = {
@@ -83,6 +83,7 @@ class Draw:
         self.mood = mood or rng.choice(MOODS)
         self.args: dict[str, Any] = {}
         self.asks_much = False
+        self.most_elements = max(MOST_ELEMENTS, 4 * self.sketch.most)
         self.dtypes = rng.choices(FLOATS, (6, 3, 1, 1))[0]
 
     def number(self, name: str, kind: str) -> Any:
@@ -152,7 +153,7 @@ class Draw:
             if rng.random() < 0.04:
                 dtype = rng.choice((*FLOATS, *INTEGER, *OTHERS))
         spread = math.prod(max(1, n) for n in shape)  # of which PyTorch makes strides
-        if math.prod(shape) > MOST_ELEMENTS or spread >= 2**50:
+        if math.prod(shape) > self.most_elements or spread >= 2**50:
             shape = [min(n, 3) for n in shape]
         return laid_out(values.tensor(name, shape, dtype), rng, self.mood)
 
@@ -168,12 +169,16 @@ class Draw:
                 self.args[name] = present[name] = None
             else:
                 present[name] = [None] * self.levels if kind.startswith("List") else name
-        for most in (600, 60, 9, 3, 1):
+        # Below 0 each box falls to any: pairs of those that have no area are all looked at, slowly.
+        many = sketch.most if self.args.get("iou_threshold", 0) >= 0 else 600
+        for most in (many, 600, 60, 9, 3, 1):
             sizes = Sizes(rng, sketch, present, most)
             for name in sketch.solved:  # numbers that other numbers decide
                 del sizes[name]
                 self.args[name] = sizes[name]
-            if all(math.prod(sizes.shape(t)) <= MOST_ELEMENTS for t in sketch.tensors.values()):
+            if all(
+                math.prod(sizes.shape(t)) <= self.most_elements for t in sketch.tensors.values()
+            ):
                 break
         values = Values(self.op, rng, self.mood, sizes)
         for name, kind, _ in formals_of(self.op):

@@ -10,7 +10,11 @@ from detops.contract_call import compiled, dimensions_of
 
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65)
 WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
-MANY = (31, 64, 100, 257, 600)  # rows, from which on some ops take another way
+MANY = (31, 64, 100, 257, 600, 33_000)  # rows, from which on some ops take another way
+# What there may be many of, of an op; the largest number only of what these have in rows alone.
+ROWS = ("N", "K", "M")
+ROWS_OF = {"mlp": ("B", "H", "I"), "mlp_forward": ("B", "H", "I"), "mlp_backward": ("B", "H", "I")}
+LISTED = ("nms", "batched_nms", "nms_padded")
 # What a contract only checks, in terms of what may be anything.
 _PLANES = {"planes": "some * pooled_height * pooled_width"}
 _PARTS = {
@@ -85,6 +89,8 @@ class Sketch:
         plain = contract.op.removesuffix("_forward").removesuffix("_backward")
         solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
         self.definitions |= {name: compiled(text) for name, text in solutions.items()}
+        self.rows = ROWS_OF.get(contract.op, ROWS)
+        self.most = MANY[-1] if contract.op in LISTED else MANY[-2]
         self.solved = [name for name in solutions if name in contract.arguments]
 
     def _read(self, tensor: Tensors) -> None:
@@ -130,7 +136,7 @@ class Sizes(dict[str, Any]):
         return value
 
     def _drawn(self, name: str = "") -> int:
-        if name in ("N", "K", "M") and self.rng.random() < 0.08:
+        if name in self.sketch.rows and self.rng.random() < 0.08:
             return min(self.most, self.rng.choice(MANY))
         return min(self.most, self.rng.choices(SMALL, WEIGHTS)[0])
 

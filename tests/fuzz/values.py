@@ -35,6 +35,7 @@ class Values:
         self.generator = torch.Generator().manual_seed(rng.getrandbits(32))
         self.reach = rng.choice((1.0, 8.0, 8.0, 20.0, 100.0, 1000.0))
         self.whole = rng.random() < 0.3  # whole numbers touch and tie
+        self.apart = rng.choice((2, 2, 2, 20, 200))  # how far boxes reach, of all of them
 
     def uniform(self, *shape: int) -> Tensor:
         """In [0, 1)."""
@@ -51,7 +52,8 @@ class Values:
     def boxes(self, name: str, shape: list[int]) -> Tensor:
         """By the number of columns: corners, RoIs, rotated boxes, rotated RoIs, quadrilaterals."""
         rows, columns = shape[:-1], shape[-1]
-        low, side = self.reach * self.uniform(*rows, 2), self.uniform(*rows, 2) * self.reach / 2
+        low = self.reach * self.uniform(*rows, 2)
+        side = self.uniform(*rows, 2) * self.reach / self.apart
         if self.whole:
             low, side = low.floor(), side.ceil()
         high = low + side
