@@ -14,6 +14,7 @@
 # make sanitize      the tests on a build that checks every memory access; takes a while
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
 #                    FILES=1 of damaged files for every loader
+# make coverage      the lines of the CPU half that those cases reach
 # make large         maps, boxes and results of more than 2^31 elements; 18 GiB and some minutes
 # make faults        detops train, detect and serve, killed, cut short and starved, TIMES times each
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
@@ -47,7 +48,7 @@ FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz large faults tsan clang tidy emulate cross-check clean
+.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -156,6 +157,15 @@ fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	$(if $(SANITIZE),$(BUILD_SANITIZED))
 	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \
 		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+
+# Lines of a template are one, whichever of its instances reach it.
+coverage: $(VENV)/.dependencies
+	COVERAGE=1 FORCE_CUDA=0 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
+		--build-base build/coverage --build-lib build/coverage/lib
+	find build/coverage -name '*.gcda' -delete
+	cd build/coverage/lib && PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+	$(BIN)/gcovr --object-directory build/coverage --filter csrc/ --merge-lines \
+		--merge-mode-functions=merge-use-line-min --gcov-ignore-parse-errors
 
 large: $(VENV)/.built
 	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py

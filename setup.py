@@ -3,8 +3,8 @@
 The libraries use PyTorch's stable ABI, so they serve every version from 2.10 on, whichever they are
 compiled with; _C knows no PyTorch at all. FORCE_CUDA=1 builds the CUDA half without a GPU, and 0
 leaves it out where there is one. DEBUG=1 is for a debugger, SANITIZE=1 checks every memory access
-and undefined behaviour. EMULATE_CUDA=1 is for tests: the CUDA kernels run on the CPU, in place of
-the CPU's own.
+and undefined behaviour, COVERAGE=1 counts how often each line is reached. EMULATE_CUDA=1 is for
+tests: the CUDA kernels run on the CPU, in place of the CPU's own.
 
 DETOPS_PYTHONS="python3.10 python3.13" is for `make wheel`: one wheel for each of these versions of
 Python, and for systems from glibc 2.28 on. DETOPS_CUDA_LIBRARY is a libdetops_cuda.so that is built
@@ -40,6 +40,7 @@ ROOT = Path(__file__).parent
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 WERROR = os.environ.get("DETOPS_WERROR", "0") == "1"
 SANITIZE = os.environ.get("SANITIZE", "0") == "1"
+COVERAGE = os.environ.get("COVERAGE", "0") == "1"
 FORCE_CUDA = os.environ.get("FORCE_CUDA") == "1"
 EMULATE_CUDA = os.environ.get("EMULATE_CUDA", "0") == "1"
 PYTHONS = os.environ.get("DETOPS_PYTHONS", "").split()
@@ -81,6 +82,7 @@ cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
 # A division by zero is an infinity that the ops define.
 checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
 checks += ["-fno-omit-frame-pointer", "-g", "-O1"] if SANITIZE else []
+checks += ["--coverage", "-fprofile-update=atomic", "-O1"] if COVERAGE else []
 cxx += checks
 nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]
 nvcc += ["-O0", "-g", "-G"] if DEBUG else ["-O3"]
@@ -116,6 +118,7 @@ SHARED = sorted({*SHARED} - {"csrc/python.cpp", "csrc/library.cpp"})
 def library(name: str, paths: list[str], libraries: list[str], macros: list[str]) -> Extension:
     """A library that PyTorch loads, without Python in it."""
     old = OLD_SYMBOLS + (OLD_SYMBOLS_CUDA if "USE_CUDA" in macros else [])
+    macros = macros + ["DETOPS_DEBUG"] * DEBUG
     return Extension(
         f"detops.{name}",
         sources=paths + old,
@@ -156,7 +159,7 @@ extensions = [
         "libdetops",
         [*SHARED, "csrc/library.cpp", *cpu_sources],
         ["torch_cpu"],
-        ["DETOPS_EMULATE_CUDA"] * EMULATE_CUDA + ["DETOPS_DEBUG"] * DEBUG,
+        ["DETOPS_EMULATE_CUDA"] * EMULATE_CUDA,
     )
 ]
 if WITH_CUDA:

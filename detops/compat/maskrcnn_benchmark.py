@@ -141,7 +141,7 @@ def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: 
     grads = _window(op, numbers[:-2]).backward(
         grad_output, input, offset, None, grad_weight, None, [False, False, False, True, False]
     )
-    grad_weight.add_(grads[3], alpha=numbers[-2])
+    grad_weight.add_(grads[3] * numbers[-2])  # `alpha` must be a number of its dtype
     return 1
 
 

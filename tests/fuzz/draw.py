@@ -29,6 +29,7 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "canonical_scale": (4.0, 224.0),
     "canonical_level": (0, 2, 4),
     "alpha": (0.25, 0.25, 0.5, 0.0, 1.0, -1.0),
+    "gamma": (2.0, 0.0, 1.0, 1.5, 0.5),
     "eps": (1e-7, 1e-3, 0.0),
     "min_score": (0.0, 1e-3, 0.3),
     "clip": (4.135166556742356, 1.0),

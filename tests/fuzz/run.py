@@ -164,7 +164,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
     parser.add_argument("--case", type=Path, help="a file that an earlier run wrote: it alone")
     parser.add_argument("--finds", type=Path, default=Path("build/finds"))
-    parser.add_argument("--page", type=Path, help="the page that tells the numbers of cases")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        help="the page that tells the numbers of cases: added, where a seed goes on from others",
+    )
     options = parser.parse_args()
     if options.case:
         try:
@@ -182,7 +186,7 @@ def main() -> int:
     print(f"{cases} cases in {took / 60:.1f} minutes, {len(run.finds)} finds")
     if options.page:
         kind = FILES if options.files else UNDER_SANITIZERS if SANITIZED else PLAIN
-        publish(options.page, run.counts, kind)
+        publish(options.page, run.counts, kind, goes_on=options.seed > 0)
     return int(bool(run.finds))
 
 

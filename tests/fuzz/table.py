@@ -35,17 +35,26 @@ def files_table(runs: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def add(page: Path, kind: str, counts: dict[str, list[int]]) -> dict[str, Any]:
-    """Writes a run's numbers beside the page, in place of earlier ones of the same names; all."""
+def add(
+    page: Path, kind: str, counts: dict[str, list[int]], goes_on: bool = False
+) -> dict[str, Any]:
+    """Writes a run's numbers beside the page: in place of earlier ones, or added to them."""
     path = page.with_suffix(".json")
     runs = json.loads(path.read_text()) if path.exists() else {}
-    runs[kind] = dict(sorted((runs.get(kind, {}) | counts).items()))
+    before = runs.get(kind, {})
+    if goes_on:
+        zeros = [0, 0]
+        counts = {
+            name: [a + b for a, b in zip(before.get(name, zeros), own, strict=True)]
+            for name, own in counts.items()
+        }
+    runs[kind] = dict(sorted((before | counts).items()))
     path.write_text(json.dumps(runs) + "\n")
     return runs
 
 
-def publish(page: Path, counts: dict[str, list[int]], kind: str) -> None:
-    """Writes a run's numbers, in place of earlier ones of its ops, beside the page and into it."""
-    runs = add(page, kind, counts)
+def publish(page: Path, counts: dict[str, list[int]], kind: str, goes_on: bool = False) -> None:
+    """Writes a run's numbers beside the page and into it; see `add`."""
+    runs = add(page, kind, counts, goes_on)
     text = fill(page.read_text(), "cases", table(runs))
     page.write_text(fill(text, "files", files_table(runs)))
