@@ -127,8 +127,7 @@ class OutputLine:
             text,
         )
         assert match is not None, text
-        self.dtype = match[1].split(" in ")[0]
-        self.like, self.otherwise = match[3], match[6]
+        self.dtype, self.like, self.otherwise = match[1], match[3], match[6]
         self.dimensions = dimensions_of(match[2])
         self.repeated = compiled(match[4]) if match[4] else None
         self.wanted = compiled(match[5]) if match[5] else None
@@ -188,8 +187,10 @@ class Contract:
             self.name = self.name if self.names else name
             self.names |= dict.fromkeys(words.split(", ") if words else [], name)
         elif line.startswith("-> "):
-            self.outputs.append(OutputLine(line[3:]))
-            self.output_lines.append(line[3:])
+            # What a host function computes in is C++'s to know.
+            text = re.sub(r" in [\w ]+(?= \[)", "", line[3:])
+            self.outputs.append(OutputLine(text))
+            self.output_lines.append(text)
         elif " | " in line:
             self.checks.append(_requirement(line))
         elif match := re.match(r"([\w, ]+): (.*)", line):
