@@ -26,6 +26,7 @@ from detops.bench.run import machine_of
 from detops.marks import fill
 
 FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # size, seconds, calls
+MOST = 4 << 30  # bytes of arguments
 
 
 def memory_now() -> int:
@@ -85,8 +86,9 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
     make = PAIRS[op] if op in PAIRS else LINEAR[op][1]
     passes = with_gradients if gradients else without
     n, times = FIRST, [0.0]
-    passes(make(n))
-    while times[-1] < ENOUGH:
+    call = make(n)
+    passes(call)
+    while times[-1] < ENOUGH and sum(t.nbytes for t in tensors(getattr(call, "args", ()))) < MOST:
         n *= 2
         call = make(n)
         times.append(min(seconds(lambda call=call: passes(call)) for _ in range(REPEATS)))

@@ -238,11 +238,13 @@ def _pasted(n: int) -> Call:
     return partial(detops.paste_masks_in_image, uniform(n, 28, 28), boxes, (800, 1333))
 
 
-def _large_masks(name: str) -> Maker:
-    def make(n: int) -> Call:
-        return partial(getattr(detops, name), uniform(n, 800, 1333) > 0.5)
+def _empty_masks(n: int) -> Call:
+    # All of whose pixels are looked at.
+    return partial(detops.masks_to_boxes, torch.zeros(n, 800, 1333, dtype=torch.bool))
 
-    return make
+
+def _noisy_masks(n: int) -> Call:
+    return partial(detops.masks_to_rle, uniform(n, 800, 1333) > 0.5)
 
 
 def _listed(name: str, columns: int = 4, **options: Any) -> Maker:
@@ -337,8 +339,8 @@ LINEAR: dict[str, tuple[str, Maker]] = {
     "point_sample": (f"points of {CHANNELS} channels", _sampled),
     "heatmaps_to_keypoints": ("boxes of 600 x 600, 17 maps each", _keypoints),
     "paste_masks_in_image": (_LARGE, _pasted),
-    "masks_to_boxes": (_LARGE, _large_masks("masks_to_boxes")),
-    "masks_to_rle": (_LARGE, _large_masks("masks_to_rle")),
+    "masks_to_boxes": (_LARGE, _empty_masks),
+    "masks_to_rle": (_LARGE, _noisy_masks),
     "generalized_box_iou_loss": (_OF_PAIRS, _listed("generalized_box_iou_loss")),
     "complete_box_iou_loss": (_OF_PAIRS, _listed("complete_box_iou_loss")),
     "distance_box_iou_loss": (_OF_PAIRS, _listed("distance_box_iou_loss")),
