@@ -180,7 +180,7 @@ tsan: $(VENV)/.dependencies
 		-o build/tsan/kernels
 	TSAN_OPTIONS=halt_on_error=1 build/tsan/kernels
 
-# Needs clang, and clang-tidy.
+# Needs clang.
 CLANG_FLAGS = $(KERNEL_FLAGS) -DTORCH_TARGET_VERSION=0x020a000000000000
 CLANG_SOURCES = $(filter-out csrc/python.cpp,$(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp))
 clang: $(VENV)/.dependencies
@@ -188,7 +188,7 @@ clang: $(VENV)/.dependencies
 
 tidy: $(VENV)/.dependencies
 	printf '%s\n' $(CLANG_SOURCES) | xargs -P $(MAX_JOBS) -I FILE \
-		clang-tidy --quiet --warnings-as-errors='*' FILE -- $(CLANG_FLAGS)
+		$(BIN)/clang-tidy --quiet --warnings-as-errors='*' FILE -- $(CLANG_FLAGS)
 
 # Twice: blocks and their threads in order, and backwards.
 emulate: $(VENV)/.dependencies

@@ -41,7 +41,7 @@ inline void baddbmm_out(const Tensor& out, const Tensor& bias, const Tensor& lef
 }
 
 inline Tensor mm(const Tensor& left, const Tensor& right) {
-  const Tensor out = empty({left.size(0), right.size(1)}, left.options());
+  Tensor out = empty({left.size(0), right.size(1)}, left.options());
   mm_out(out, left, right);
   return out;
 }

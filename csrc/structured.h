@@ -182,6 +182,7 @@ struct Structured<op, function> {
       give(stack, function(std::get<in>(values)...));
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {
       std::vector<Tensor> outputs;
+      outputs.reserve(described.count);
       for (int i = 0; i < described.count; ++i) outputs.push_back(make(described.items[i], device));
       if (!is_empty(outputs.data(), outputs.size())) function(std::get<in>(values)..., outputs);
       stack[0] = given(outputs);

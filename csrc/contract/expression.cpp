@@ -85,7 +85,7 @@ class Parser {
   static bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
   Expression choice() {
-    const Expression yes = operation();
+    Expression yes = operation();
     if (!take("if")) return yes;
     const Expression condition = operation();
     expect("else");

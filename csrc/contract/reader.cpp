@@ -254,7 +254,7 @@ class Reader {
   // A text with values in its braces: of arguments, or of expressions.
   Message message(Text text) {
     const size_t open = text.find('{'), close = text.find('}');
-    const std::string head(text.substr(0, open));
+    std::string head(text.substr(0, open));
     if (open == Text::npos) return [head](const Scope&) { return head; };
     const Text hole = text.substr(open + 1, close - open - 1);
     const int whole = argument(hole);

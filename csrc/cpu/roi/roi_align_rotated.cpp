@@ -138,7 +138,7 @@ void run(const char* op, const Tensor& from, const Tensor& rois, double spatial_
 
 // The RoIs of riroi_align_rotated as roi_align_rotated takes them.
 Tensor placed_rois(const Tensor& rois, double spatial_scale, bool clockwise) {
-  const Tensor placed = empty(rois.sizes(), rois.options());
+  Tensor placed = empty(rois.sizes(), rois.options());
   DETOPS_WIDE_SWITCH(rois.scalar_type(), [&] {
     const scalar_t* from = rois.const_data_ptr<scalar_t>();
     scalar_t* to = placed.mutable_data_ptr<scalar_t>();
