@@ -46,12 +46,16 @@ const char* cpu_isa() { return kNames[static_cast<int>(isa())]; }
 
 void set_cpu_isa(const char* name) {
   const std::string wanted = name;
+  if (wanted == "auto") {
+    chosen() = best();
+    return;
+  }
   const auto* known = std::find(std::begin(kNames), std::end(kNames), wanted);
-  if (wanted != "auto" && known == std::end(kNames)) {
+  if (known == std::end(kNames)) {
     throw std::invalid_argument(
         "detops.set_cpu_isa: expected auto, baseline, avx2 or avx512, got " + wanted);
   }
-  const Isa isa = wanted == "auto" ? best() : static_cast<Isa>(known - kNames);
+  const auto isa = static_cast<Isa>(known - kNames);
   if (!runs_here(isa)) {
     throw std::invalid_argument("detops.set_cpu_isa: this processor cannot run " + wanted);
   }
