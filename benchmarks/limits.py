@@ -58,6 +58,11 @@ def tensors(x: Any) -> list[Tensor]:
     return [t for y in x for t in tensors(y)] if isinstance(x, (list, tuple)) else []
 
 
+def arguments_of(call: Call) -> list[Tensor]:
+    """The tensors of a partial; calls of pairs hide theirs, which are small."""
+    return tensors(getattr(call, "args", ()))
+
+
 def seconds(run: Call) -> float:
     """Of processor time; the system's work on memory scatters, so that the least of some counts."""
     began = time.process_time()
@@ -88,12 +93,12 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
     n, times = FIRST, [0.0]
     call = make(n)
     passes(call)
-    while times[-1] < ENOUGH and sum(t.nbytes for t in tensors(getattr(call, "args", ()))) < MOST:
+    while times[-1] < ENOUGH and sum(t.nbytes for t in arguments_of(call)) < MOST:
         n *= 2
         call = make(n)
         times.append(min(seconds(lambda call=call: passes(call)) for _ in range(REPEATS)))
     power = max(1.0, math.log2(times[-1] / times[-2]))
-    given = tensors(getattr(call, "args", ()))
+    given = arguments_of(call)
     for t in given:
         t.grad = None
     before = memory_now()
@@ -106,7 +111,7 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
         "power": power,
         "bytes": max(0, most_memory() - before - grads - sum(t.nbytes for t in results)),
         "measured": n,
-        "gradients": any(t.requires_grad for t in results),
+        "gradients": any(t.requires_grad for t in given),
     }
 
 
@@ -172,8 +177,7 @@ def main() -> None:
         return
     pairs = {op: in_own_process(op, False) for op in PAIRS}
     linear = {op: in_own_process(op, False) for op in LINEAR}
-    both = {op: in_own_process(op, True) for op in LINEAR}
-    both = {op: row for op, row in both.items() if row["gradients"]}
+    both = {op: in_own_process(op, True) for op, row in linear.items() if row["gradients"]}
     machine = f"{machine_of(torch.device('cpu')).name}, one thread.\n\n"
     texts = {"limits": pairs_table(pairs), "linear": linear_table(linear, both)}
     for mark, text in texts.items():

@@ -13,7 +13,7 @@ WEIGHTS = (3, 16, 16, 14, 10, 8, 6, 6, 6, 4, 3, 2, 2, 1, 1)
 MANY = (31, 64, 100, 257, 600, 33_000)  # rows, from which on some ops take another way
 # What there may be many of, of an op; the largest number only of what these have in rows alone.
 ROWS = ("N", "K", "M")
-ROWS_OF = {"mlp": ("B", "H", "I"), "mlp_forward": ("B", "H", "I"), "mlp_backward": ("B", "H", "I")}
+ROWS_OF = {"mlp": ("B", "H", "I")}  # by the name without _forward and _backward
 LISTED = ("nms", "batched_nms", "nms_padded")
 # What a contract only checks, in terms of what may be anything.
 _PLANES = {"planes": "some * pooled_height * pooled_width"}
@@ -89,7 +89,7 @@ class Sketch:
         plain = contract.op.removesuffix("_forward").removesuffix("_backward")
         solutions = SOLUTIONS.get(contract.op) or SOLUTIONS.get(plain) or {}
         self.definitions |= {name: compiled(text) for name, text in solutions.items()}
-        self.rows = ROWS_OF.get(contract.op, ROWS)
+        self.rows = ROWS_OF.get(plain, ROWS)
         self.most = MANY[-1] if contract.op in LISTED else MANY[-2]
         self.solved = [name for name in solutions if name in contract.arguments]
 
