@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("active_rotated_filter",)
+
 # Planes of output and input, and rows of a filter; of 8 orientations in 8 rotations each.
 SIZES = ((256, 32, 3), (32, 32, 3), (64, 64, 1), (2, 3, 3))
 ORIENTATIONS = ROTATIONS = 8

@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("border_align",)
+
 POOL = 10
 # Channels of a border, height and width; a box for each pixel.
 SIZES = ((128, 50, 84), (128, 13, 21), (1, 50, 84), (8, 4, 5))

@@ -10,6 +10,8 @@ import torch
 from .. import ops
 from .case import Case, uniform
 
+OPS = ("encode_boxes", "decode_boxes")
+
 COUNT, COUNT_ON_GPU = 200_000, 4_000_000
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 

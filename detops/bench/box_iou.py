@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, plain_iou, uniform
 
+OPS = ("box_iou", "generalized_box_iou", "distance_box_iou", "complete_box_iou", "match_boxes")
+
 
 def plain_iof(boxes1: Tensor, boxes2: Tensor) -> Tensor:
     """The intersection over the area of the first boxes, as one writes it in PyTorch."""

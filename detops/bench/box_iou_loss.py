@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Call, Case, uniform
 
+OPS = ("generalized_box_iou_loss", "distance_box_iou_loss", "complete_box_iou_loss")
+
 COUNT, COUNT_ON_GPU = 100_000, 4_000_000
 Loss = Callable[..., Tensor]
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("carafe",)
+
 # Images, channels, height, width, kernel, groups and scale: levels of a pyramid, a mask head, other
 # kernels, one channel.
 SIZES = (

@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case
 
+OPS = ("chamfer_distance",)
+
 
 def plain(points1: Tensor, points2: Tensor) -> tuple[Tensor, ...]:
     """As one writes it in PyTorch."""

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("corner_pool",)
+
 SIZES = ((1, 128, 128, 128), (2, 128, 32, 32), (1, 1, 128, 128), (1, 2, 5, 6))
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("deform_conv2d",)
+
 # Channels in and out, height, width, groups, with a mask, quick.
 SIZES = (
     (64, 64, 64, 1, True, True),

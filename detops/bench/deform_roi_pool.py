@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients, proposals
 
+OPS = ("deform_roi_pool",)
+
 SIZE, SAMPLING, GAMMA, STRIDE = 7, 2, 0.1, 16
 # RoIs, channels, height and width.
 SIZES = ((512, 256, 50, 84), (64, 256, 50, 84), (512, 1, 50, 84), (1, 8, 10, 12))

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from .. import ops
 from .case import Call, Case
 
+OPS = ("axpy", "gdh", "mlp", "lltm_cell", "lltm")
+
 
 def plain_lltm_cell(
     x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor

@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Call, Case
 
+OPS = ("sigmoid_focal_loss", "softmax_focal_loss")
+
 ANCHORS, ANCHORS_ON_GPU, CLASSES = 20_000, 400_000, 80
 
 

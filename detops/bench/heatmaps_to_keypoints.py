@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, proposals
 
+OPS = ("heatmaps_to_keypoints",)
+
 # Detections, keypoints and cells a side: an image with many people, with one, a small head.
 SIZES = ((100, 17, 56), (1, 17, 56), (20, 5, 14))
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, plain_iou, uniform
 
+OPS = ("linear_assignment",)
+
 # Images, queries and objects: DETR and Deformable DETR, DINO, the smallest, as many as there are.
 SIZES = ((16, 300, 50), (16, 900, 100), (2, 100, 100), (1, 100, 7), (1, 10, 3))
 

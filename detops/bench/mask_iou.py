@@ -12,6 +12,8 @@ from .. import ops
 from .case import Case, proposals
 from .masks import ellipses
 
+OPS = ("mask_iou", "mask_nms")
+
 # Masks of both sides, and their size: COCO's evaluation, large and small, and a mask head's cells.
 SIZES = ((100, 20, 800, 1333), (100, 100, 200, 304), (300, 300, 28, 28), (4, 3, 28, 28))
 

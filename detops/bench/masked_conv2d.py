@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case
 
+OPS = ("masked_conv2d",)
+
 # Channels in and out, height, width, percent of the places; kernels of 3 x 3.
 SIZES = ((256, 256, 100, 152, 2), (256, 256, 25, 38, 10), (256, 18, 50, 76, 20), (8, 8, 10, 12, 30))
 

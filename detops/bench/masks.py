@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, proposals
 
+OPS = ("paste_masks_in_image", "masks_to_boxes", "masks_to_rle")
+
 COUNT, COUNT_ON_GPU, HEIGHT, WIDTH, CELLS = 100, 400, 800, 1333, 28
 
 

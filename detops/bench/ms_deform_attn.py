@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("ms_deform_attn",)
+
 HEADS, CHANNELS, POINTS = 8, 32, 4
 SHAPES = ((100, 134), (50, 67), (25, 34), (13, 17))
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, clustered, dense, plain_iou, uniform
 
+OPS = ("nms", "nms_padded", "nms_match", "batched_nms")
+
 PLAIN_UP_TO = 2000  # the plain version holds the matrix of all overlaps
 BYTES_PER_BOX = 4 * 4 + 4
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("point_sample",)
+
 # Images, channels, height, width and points: Mask2Former's losses, PointRend's head in training and
 # its last steps of inference, an image of its own.
 SIZES = (

@@ -11,6 +11,15 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = (
+    "convex_iou",
+    "convex_giou",
+    "min_area_polygons",
+    "box_iou_quadri",
+    "nms_quadri",
+    "points_in_polygons",
+)
+
 
 def _cross(a: Tensor, b: Tensor) -> Tensor:
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients, proposals
 
+OPS = ("prroi_pool",)
+
 SIZE, STRIDE = 7, 16
 # RoIs, channels, height and width.
 SIZES = ((256, 256, 50, 84), (32, 256, 50, 84), (256, 1, 50, 84), (1, 8, 10, 12))

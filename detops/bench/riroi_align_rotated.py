@@ -13,6 +13,8 @@ from .. import ops
 from .case import Case, gradients
 from .roi_align_rotated import plain_roi_align_rotated
 
+OPS = ("riroi_align_rotated",)
+
 SCALE = 0.25
 ORIENTATIONS = 8
 SIZE = 7

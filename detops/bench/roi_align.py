@@ -12,6 +12,8 @@ from torch import Tensor
 from .. import _C, ops
 from .case import Case, gradients, proposals
 
+OPS = ("roi_align", "multiscale_roi_align")
+
 CHANNELS = 256
 SCALE = 0.25
 

@@ -13,6 +13,8 @@ from .. import ops
 from .case import Case, gradients, proposals
 from .deform_roi_pool import SAMPLING, SIZE, SIZES, STRIDE, by_rois, plain_samples
 
+OPS = ("roi_align_max",)
+
 
 def plain_roi_align_max(input: Tensor, boxes: Tensor) -> Tensor:
     """Of one image: all samples at once, then their maxima."""

@@ -14,6 +14,8 @@ from torch import Tensor
 from .. import _C, ops
 from .case import Call, Case, gradients
 
+OPS = ("roi_align_rotated", "deform_psroi_pooling")
+
 CHANNELS = 256
 SCALE = 0.25
 COUNT = 500

@@ -12,6 +12,8 @@ from .. import _C, ops
 from .case import Case
 from .roi_align import CHANNELS, SCALE, random_rois
 
+OPS = ("roi_pool", "ps_roi_align", "ps_roi_pool")
+
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, clustered, gradients, uniform
 
+OPS = ("nms_rotated", "batched_nms_rotated", "box_iou_rotated", "rotated_iou")
+
 BYTES_PER_BOX = 5 * 4 + 4
 FLOPS_PER_PAIR = 10  # of those that are far apart, the most
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, gradients
 
+OPS = ("rotated_feature_align",)
+
 SCALE = 1 / 8
 # Channels, height and width.
 SIZES = ((256, 128, 128), (256, 16, 16), (64, 50, 84), (16, 50, 84), (1, 128, 128), (8, 4, 5))

@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, clustered, plain_iou
 
+OPS = ("soft_nms", "matrix_nms")
+
 BYTES_PER_BOX = 4 * 4 + 4
 
 

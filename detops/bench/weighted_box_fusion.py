@@ -11,6 +11,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case, clustered, plain_iou
 
+OPS = ("weighted_box_fusion",)
+
 
 def plain_weighted_box_fusion(
     boxes: list[Tensor], scores: list[Tensor], labels: list[Tensor], threshold: float

@@ -13,6 +13,8 @@ from torch import Tensor
 from .. import ops
 from .case import Case
 
+OPS = ("winograd_conv2d",)
+
 # Images, channels in and out, height, width: ResNet's, a pyramid's, a mask head's, and others'.
 SIZES = (
     (1, 64, 64, 200, 336),
