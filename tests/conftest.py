@@ -17,9 +17,10 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 # A shell lets what it starts in the background ignore interrupts, and all processes of tests would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Side by side, each process has one processor.
+# Side by side, each process has one processor, and what it starts has no other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 NEEDS_GPU = pytest.mark.skipif(
     not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
 )
