@@ -59,13 +59,13 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
   using Index = lane_index_t<T>;
-  T high = largest.most[0];
-  for (int64_t i = 1; i < kLanes<T>; ++i) high = math::max(high, largest.most[i]);
+  const auto larger = [](auto a, auto b) { return b > a ? b : a; };
+  const auto lesser = [](auto a, auto b) { return b < a ? b : a; };
+  const Vector<T> high = joined<T>(largest.most, larger, AllLanes<T>());
   // A lane that took nothing has the least number, and -1.
   const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
   const Vector<Index> where = largest.most == high ? largest.where : behind_all;
-  Index first = where[0];
-  for (int64_t i = 1; i < kLanes<T>; ++i) first = math::min(first, where[i]);
-  most = high;
-  return first;
+  const Vector<Index> first = joined<Index>(where, lesser, AllLanes<T>());
+  most = high[0];
+  return first[0];
 }

@@ -193,6 +193,16 @@ DETOPS_INLINE Vector<T> pick(Vector<T> a, Vector<T> b) {
 #endif
 }
 
+// All lanes by an operation on two vectors, half of what is left at a time: in each lane.
+template <typename T, int kStep = kLanes<T> / 2, typename Join, int... I>
+DETOPS_INLINE Vector<T> joined(Vector<T> v, const Join& join, Lanes<I...> lanes) {
+  const Vector<T> halves = join(v, pick<T, ((I & kStep) ? I - kStep : I + kStep)...>(v, v));
+  if constexpr (kStep == 1)
+    return halves;
+  else
+    return joined<T, kStep / 2>(halves, join, lanes);
+}
+
 // One step of a transpose: lanes whose number has the bit kStep change places between two vectors.
 template <int kStep, typename T, int... I>
 DETOPS_INLINE void exchange(Vector<T>& a, Vector<T>& b, Lanes<I...>) {
