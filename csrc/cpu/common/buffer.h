@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -18,27 +19,36 @@ class Buffer {
 
   T* reserve(size_t size) {
     if (size > size_) {
-      data_.reset();
-      data_.reset(static_cast<T*>(::operator new(size * sizeof(T), kLine)));
+      memory_.reset();
+      memory_.reset(static_cast<std::byte*>(::operator new(size * sizeof(T) + kSlack)));
+      const auto begin = reinterpret_cast<uintptr_t>(memory_.get());
+      data_ = reinterpret_cast<T*>((begin + kSlack) & ~uintptr_t(kSlack));
       size_ = size;
     }
-    return data_.get();
+    return data_;
   }
 
-  T* data() { return data_.get(); }
-  const T* data() const { return data_.get(); }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
 
  private:
-  // A vector that begins within a line of cache and ends in the next costs two loads.
-  static constexpr std::align_val_t kLine{64};
+  // A vector that begins within a line of cache and ends in the next costs two loads, and memory
+  // that the allocator aligns several times as long. To the address sanitizer the last byte is to
+  // be that of the last number.
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kSlack = 0;
+#else
+  static constexpr size_t kSlack = 63;
+#endif
   struct Free {
-    void operator()(T* data) const { ::operator delete(data, kLine); }
+    void operator()(std::byte* memory) const { ::operator delete(memory); }
   };
   static_assert(std::is_trivially_default_constructible_v<T>);
 
-  std::unique_ptr<T[], Free> data_;
+  std::unique_ptr<std::byte[], Free> memory_;
+  T* data_ = nullptr;
   size_t size_ = 0;
 };
 
