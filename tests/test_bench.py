@@ -156,7 +156,8 @@ def test_command(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["soup"], "no benchmark of soup; there are those of nms, soft_nms"),
+        (["nms", "soup"], "no benchmark of soup; there are those of nms, soft_nms"),
+        (["nms backward"], "no benchmark of nms backward; there are those of nms, soft_nms"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
     ],
 )

@@ -12,9 +12,14 @@ from rich.console import Console
 from ..device import choose_device
 from . import corner_report
 from .report import markdown, plot, stem_of, to_json
-from .run import MODULES, all_cases, measure, measure_machine
+from .run import MODULES, all_cases, has_cases, measure, measure_machine, name_of
 
 WORKING_ON = "{op}, {name} {layout} {dtype}"
+
+
+def _no_benchmark(ops: list[str]) -> ValueError:
+    known = ", ".join(map(name_of, MODULES))
+    return ValueError(f"no benchmark of {', '.join(ops)}; there are those of {known}")
 
 
 def run(
@@ -55,14 +60,16 @@ def run(
         raise ValueError(f"--threads must be at least 1, got {min(counts)}")
     if place.type == "cuda":
         counts = counts[:1]
+    unknown = [op for op in ops if not any(has_cases(module, op) for module in MODULES)]
+    if unknown:
+        raise _no_benchmark(unknown)
     machine = measure_machine(place, counts)
     results = []
     for case in all_cases(place, ops, quick):
         messages.print(WORKING_ON.format(**vars(case)).replace("  ", " "))
         results.append(measure(case, counts))
     if not results:
-        known = ", ".join(module.__name__.rpartition(".")[2] for module in MODULES)
-        raise ValueError(f"no benchmark of {', '.join(ops)}; there are those of {known}")
+        raise _no_benchmark(ops)
     table = markdown(machine, results)
     console.print(table)
     if output is not None:

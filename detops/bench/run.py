@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -116,18 +117,28 @@ class Result:
     pytorch: dict[int, float]
 
 
+def name_of(module: ModuleType) -> str:
+    """The name by which a module's benchmarks are asked for."""
+    return module.__name__.rpartition(".")[2]
+
+
+def has_cases(module: ModuleType, word: str) -> bool:
+    """Whether ``word`` is the module's name, or some op of it may begin so."""
+    beginning = re.split("[ ,]", word)[0]
+    return word == name_of(module) or any(op.startswith(beginning) for op in module.OPS)
+
+
 def all_cases(device: torch.device, ops: Iterable[str] = (), quick: bool = False) -> Iterator[Case]:
     """The cases of the modules that ``ops`` names, and of ops that begin so; all without any.
 
     ``quick`` takes a choice of them.
     """
     wanted = tuple(ops)
-    beginnings = tuple(re.split("[ ,]", word)[0] for word in wanted)
     for module in MODULES:
-        whole = not wanted or module.__name__.rpartition(".")[2] in wanted
         # Nobody waits for inputs of hundreds of megabytes that are not measured.
-        if not (whole or any(op.startswith(beginnings) for op in module.OPS)):
+        if wanted and not any(has_cases(module, word) for word in wanted):
             continue
+        whole = not wanted or name_of(module) in wanted
         for case in module.cases(device):
             if (whole or case.op.startswith(wanted)) and (case.quick or not quick):
                 yield case
