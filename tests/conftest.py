@@ -31,6 +31,8 @@ LARGE_WAYS = (
     "large map",
     "a band of rows that moves down",
     "one RoI taller than the band",
+    "several rows at a time",
+    "a row at a time",
 )
 
 

@@ -37,9 +37,12 @@ def test_equals_the_reference(isa, device, size, counts):
     assert torch.equal(detops.mask_iou(one, one).cpu(), reference.mask_iou(first, first))
 
 
-@pytest.mark.parametrize("counts", [(900, 700), (2, 300_000)])
-def test_more_pairs_than_are_counted_at_a_time(device, two_threads, counts):
-    first, second = (random_masks(n, 9, 3, seed=n) for n in counts)
+PAIRS = {"several rows at a time": (900, 700), "a row at a time": (2, 300_000)}
+
+
+@pytest.mark.parametrize("way", PAIRS)
+def test_more_pairs_than_are_counted_at_a_time(device, two_threads, way):
+    first, second = (random_masks(n, 9, 3, seed=n) for n in PAIRS[way])
     one, two = two_threads(lambda: detops.mask_iou(first.to(device), second.to(device)).cpu())
     assert torch.equal(one, plain_mask_iou(first, second)) and torch.equal(one, two)
 
