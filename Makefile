@@ -146,6 +146,8 @@ UNDER_SANITIZERS = ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"
 sanitize: $(VENV)/.dependencies
 	$(BUILD_SANITIZED)
+	ln -sfn $(CURDIR)/configs $(CURDIR)/docs $(SANITIZED)/lib
+	ln -sfn $(CURDIR)/detops/assets $(SANITIZED)/lib/detops/assets
 	cd $(SANITIZED)/lib && PYTHONPATH=$(CURDIR)/demo $(UNDER_SANITIZERS) \
 		$(PYTEST) -p no:cacheprovider $(TESTED)
 

@@ -1,5 +1,7 @@
 """Ops and detectors in operators of ONNX: what its runtimes give is what PyTorch gives."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,12 @@ openvino = pytest.importorskip("openvino")
 from detops.export import onnx  # noqa: E402
 from detops.export.translations import translations  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "asan" in os.environ.get("LD_PRELOAD", ""), reason="OpenVINO loads what no sanitizer bears"
+    ),
+]
 
 
 class OnnxRuntime:

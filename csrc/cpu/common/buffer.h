@@ -18,7 +18,7 @@ class Buffer {
   explicit Buffer(size_t size) { reserve(size); }
 
   T* reserve(size_t size) {
-    if (size > size_) {
+    if (data_ == nullptr || size > size_) {
       memory_.reset();
       memory_.reset(static_cast<std::byte*>(::operator new(size * sizeof(T) + kSlack)));
       const auto begin = reinterpret_cast<uintptr_t>(memory_.get());
