@@ -25,6 +25,9 @@ NEEDS_GPU = pytest.mark.skipif(
     not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
 )
 CUDA = pytest.param("cuda", marks=NEEDS_GPU)
+NEEDS_NO_SANITIZER = pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="needs no sanitizer"
+)
 # What only large inputs make a CPU kernel do: slow to emulate, and no other way of a CUDA kernel.
 LARGE_WAYS = (
     "many RoIs",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import NEEDS_NO_SANITIZER
 from PIL import Image
 
 from detops import cli, export
@@ -32,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
     pytest.mark.skipif(CMAKE is None, reason="needs cmake: pip install cmake"),
     pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
-    pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="needs no sanitizer"),
+    NEEDS_NO_SANITIZER,
 ]
 
 

@@ -1,10 +1,9 @@
 """Ops and detectors in operators of ONNX: what its runtimes give is what PyTorch gives."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
+from conftest import NEEDS_NO_SANITIZER
 from reference import random_boxes
 from small_detectors import (  # noqa: F401
     assert_same_detections,
@@ -26,12 +25,8 @@ openvino = pytest.importorskip("openvino")
 from detops.export import onnx  # noqa: E402
 from detops.export.translations import translations  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "asan" in os.environ.get("LD_PRELOAD", ""), reason="OpenVINO loads what no sanitizer bears"
-    ),
-]
+# OpenVINO loads its libraries in a way that sanitizers refuse.
+pytestmark = [pytest.mark.slow, NEEDS_NO_SANITIZER]
 
 
 class OnnxRuntime:
