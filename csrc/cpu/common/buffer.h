@@ -19,17 +19,17 @@ class Buffer {
 
   T* reserve(size_t size) {
     if (data_ == nullptr || size > size_) {
-      memory_.reset();
-      memory_.reset(static_cast<std::byte*>(::operator new(size * sizeof(T) + kSlack)));
-      const auto begin = reinterpret_cast<uintptr_t>(memory_.get());
-      data_ = reinterpret_cast<T*>((begin + kSlack) & ~uintptr_t(kSlack));
+      data_.reset();
+      void* memory = ::operator new(size * sizeof(T) + kSlack);
+      const auto begin = reinterpret_cast<uintptr_t>(memory);
+      data_ = {reinterpret_cast<T*>((begin + kSlack) & ~uintptr_t(kSlack)), Free{memory}};
       size_ = size;
     }
-    return data_;
+    return data();
   }
 
-  T* data() { return data_; }
-  const T* data() const { return data_; }
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
 
@@ -43,12 +43,12 @@ class Buffer {
   static constexpr size_t kSlack = 63;
 #endif
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory); }
+    void* memory;
+    void operator()(T*) const { ::operator delete(memory); }
   };
   static_assert(std::is_trivially_default_constructible_v<T>);
 
-  std::unique_ptr<std::byte[], Free> memory_;
-  T* data_ = nullptr;
+  std::unique_ptr<T[], Free> data_;
   size_t size_ = 0;
 };
 

@@ -59,13 +59,11 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
   using Index = lane_index_t<T>;
-  const auto larger = [](auto a, auto b) { return b > a ? b : a; };
-  const auto lesser = [](auto a, auto b) { return b < a ? b : a; };
-  const Vector<T> high = joined<T>(largest.most, larger, AllLanes<T>());
+  const Vector<T> high = joined<T>(largest.most, vector_max<Vector<T>>, AllLanes<T>());
   // A lane that took nothing has the least number, and -1.
   const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
   const Vector<Index> where = largest.most == high ? largest.where : behind_all;
-  const Vector<Index> first = joined<Index>(where, lesser, AllLanes<T>());
+  const Vector<Index> first = joined<Index>(where, vector_min<Vector<Index>>, AllLanes<T>());
   most = high[0];
   return first[0];
 }
