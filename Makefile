@@ -142,7 +142,8 @@ TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),
 SANITIZED = build/sanitize$(if $(EMULATE_CUDA),-emulation)
 BUILD_SANITIZED = SANITIZE=1 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 	--build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-UNDER_SANITIZERS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+UNDER_SANITIZERS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"
 sanitize: $(VENV)/.dependencies
 	$(BUILD_SANITIZED)
