@@ -73,7 +73,7 @@ template <typename T>
 void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& rois,
                     const Tensor& output) {
   using A = accumulate_t<T>;
-  const int64_t count = rois.size(0), images = inputs[0].size(0);
+  const int64_t count = rois.size(0);
   int64_t widest = taps_of(pooling);
   std::vector<PoolTask<ProductTaps<A>, const T, T>> tasks;  // of each level, without a RoI
   for (const Tensor& input : inputs) {
@@ -83,19 +83,19 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
     widest = std::max(widest, map.width);
   }
   const A* boxes = rois.const_data_ptr<A>();
+  check_batch_indices(pooling.op, boxes, 5, count, inputs[0].size(0));
   const auto pool = DETOPS_IN_USE(pool_planes<T>);
   parallel_for(0, count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
     FewTaps<A> rows, cols;
     Buffer<A> scratch(widest);
     for (; k < end; ++k) {
       const A* roi = boxes + 5 * k;
-      const int64_t image = image_of(pooling.op, roi, k, images), level = level_of(pooling, roi);
-      const int64_t height = inputs[level].size(2);
+      const int64_t level = level_of(pooling, roi), height = inputs[level].size(2);
       auto task = tasks[level];
       const auto [down, across] = Sampling<A>{pooling, boxes, level, height, task.width}.axes(k);
       task.taps = {rows.fill(down, pooling.pooled_height, height),
                    cols.fill(across, pooling.pooled_width, task.width)};
-      task.map += image * task.channels * task.channel_stride;
+      task.map += static_cast<int64_t>(roi[0]) * task.channels * task.channel_stride;
       task.pooled += k * task.channels * task.pooled_channel_stride;
       task.scratch = scratch.data();
       pool(task);

@@ -23,19 +23,16 @@ struct Plan {
   std::vector<Run> runs;   // one for each level of each image
 };
 
-// The image of roi[0]; RoI k.
-template <typename A>
-int64_t image_of(const char* op, const A* roi, int64_t k, int64_t images) {
-  check(roi[0] >= 0 && roi[0] < A(images), "detops.", op, ": boxes[", k,
-        ", 0] is a batch index and must be in [0, ", images, "), got ", roi[0]);
-  return static_cast<int64_t>(roi[0]);
-}
-
+// This comes before threads share the RoIs, so that the error names the first bad one.
 template <typename A>
 void check_batch_indices(const char* op, const A* rois, int64_t columns, int64_t count,
                          int64_t images) {
   check(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
-  for (int64_t k = 0; k < count; ++k) image_of(op, rois + columns * k, k, images);
+  for (int64_t k = 0; k < count; ++k) {
+    const A image = rois[columns * k];
+    check(image >= 0 && image < A(images), "detops.", op, ": boxes[", k,
+          ", 0] is a batch index and must be in [0, ", images, "), got ", image);
+  }
 }
 
 // `rois` are rows of `columns` numbers, the batch index first; level(roi) is asked for where there
