@@ -308,6 +308,18 @@ def test_a_batch_index_out_of_range_with_few_samples():
             detops.roi_align(x, torch.tensor([[0.0, 1, 1, 5, 5], [image, 1, 1, 5, 5]]), 1, 1.0, 2)
 
 
+@pytest.mark.parametrize("sampling", [1, -1])  # RoI by RoI, and by lists of pixels
+def test_the_first_of_many_bad_boxes_is_named(sampling, two_threads):
+    rois = torch.tensor([0.0, 1, 1, 5, 5]).repeat(4000, 1)
+    rois[1900:, 0] = 1.0
+
+    def refused():
+        with pytest.raises(RuntimeError, match=r"boxes\[1900, 0\] is a batch index"):
+            detops.roi_align(torch.randn(1, 16, 9, 9), rois, 1, 1.0, sampling)
+
+    two_threads(refused)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [1, 3, 33])
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
