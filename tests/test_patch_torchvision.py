@@ -10,6 +10,7 @@ import torch
 import torchvision
 from patched import BOXES, REPLACED, SCORES, our_ops, random_boxes
 from torch import nn
+from torch.torch_version import TorchVersion
 from torchvision.models.detection import roi_heads
 from torchvision.ops import box_iou, nms, roi_align
 from torchvision.ops import boxes as box_ops
@@ -213,7 +214,14 @@ def test_overlaps_and_losses(name, dtype):
         (lambda: ops.box_iou(BOXES.expand(2, 3, 4), BOXES), True),
         (lambda: ops.box_iou(BOXES[:0], BOXES), True),
         (lambda: ops.masks_to_boxes(torch.eye(6).roll(1, 0)[None] > 0), True),
-        (lambda: ops.masks_to_boxes(torch.zeros(3, 5, 6)), True),
+        pytest.param(
+            lambda: ops.masks_to_boxes(torch.zeros(3, 5, 6)),
+            True,
+            marks=pytest.mark.skipif(
+                TorchVersion(torchvision.__version__) < "0.26",
+                reason="torchvision refuses an empty mask",
+            ),
+        ),
         (lambda: ops.masks_to_boxes(torch.zeros(3, 0, 6)), False),
         (lambda: ops.generalized_box_iou_loss(BOXES, BOXES[:1]), False),
         (lambda: ops.batched_nms(BOXES[:0], SCORES[:0], SCORES[:0], 0.5), False),
