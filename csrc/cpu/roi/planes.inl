@@ -18,15 +18,16 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
       const int64_t at = square_begin(i, kWidth, count);
       const T* from = planes + c * stride + at;
       A* to = lanes + at * kRoIChannels + c;
-      Vector<A> v[kWidth] = {};
       const int64_t some = channels - c;
       if (at + kWidth <= count) {
+        Vector<A> v[kWidth];
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
-          if (j < some) v[j] = load(from + j * stride);
+          v[j] = j < some ? load(from + j * stride) : Vector<A>{};
         }
         transpose<A>(v);
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * kRoIChannels, v[j]);
       } else {
+        Vector<A> v[kWidth] = {};
         for (int64_t j = 0; j < kWidth && j < some; ++j) v[j] = load_part(from + j * stride, count);
         transpose<A>(v);
         for (int64_t j = 0; j < count; ++j) store(to + j * kRoIChannels, v[j]);
@@ -61,14 +62,15 @@ void lanes_to_planes(const A* lanes, int64_t stride, int64_t channels, int64_t c
       const int64_t at = square_begin(i, kWidth, count);
       const A* from = lanes + at * kApart + c;
       T* to = planes + c * stride + at;
-      Vector<A> v[kWidth] = {};
       if (at + kWidth <= count) {
+        Vector<A> v[kWidth];
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) v[j] = load(from + j * kApart);
         transpose<A>(v);
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
           if (j < some) store(to + j * stride, v[j]);
         }
       } else {
+        Vector<A> v[kWidth] = {};
         for (int64_t j = 0; j < rest; ++j) v[j] = load(from + j * kApart);
         transpose<A>(v);
         for (int64_t j = 0; j < some; ++j) store_part(to + j * stride, v[j], rest);
