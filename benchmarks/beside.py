@@ -92,6 +92,7 @@ class Table:
                 self.pairs.setdefault(row, []).extend(pairs)
             for build in builds:
                 build.process.kill()
+                build.process.wait()
 
     def slower(self) -> list[str]:
         return [row for row, pairs in self.pairs.items() if ratio(pairs) > SLOWER]
