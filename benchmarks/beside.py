@@ -21,6 +21,7 @@ SLOWER, AGAIN = 1.05, 10  # rows that seem slower are measured in so many proces
 # Freed memory stays the process's: whether an allocator gives pages back, and takes them again, is
 # chance, and costs more than some rows.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new
 
 
 def worker(ops: list[str], threads: int) -> None:
@@ -70,32 +71,21 @@ class Build:
         return float(self.process.stdout.readline())
 
 
-def ratio(pairs: list[list[float]]) -> float:
-    """New over old, of medians."""
-    old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return new / old
+def measure(arguments: argparse.Namespace, pairs: Pairs, processes: int) -> None:
+    """Adds to the rows of `pairs`, or to all that both checkouts have while it is empty."""
+    only = list(pairs)
+    for _ in range(processes):
+        builds = [Build(each.resolve(), arguments) for each in arguments.checkouts]
+        for row in only or [row for row in builds[0].rows if row in builds[1].rows]:
+            turns = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)]
+            pairs.setdefault(row, []).extend(turns[1:])
+        for build in builds:
+            build.process.kill()
+            build.process.wait()
 
 
-class Table:
-    """Pairs of seconds, old and new, of rows that both checkouts have."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
-        self.pairs: dict[str, list[list[float]]] = {}
-
-    def measure(self, processes: int, only: list[str] | None = None) -> None:
-        for _ in range(processes):
-            builds = [Build(each.resolve(), self.arguments) for each in self.arguments.checkouts]
-            rows = [row for row in builds[0].rows if row in builds[1].rows]
-            for row in rows if only is None else only:
-                pairs = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)][1:]
-                self.pairs.setdefault(row, []).extend(pairs)
-            for build in builds:
-                build.process.kill()
-                build.process.wait()
-
-    def slower(self) -> list[str]:
-        return [row for row, pairs in self.pairs.items() if ratio(pairs) > SLOWER]
+def medians(pairs: list[list[float]]) -> list[float]:
+    return [statistics.median(times) for times in zip(*pairs, strict=True)]
 
 
 def main() -> None:
@@ -111,12 +101,13 @@ def main() -> None:
         return
     arguments.ops = [str(op) for op in arguments.checkouts[2:]]
     arguments.checkouts = arguments.checkouts[:2]
-    table = Table(arguments)
-    table.measure(PROCESSES)
-    if slower := table.slower():
-        table.measure(AGAIN, slower)
-    for row, pairs in table.pairs.items():
-        old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
+    pairs: Pairs = {}
+    measure(arguments, pairs, PROCESSES)
+    slower = {row: of for row, of in pairs.items() if medians(of)[1] > SLOWER * medians(of)[0]}
+    if slower:
+        measure(arguments, slower, AGAIN)  # to the lists that `pairs` has
+    for row, of in pairs.items():
+        old, new = medians(of)
         print(f"{new / old:5.2f}  {old * 1e6:11.1f} us {new * 1e6:11.1f} us  {row}")
 
 
