@@ -117,6 +117,17 @@ def test_broken_voc(voc, text, message):
     assert VocDetection(voc, on_error="skip").skipped.total() == 1
 
 
+def test_other_names_of_vocs_folders(voc):
+    (voc / "Annotations").rename(voc / "annotations")
+    (voc / "JPEGImages").rename(voc / "images")
+    dataset = open_dataset(voc)
+    assert type(dataset) is VocDetection
+    assert [len(target["boxes"]) for _, target in dataset] == [1, 1]
+    (voc / "annotations/000002.xml").write_text("<a>")
+    with pytest.raises(AnnotationError, match="annotations/000002.xml"):
+        open_dataset(voc)
+
+
 def test_no_voc(voc, tmp_path):
     with pytest.raises(AnnotationError, match="no folder 'Annotations'"):
         VocDetection(tmp_path)

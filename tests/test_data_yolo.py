@@ -94,6 +94,7 @@ def test_broken_images_and_label_files_of_yolo(yolo):
         "path: ../elsewhere\ntrain: images/train\nval:\nnames: [cat, dog]\n",
         "train: [images/train]\nval: images/none\nnames: [cat, dog]\n",
         "train: list.txt\nnames: [cat, dog]\n",
+        "nc: 2\nnames: [cat, dog]\n",
     ],
 )
 def test_places_of_yolos_images(yolo, yaml):

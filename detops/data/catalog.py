@@ -21,7 +21,7 @@ from .files import is_yaml
 from .label_studio import LabelStudioDetection
 from .problems import AnnotationError, OnError
 from .shapes import Shapes
-from .voc import VocDetection
+from .voc import VocDetection, annotation_folder
 from .yolo import CLASS_FILES, YoloDetection
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -40,11 +40,11 @@ COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
 def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     """Opens a data set by its path.
 
-    The format is told by what is there: a folder with `Annotations` is Pascal VOC; one with
-    `data.yaml`, `classes.txt` or `obj.names`, or a YAML file, is YOLO; one with `annotations.xml`,
-    or an XML file, is CVAT. Any other folder is searched for its JSON file, in itself and in
-    `annotations`; that is Label Studio if it holds a list, LVIS if its categories have
-    frequencies, COCO otherwise.
+    The format is told by what is there: a folder with `Annotations`, or with XML files in
+    `annotations`, is Pascal VOC; one with `data.yaml`, `classes.txt` or `obj.names`, or a YAML
+    file, is YOLO; one with `annotations.xml`, or an XML file, is CVAT. Any other folder is searched
+    for its JSON file, in itself and in `annotations`; that is Label Studio if it holds a list, LVIS
+    if its categories have frequencies, COCO otherwise.
 
     Args:
         spec: a path; a relative one is looked for in the working folder, then among the
@@ -186,7 +186,7 @@ def _told_by_name(path: Path) -> str:
         if is_yaml(path):
             return "yolo"
         return "cvat" if path.suffix.lower() == ".xml" else ""
-    if (path / "Annotations").is_dir():
+    if annotation_folder(path):
         return "voc"
     if any((path / name).is_file() for name in CLASS_FILES):
         return "yolo"

@@ -27,8 +27,8 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 class VocDetection(DetectionDataset):
     """Images and objects of a folder as those of the Pascal VOC challenges.
 
-    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png, and in `images` where that is
-    the one of the two that is there), listed in `ImageSets/Main/<split>.txt`; masks come from
+    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png; many call these folders
+    `annotations` and `images`), listed in `ImageSets/Main/<split>.txt`; masks come from
     `SegmentationObject/<name>.png`, where pixels of the k-th object have the value k, of the images
     that `ImageSets/Segmentation/<split>.txt` lists. Where no lists are, all images with annotations
     are taken.
@@ -69,13 +69,17 @@ class VocDetection(DetectionDataset):
         root = Path(root)
         masks = options.get("masks", False)
         problems = Problems(root)
+        folder = annotation_folder(root)
+        if folder is None:
+            raise AnnotationError(f"{root}: not a Pascal VOC folder: no folder 'Annotations'")
         pictures = root / "JPEGImages"
         if not pictures.is_dir() and (root / "images").is_dir():
             pictures = root / "images"
         images: list[dict] = []
         objects: list[dict] = []
-        for name in _listed(root, split, "Segmentation" if masks else "Main"):
-            where = f"Annotations/{name}.xml"
+        lists = root / "ImageSets" / ("Segmentation" if masks else "Main")
+        for name in _listed(folder, lists, split):
+            where = f"{folder.name}/{name}.xml"
             try:
                 image, found = _read_xml(root / where, name)
             except _XmlError as error:
@@ -103,6 +107,14 @@ class VocDetection(DetectionDataset):
         super().__init__(root, pictures, *contents, problems, **options)
 
 
+def annotation_folder(root: Path) -> Path | None:
+    """The folder of the annotation files. One called `annotations` may be of another format."""
+    usual, other = root / "Annotations", root / "annotations"
+    if usual.is_dir():
+        return usual
+    return other if any(other.glob("*.xml")) else None
+
+
 def _name(found: dict) -> str:
     return found["name"]
 
@@ -111,16 +123,13 @@ class _XmlError(ValueError):
     """An annotation file without what every one must have."""
 
 
-def _listed(root: Path, split: str | None, folder: str) -> list[str]:
-    """Names of the images of a split."""
-    lists = root / "ImageSets" / folder
-    if not (root / "Annotations").is_dir():
-        raise AnnotationError(f"{root}: not a Pascal VOC folder: no folder 'Annotations'")
+def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
+    """Names of the images of a split, or of all that have annotations."""
     # Lists such as `cat_val.txt` tell which images have a cat, those of `train_val.txt` a train.
     stems = sorted(path.stem for path in lists.glob("*.txt"))
     known = [stem for stem in stems if stem.rpartition("_")[0] not in VOC_NAMES]
     if not known and split is None:
-        return sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
+        return sorted(path.stem for path in folder.glob("*.xml"))
     if split is None:
         split = known[0] if len(known) == 1 else "trainval"
     try:
@@ -147,7 +156,7 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
     objects = []
     for number, element in enumerate(tree.iter("object"), start=1):
         found: dict[str, Any] = {"image_id": name}
-        found["where"] = f"Annotations/{path.name}, object {number}"
+        found["where"] = f"{path.parent.name}/{path.name}, object {number}"
         found["name"] = (element.findtext("name") or "").strip()
         given = (element.findtext("difficult") or "0").strip()
         difficult = as_flag(given)

@@ -31,7 +31,8 @@ class YoloDetection(DetectionDataset):
 
     Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
     several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
-    many, as Roboflow writes them. Without `data.yaml`, classes are the lines of `classes.txt` (as
+    many, as Roboflow writes them. Where it names none, all that is in `images` is train. Without
+    `data.yaml`, classes are the lines of `classes.txt` (as
     exported by Label Studio) or of `obj.names` (by CVAT, which lists images in `train.txt`).
 
     Args:
@@ -119,14 +120,12 @@ def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]
             name: places[key] for name, keys in SPLITS.items() for key in keys if places.get(key)
         }
     else:
-        # CVAT's lists, or the one folder of Label Studio.
+        # CVAT's lists.
         there = {name: f"{name}.txt" for name in SPLITS if (path.parent / f"{name}.txt").is_file()}
-        there = there or {"train": "images"}
+    there = there or {"train": "images"}
     chosen = split or ("train" if len(there) != 1 else next(iter(there)))
     if chosen not in there:
-        raise AnnotationError(
-            f"{path}: no split {chosen!r}; there are {', '.join(there) or 'none'}"
-        )
+        raise AnnotationError(f"{path}: no split {chosen!r}; there are {', '.join(there)}")
     entries = there[chosen]
     root = path.parent / str(places.get("path") or "")
     found: list[Path] = []
