@@ -126,6 +126,9 @@ def test_other_names_of_vocs_folders(voc):
     (voc / "annotations/000002.xml").write_text("<a>")
     with pytest.raises(AnnotationError, match="annotations/000002.xml"):
         open_dataset(voc)
+    (voc / "annotations/all.json").write_text("{}")
+    with pytest.raises(AnnotationError, match="not COCO format"):
+        open_dataset(voc)
 
 
 def test_no_voc(voc, tmp_path):

@@ -40,11 +40,11 @@ COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
 def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     """Opens a data set by its path.
 
-    The format is told by what is there: a folder with `Annotations`, or with XML files in
-    `annotations`, is Pascal VOC; one with `data.yaml`, `classes.txt` or `obj.names`, or a YAML
-    file, is YOLO; one with `annotations.xml`, or an XML file, is CVAT. Any other folder is searched
-    for its JSON file, in itself and in `annotations`; that is Label Studio if it holds a list, LVIS
-    if its categories have frequencies, COCO otherwise.
+    The format is told by what is there: a folder with `Annotations` is Pascal VOC; one with
+    `data.yaml`, `classes.txt` or `obj.names`, or a YAML file, is YOLO; one with `annotations.xml`,
+    or an XML file, is CVAT. Any other folder is searched for its JSON file, in itself and in
+    `annotations`; that is Label Studio if it holds a list, LVIS if its categories have
+    frequencies, COCO otherwise. Without one, XML files in `annotations` are Pascal VOC.
 
     Args:
         spec: a path; a relative one is looked for in the working folder, then among the
@@ -186,11 +186,13 @@ def _told_by_name(path: Path) -> str:
         if is_yaml(path):
             return "yolo"
         return "cvat" if path.suffix.lower() == ".xml" else ""
-    if annotation_folder(path):
+    if (path / "Annotations").is_dir():
         return "voc"
     if any((path / name).is_file() for name in CLASS_FILES):
         return "yolo"
-    return "cvat" if (path / CVAT_FILE).is_file() else ""
+    if (path / CVAT_FILE).is_file():
+        return "cvat"
+    return "voc" if annotation_folder(path) and not _json_files(path) else ""
 
 
 def _told_by_content(path: Path) -> str:
@@ -226,8 +228,12 @@ def _open(kind: str, text: str, place: str | Path, options: dict[str, Any]) -> D
     return reader(place, **options)
 
 
+def _json_files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+
+
 def _json_file(folder: Path, split: Any) -> Path:
-    files = sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+    files = _json_files(folder)
     fitting = [file for file in files if split is None or str(split) in file.stem]
     if len(fitting) == 1:
         return fitting[0]

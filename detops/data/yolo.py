@@ -32,8 +32,8 @@ class YoloDetection(DetectionDataset):
     Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
     several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
     many, as Roboflow writes them. Where it names none, all that is in `images` is train. Without
-    `data.yaml`, classes are the lines of `classes.txt` (as
-    exported by Label Studio) or of `obj.names` (by CVAT, which lists images in `train.txt`).
+    `data.yaml`, classes are the lines of `classes.txt` (as exported by Label Studio) or of
+    `obj.names` (by CVAT, which lists images in `train.txt`).
 
     Args:
         root: the folder, or the file that tells the classes.
