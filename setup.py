@@ -81,7 +81,7 @@ cxx += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 cxx += ["-Wall", "-Wextra", "-Werror"] if WERROR else []
 # A division by zero is an infinity that the ops define.
 checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
-checks += ["-fno-omit-frame-pointer", "-g1", "-O1"] if SANITIZE else []
+checks += ["-fno-omit-frame-pointer", "-g1", "-Og"] if SANITIZE else []
 checks += ["--coverage", "-fprofile-update=atomic", "-O1"] if COVERAGE else []
 cxx += checks
 nvcc = ["-std=c++17", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"]

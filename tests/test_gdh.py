@@ -68,10 +68,16 @@ def test_derivatives(device):
     assert torch.equal(y.grad, torch.arange(24.0, device=device).view(4, 6).t())
 
 
-def test_large_and_threads(two_threads):
-    x = torch.randn(7, 211, 103).permute(2, 0, 1)
-    one, two = two_threads(lambda: detops.gdh(x))
-    assert torch.equal(one, x.reshape(-1)) and torch.equal(one, two)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex128]
+)
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
+def test_large_and_threads(two_threads, order, dtype):
+    """Blocks of rows and columns, whole and cut off, and threads that begin within a row."""
+    x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(dtype).permute(order)
+    for given in (x, x[..., 1:-1], x[:, ::3]):
+        one, two = two_threads(lambda given=given: detops.gdh(given))
+        assert torch.equal(one, given.reshape(-1)) and torch.equal(one, two)
 
 
 def test_tensor_method(device):

@@ -10,16 +10,14 @@ struct SixteenBytes {
   uint64_t bits[2];
 };
 
-// A number alone counts as one row of one element.
+// A matrix at the least: a row alone is one of one row.
 inline math::Strided strided_of(const Tensor& x) {
   check(x.dim() <= math::kMaxDims, "detops.gdh: x must have at most ", math::kMaxDims,
         " dimensions, got ", x.dim());
-  math::Strided s{};
-  s.dims = static_cast<int>(std::max<int64_t>(1, x.dim()));
-  s.sizes[0] = 1;
-  for (int64_t d = 0; d < x.dim(); ++d) {
-    s.sizes[d] = x.size(d);
-    s.strides[d] = x.stride(d);
+  math::Strided s{{1, 1}, {}, static_cast<int>(std::max<int64_t>(2, x.dim()))};
+  for (int64_t d = 0, first = s.dims - x.dim(); d < x.dim(); ++d) {
+    s.sizes[first + d] = x.size(d);
+    s.strides[first + d] = x.stride(d);
   }
   return s;
 }
@@ -27,20 +25,12 @@ inline math::Strided strided_of(const Tensor& x) {
 // Calls visit with a value of a type as large as an element of x.
 template <typename Visit>
 void with_element(const Tensor& x, Visit&& visit) {
-  switch (x.element_size()) {
-    case 1:
-      return visit(uint8_t());
-    case 2:
-      return visit(uint16_t());
-    case 4:
-      return visit(uint32_t());
-    case 8:
-      return visit(uint64_t());
-    case 16:
-      return visit(SixteenBytes());
-    default:
-      check(false, "elements of ", x.element_size(), " bytes");
-  }
+  if (x.element_size() == 1) return visit(uint8_t());
+  if (x.element_size() == 2) return visit(uint16_t());
+  if (x.element_size() == 4) return visit(uint32_t());
+  if (x.element_size() == 8) return visit(uint64_t());
+  check(x.element_size() == sizeof(SixteenBytes), "elements of ", x.element_size(), " bytes");
+  visit(SixteenBytes());
 }
 
 }  // namespace detops

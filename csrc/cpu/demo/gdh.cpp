@@ -6,17 +6,35 @@
 namespace detops::cpu {
 namespace {
 
-// Elements are moved as they are, whatever they mean: a type of the same size will do.
+constexpr int64_t kColumns = 16;
+
+// Elements are moved as they are, whatever they mean: a type of the same size will do. Where those
+// of a row lie far apart, a line of the cache holds elements of several rows: these are copied
+// together, a block at a time, while the next block is on its way.
 template <typename Element>
 void copy(const math::Strided& from, const void* data, void* out, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const Element*>(data);
-  auto* to = static_cast<Element*>(out);
-  // Along the innermost dimension without a division per element.
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const int64_t height = from.sizes[from.dims - 2], apart = from.strides[from.dims - 2];
   const int64_t width = from.sizes[from.dims - 1], stride = from.strides[from.dims - 1];
-  for (int64_t i = begin; i < end;) {
-    const int64_t row_end = std::min(end, (i / width + 1) * width);
-    const Element* row = in + math::offset_of(from, i);
-    for (; i < row_end; ++i, row += stride) to[i] = *row;
+  for (int64_t i = begin, count; i < end; i += count) {
+    const Element* in = static_cast<const Element*>(data) + math::offset_of(from, i);
+    Element* to = static_cast<Element*>(out) + i;
+    const int64_t rows = std::min({kLine, height - i / width % height, (end - i) / width});
+    const bool blocks = i % width == 0 && rows > 1 && apart < stride && stride >= kLine;
+    count = blocks ? rows * width : std::min(end - i, width - i % width);
+    if (!blocks) {
+      for (int64_t x = 0; x < count; ++x) to[x] = in[x * stride];
+      continue;
+    }
+    for (int64_t left = 0; left < width; left += kColumns) {
+      const int64_t right = std::min(width, left + kColumns);
+      for (int64_t x = right; x < std::min(width, right + kColumns); ++x) {
+        for (int64_t y : {int64_t(0), rows - 1}) __builtin_prefetch(&in[x * stride + y * apart]);
+      }
+      for (int64_t y = 0; y < rows; ++y) {
+        for (int64_t x = left; x < right; ++x) to[y * width + x] = in[x * stride + y * apart];
+      }
+    }
   }
 }
 
