@@ -46,7 +46,7 @@ CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
-PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS)
+PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist worksteal
 
 .PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 
