@@ -6,11 +6,9 @@
 namespace detops::cpu {
 namespace {
 
-constexpr int64_t kColumns = 16;
-
 // Elements are moved as they are, whatever they mean: a type of the same size will do. Where those
 // of a row lie far apart, a line of the cache holds elements of several rows: these are copied
-// together, a block at a time, while the next block is on its way.
+// together, in squares as wide as a line, while the lines of the next square are on their way.
 template <typename Element>
 void copy(const math::Strided& from, const void* data, void* out, int64_t begin, int64_t end) {
   constexpr int64_t kLine = 64 / sizeof(Element);
@@ -20,18 +18,19 @@ void copy(const math::Strided& from, const void* data, void* out, int64_t begin,
     const Element* in = static_cast<const Element*>(data) + math::offset_of(from, i);
     Element* to = static_cast<Element*>(out) + i;
     const int64_t rows = std::min({kLine, height - i / width % height, (end - i) / width});
-    const bool blocks = i % width == 0 && rows > 1 && apart < stride && stride >= kLine;
-    count = blocks ? rows * width : std::min(end - i, width - i % width);
-    if (!blocks) {
+    const bool squares = i % width == 0 && rows > 1 && apart < stride && stride >= kLine;
+    count = squares ? rows * width : std::min(end - i, width - i % width);
+    if (!squares) {
       for (int64_t x = 0; x < count; ++x) to[x] = in[x * stride];
       continue;
     }
-    for (int64_t left = 0; left < width; left += kColumns) {
-      const int64_t right = std::min(width, left + kColumns);
-      for (int64_t x = right; x < std::min(width, right + kColumns); ++x) {
+    for (int64_t left = 0; left < width; left += kLine) {
+      const int64_t right = std::min(width, left + kLine);
+      for (int64_t x = right; x < std::min(width, right + kLine); ++x) {
         for (int64_t y : {int64_t(0), rows - 1}) __builtin_prefetch(&in[x * stride + y * apart]);
       }
       for (int64_t y = 0; y < rows; ++y) {
+        __builtin_prefetch(&to[y * width + right], /*write=*/1);
         for (int64_t x = left; x < right; ++x) to[y * width + x] = in[x * stride + y * apart];
       }
     }
