@@ -8,6 +8,15 @@ from torch import Tensor, nn
 from ..convention import Convention
 
 
+def per_anchor(x: Tensor, values: int) -> Tensor:
+    """Maps ``[N, A * values, H, W]`` as ``[N, H * W * A, values]`` in single precision.
+
+    In the order of the anchors. Where sizes are symbols, export takes seconds for each that
+    ``reshape`` has to find.
+    """
+    return x.permute(0, 2, 3, 1).unflatten(3, (-1, values)).flatten(1, 3).float()
+
+
 class CellAnchors(nn.Module):
     """The anchors of one cell, per level: buffers named 0, 1, 2..."""
 

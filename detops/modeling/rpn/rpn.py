@@ -13,7 +13,7 @@ from ..balanced_sampler import BalancedSampler
 from ..convention import Convention
 from ..matcher import Matcher
 from ..registry import RPN_HEADS
-from .anchor_generator import AnchorGenerator
+from .anchor_generator import AnchorGenerator, per_anchor
 from .inference import ProposalSelector
 from .loss import RPNLoss
 
@@ -39,9 +39,8 @@ class RPNHead(nn.Module):
         logits, deltas = [], []
         for x in features:
             x = conv2d(self.conv, x, relu=True)
-            n = x.size(0)
-            logits.append(conv2d(self.cls_logits, x).permute(0, 2, 3, 1).reshape(n, -1).float())
-            deltas.append(conv2d(self.bbox_pred, x).permute(0, 2, 3, 1).reshape(n, -1, 4).float())
+            logits.append(per_anchor(conv2d(self.cls_logits, x), 1).squeeze(2))
+            deltas.append(per_anchor(conv2d(self.bbox_pred, x), 4))
         return logits, deltas
 
     def at(self, features: Sequence[Tensor], anchors: Tensor) -> tuple[Tensor, Tensor]:

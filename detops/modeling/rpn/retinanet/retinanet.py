@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...backbone.conv import conv2d
-from ..anchor_generator import AnchorGenerator
+from ..anchor_generator import AnchorGenerator, per_anchor
 from .inference import RetinaNetPostProcessor
 from .loss import RetinaNetLoss
 
@@ -70,11 +70,10 @@ class RetinaNetHead(nn.Module):
         """
         logits, deltas = [], []
         for x in features:
-            n = x.size(0)
-            classes = conv2d(self.cls_logits, _climb(self.cls_tower, x)).permute(0, 2, 3, 1)
-            logits.append(classes.reshape(n, -1, self.num_classes).float())
-            boxes = conv2d(self.bbox_pred, _climb(self.bbox_tower, x)).permute(0, 2, 3, 1)
-            deltas.append(boxes.reshape(n, -1, 4).float())
+            classes = conv2d(self.cls_logits, _climb(self.cls_tower, x))
+            logits.append(per_anchor(classes, self.num_classes))
+            boxes = conv2d(self.bbox_pred, _climb(self.bbox_tower, x))
+            deltas.append(per_anchor(boxes, 4))
         return logits, deltas
 
 
