@@ -46,7 +46,8 @@ CROSS_SOURCES = tests/cross/*.cpp csrc/cpu/*/*.cpp csrc/arena.cpp csrc/tensor.cp
 FORMATTED := $(filter %.h %.inl %.cpp %.cu %.cuh,$(CSRC) $(wildcard tests/cross/* tests/cuda/* tests/emulation/* tests/cpp/* examples/cpp/* detops/include/detops/* release/*))
 
 WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps
-PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist worksteal
+# A file's tests stay together: some share what takes minutes.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 
@@ -207,9 +208,10 @@ cross-check: $(VENV)/.dependencies
 	aarch64-linux-gnu-g++ $(GCC_FLAGS) -O2 -static $(CROSS_SOURCES) -o build/cross/kernels
 	qemu-aarch64-static build/cross/kernels
 
+# Python compiles what is imported, which is a part of it.
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.txt
 	touch $@
 
 # Rebuilds only what changed; ninja keeps the object files.

@@ -12,7 +12,7 @@ pip() { "$folder/environment/bin/pip" --quiet --disable-pip-version-check "$@"; 
 
 "$python" -m venv "$folder/environment"
 # shellcheck disable=SC2086
-pip install ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" \
+pip install --no-compile ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" \
   "setuptools>=77" wheel ninja "pybind11>=3" build
 git clone --quiet . "$folder/clone"
 git clone --quiet . "$folder/packed"  # leaves the other as it is

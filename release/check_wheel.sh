@@ -13,7 +13,7 @@ trap 'rm -rf "$environment"' EXIT
 wheel=$(ls "$PWD"/dist/detops-*-manylinux_2_28_x86_64.whl)
 # PIP_ARGUMENTS="--index-url ..." for another build of PyTorch.
 # shellcheck disable=SC2086
-"$environment/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
+"$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-cache-dir \
   --find-links dist ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" "${wheel}[demo]"
 cp -r tests "$environment/tests"  # where no source tree of detops is near
 cd "$environment"
