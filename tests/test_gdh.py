@@ -73,7 +73,7 @@ def test_derivatives(device):
 )
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
 def test_large_and_threads(two_threads, order, dtype):
-    """Blocks of rows and columns, whole and cut off, and threads that begin within a row."""
+    """Squares, whole and cut off, and threads that begin within a row."""
     x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(dtype).permute(order)
     for given in (x, x[..., 1:-1], x[:, ::3]):
         one, two = two_threads(lambda given=given: detops.gdh(given))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..modeling.backbone.conv import conv2d
 from ..modeling.roi_heads.box.feature_extractor import FPN2MLPFeatureExtractor
 from ..modeling.rpn import RPN, RPNHead
+from ..modeling.rpn.anchor_generator import per_anchor
 from ..packed import PackedLinear, packable
 from .rules import Packer, ProposalHead
 
@@ -19,9 +20,9 @@ class OwnProposalHead(ProposalHead):
         """Per level objectness ``[N, H * W * A]`` and deltas ``[N, H * W * A, 4]``."""
         logits, deltas = [], []
         for x in features:
-            a, b = (y.permute(0, 2, 3, 1) for y in self.split(conv2d(self.conv, x, relu=True)))
-            logits.append(a.flatten(1))
-            deltas.append(b.reshape(x.size(0), -1, 4))
+            a, b = self.split(conv2d(self.conv, x, relu=True))
+            logits.append(per_anchor(a, 1).squeeze(2))
+            deltas.append(per_anchor(b, 4))
         return logits, deltas
 
 
