@@ -5,7 +5,8 @@ from torch.autograd import gradcheck
 
 import detops
 
-# T, B, I, H: odd sizes, one row, more rows than a tile has, one step, rows that fill vectors.
+# T, B, I, H: odd sizes, one row, more rows than a tile has, one step, rows that fill vectors, more
+# depth and rows than a product packs at once, one column.
 SHAPES = [
     (7, 5, 4, 6),
     (3, 1, 2, 33),
@@ -14,6 +15,9 @@ SHAPES = [
     (2, 16, 32, 128),
     (5, 70, 9, 16),
     (2, 4, 3, 400),
+    (9, 17, 140, 21),
+    (3, 33, 1, 47),
+    (2, 80, 131, 1),
 ]
 
 

@@ -27,26 +27,20 @@ struct LltmBackStep {
   T* grad_gates;  // [B, 3H] before activation
 };
 
-// out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distance of its rows.
+// out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distances of its rows and
+// columns; one of the right one's is 1, as is out's.
 template <typename T>
-struct SmallProduct {
-  int64_t rows, columns, depth;
+struct Product {
+  int64_t columns, depth;
   const T* left;
   int64_t left_row, left_depth;
   const T* right;
-  int64_t right_row;
+  int64_t right_row, right_column;
   T* out;
   int64_t out_row;
+  bool add;  // to what is in `out`
 };
-
-// out [rows, columns] = [left, more] right [columns, depth + more_depth]^T + bias, without gaps.
-template <typename T>
-struct TurnedProduct {
-  int64_t rows, columns, depth, more_depth;
-  const T *left, *more, *right, *bias;
-  T *out, *scratch;  // scratch: [depth + more_depth, kTurnedLanes]
-};
-constexpr int64_t kTurnedLanes = 16;
+constexpr int64_t kProductDepth = 128;
 
 }  // namespace detops::cpu
 
@@ -64,49 +58,58 @@ void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
   parallel_for(0, rows, grain_for(kWork, work_per_row), visit);
 }
 
-// A library packs its matrices first, which is half the work for the few rows of one step.
-bool few_rows(int64_t rows, const Tensor& t) { return rows <= 64 && t.scalar_type() == kFloat; }
-
-// left [N, K] times right [K, M] into out [N, M]; right's rows and out's without gaps inside.
-void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out) {
-  if (!few_rows(std::min(left.size(0), left.size(1)), out)) {
-    mm_out(out, left, right);
+// left [N, K] times right [K, M] into out [N, M], or added to what is there.
+void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, bool add = false) {
+  if (out.scalar_type() != kFloat) {
+    add ? addmm_out(out, out, left, right) : mm_out(out, left, right);
     return;
   }
-  DETOPS_IN_USE(small_product<float>)({left.size(0), right.size(1), left.size(1),
-                                       left.const_data_ptr<float>(), left.stride(0), left.stride(1),
-                                       right.const_data_ptr<float>(), right.stride(0),
-                                       out.mutable_data_ptr<float>(), out.stride(0)});
+  each_rows(left.size(0), right.numel(), [&](int64_t begin, int64_t end) {
+    DETOPS_IN_USE(product<float>)(
+        {right.size(1), left.size(1), elements<float>(left), left.stride(0), left.stride(1),
+         elements<float>(right), right.stride(0), right.stride(1), mutable_elements<float>(out),
+         out.stride(0), add},
+        begin, end);
+  });
 }
 
-// [left, more] times weights transposed, plus bias, into out.
+// [left, more] times weights transposed, plus bias, into out. With rows in the lanes of vectors the
+// weights are read as they lie; a few would leave most lanes empty.
 void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, const Tensor& bias,
                  const Tensor& out) {
-  if (left.size(0) < kTurnedLanes / 2 || !few_rows(left.size(0), out)) {
-    const Tensor both = empty({left.size(0), weights.size(1)}, left.options());
-    both.narrow(1, 0, left.size(1)).copy_(left);
-    both.narrow(1, left.size(1), more.size(1)).copy_(more);
+  const int64_t rows = left.size(0), depth = left.size(1), more_depth = more.size(1);
+  const int64_t columns = weights.size(0), all = depth + more_depth;
+  if (rows < 8 || out.scalar_type() != kFloat) {
+    const Tensor both = empty({rows, all}, left.options());
+    both.narrow(1, 0, depth).copy_(left);
+    both.narrow(1, depth, more_depth).copy_(more);
     addmm_out(out, bias, both, weights.t());
     return;
   }
-  Buffer<float> scratch(weights.size(1) * kTurnedLanes);
-  DETOPS_IN_USE(turned_product<float>)(
-      {left.size(0), weights.size(0), left.size(1), more.size(1), left.const_data_ptr<float>(),
-       more.const_data_ptr<float>(), weights.const_data_ptr<float>(), bias.const_data_ptr<float>(),
-       out.mutable_data_ptr<float>(), scratch.data()});
+  const auto *x = elements<float>(left), *y = elements<float>(more), *w = elements<float>(weights);
+  const float* offsets = elements<float>(bias);
+  float* to = mutable_elements<float>(out);
+  Buffer<float> turned(columns * rows);
+  each_rows(columns, rows * all, [&](int64_t begin, int64_t end) {
+    float* sums = turned.data();
+    for (int64_t j = begin; j < end; ++j) std::fill_n(sums + j * rows, rows, offsets[j]);
+    const auto run = DETOPS_IN_USE(product<float>);
+    run({rows, depth, w, all, 1, x, 1, depth, sums, rows, true}, begin, end);
+    run({rows, more_depth, w + depth, all, 1, y, 1, more_depth, sums, rows, true}, begin, end);
+    DETOPS_IN_USE(turn<float>)(sums + begin * rows, rows, end - begin, rows, to + begin, columns);
+  });
 }
 
 void sum_into(const Tensor& rows, const Tensor& out) {
   const int64_t columns = rows.size(1);
-  if (!few_rows(rows.size(0), out)) {
-    out.copy_(sum_of_rows(rows).view({columns}));
-    return;
-  }
-  const float* row = rows.const_data_ptr<float>();
-  float* sum = out.zero_().mutable_data_ptr<float>();
-  for (int64_t i = 0; i < rows.size(0); ++i, row += columns) {
-    for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
-  }
+  out.zero_();
+  DETOPS_WIDE_SWITCH(out.scalar_type(), [&] {
+    const auto *row = elements<scalar_t>(rows), *end = row + rows.numel();
+    auto* sum = mutable_elements<scalar_t>(out);
+    for (; row < end; row += columns) {
+      for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
+    }
+  });
 }
 
 // The state's weights [3H, ...] as a kernel packs them; nothing for a single step.
@@ -130,7 +133,8 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
   const bool packed = steps > 1;
   const Tensor sums = gates.view({steps * rows, 3 * state});
   if (packed) {
-    addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
+    multiply_into(x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t(), sums.copy_(b),
+                  true);
   } else {
     linear_into(h0, x.view({rows, inputs}), w, b, sums);
   }
@@ -202,9 +206,9 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
     if (h_wanted) multiply_into(grads, w.narrow(1, 0, state), to_h);
   } else {
     const int64_t later = (steps - 1) * rows;
-    mm_out(of_state, left.narrow(1, rows, later),
-           states.view({steps * rows, state}).narrow(0, 0, later));
-    addmm_out(of_state, of_state, left.narrow(1, 0, rows), h0);
+    multiply_into(left.narrow(1, rows, later),
+                  states.view({steps * rows, state}).narrow(0, 0, later), of_state);
+    multiply_into(left.narrow(1, 0, rows), h0, of_state, true);
   }
   if (steps != 1 && h_wanted) to_h = to_state;
   if (input_wanted) {

@@ -11,86 +11,78 @@
 // 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
 
-// With `right` packed: [depth, kVectors * lanes] without gaps.
-template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void multiply_packed(const T* left, int64_t left_row, const T* packed, int64_t depth,
-                                   Vector<T> (&acc)[kRows][kVectors]) {
-  constexpr int64_t kColumns = kVectors * kLanes<T>;
-  multiply<kRows, kVectors>(left, packed, {left_row, 1, kColumns}, depth, kColumns, acc);
-}
-
-// A tile of a product of matrices that are used once, and so are not packed.
-template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void product_tile(const SmallProduct<T>& p, int64_t row, int64_t column) {
-  const T *left = p.left + row * p.left_row, *right = p.right + column;
-  const int64_t n = p.columns - column;
-  Vector<T> acc[kRows][kVectors] = {};
-  multiply<kRows, kVectors>(left, right, {p.left_row, p.left_depth, p.right_row}, p.depth, n, acc);
-  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
-    T* out = p.out + (row + r) * p.out_row + column;
-    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v)
-        store_first(out + v * kLanes<T>, acc[r][v], n - v * kLanes<T>);
-  }
-}
-
-template <int kRows, typename T>
-DETOPS_INLINE void product_rows(const SmallProduct<T>& p, int64_t row) {
-  int64_t column = 0;
-  for (; column + 3 * kLanes<T> <= p.columns; column += 3 * kLanes<T>) {
-    product_tile<kRows, 3>(p, row, column);
-  }
-  for (; column < p.columns; column += kLanes<T>) product_tile<kRows, 1>(p, row, column);
-}
-
+// to[c, r] = from[r, c], each with the distance of its rows.
 template <typename T>
-void small_product(const SmallProduct<T>& p) {
-  int64_t row = 0;
-  for (; row + kTileRows <= p.rows; row += kTileRows) product_rows<kTileRows>(p, row);
-  for (; row < p.rows; ++row) product_rows<1>(p, row);
-}
-
-// A tile of kRows columns of the result, for as many of its rows as there are lanes.
-template <int kRows, typename T>
-DETOPS_INLINE void turned_tile(const TurnedProduct<T>& p, int64_t column, Vector<T>* tile) {
-  const int64_t depth = p.depth + p.more_depth;
-  Vector<T> acc[kRows][1];
-  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) acc[r][0] = splat(p.bias[column + r]);
-  multiply_packed<kRows, 1>(p.right + column * depth, depth, p.scratch, depth, acc);
-  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) tile[r] = acc[r][0];
-}
-
-// turned[k, lane] = rows[lane, k], zero for the lanes from `count` on.
-template <typename T>
-DETOPS_INLINE void turn(const T* rows, int64_t count, int64_t depth, T* turned) {
-  constexpr int64_t kWidth = kLanes<T>;
-  for (int64_t k = 0; k < depth; k += kWidth) {
-    Vector<T> square[kWidth];
-    load_turned(rows + k, depth, count, depth - k, square);
-    for (int64_t i = 0; i < kWidth && k + i < depth; ++i) {
-      store(turned + (k + i) * kWidth, square[i]);
+void turn(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to, int64_t to_row) {
+  constexpr int64_t kLane = kLanes<T>;
+  for (int64_t r = 0; r < rows; r += kLane) {
+    for (int64_t c = 0; c < columns; c += kLane) {
+      Vector<T> square[kLane];
+      load_turned(from + r * from_row + c, from_row, rows - r, columns - c, square);
+      for (int64_t i = 0; i < kLane && c + i < columns; ++i) {
+        store_first(to + (c + i) * to_row + r, square[i], rows - r);
+      }
     }
   }
 }
 
-// With rows in the lanes, the right matrix is read as it lies, and only the few rows are turned.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void product_tile(const Product<T>& p, int64_t row) {
+  T* out = p.out + row * p.out_row;
+  Vector<T> acc[kRows][kVectors] = {};
+  const auto each = [&](const auto& visit) {
+    DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
+      DETOPS_UNROLL for (int v = 0; v < kVectors; ++v)
+          visit(out + r * p.out_row + v * kLanes<T>, p.columns - v * kLanes<T>, acc[r][v]);
+    }
+  };
+  if (p.add) each([](T* to, int64_t n, Vector<T>& sums) { sums = load_first(to, n); });
+  multiply<kRows, kVectors>(p.left + row * p.left_row, p.right,
+                            {p.left_row, p.left_depth, p.right_row}, p.depth, p.columns, acc);
+  each([](T* to, int64_t n, const Vector<T>& sums) { store_first(to, sums, n); });
+}
+
+// The first kVectors vectors of columns. The right matrix is packed where it lies turned, and where
+// many rows read it: its own rows may all lie in the same few places of the first cache.
+template <int kVectors, typename T>
+void product_columns(Product<T> p, int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = kVectors * kLanes<T>;
+  alignas(64) T packed[kProductDepth * kColumns];
+  const int64_t columns = p.columns < kColumns ? p.columns : kColumns;
+  const bool turned = p.right_column != 1;
+  if (turned) turn(p.right, p.right_column, columns, p.depth, packed, kColumns);
+  if (turned || end - begin > 64) {
+    for (int64_t k = 0; k < p.depth && !turned; ++k) {
+      for (int64_t j = 0; j < kColumns; j += kLanes<T>) {
+        store(packed + k * kColumns + j, load_first(p.right + k * p.right_row + j, columns - j));
+      }
+    }
+    p.right = packed;
+    p.right_row = kColumns;
+  }
+  int64_t row = begin;
+  for (; row + kTileRows <= end; row += kTileRows) product_tile<kTileRows, kVectors>(p, row);
+  for (; row < end; ++row) product_tile<1, kVectors>(p, row);
+}
+
+// Rows [begin, end), a part of the depth after the other: what is packed fits the first cache, and
+// the sums are those of a single pass.
 template <typename T>
-void turned_product(const TurnedProduct<T>& p) {
-  constexpr int64_t kWidth = kLanes<T>;
-  for (int64_t row = 0; row < p.rows; row += kWidth) {
-    const int64_t n = p.rows - row < kWidth ? p.rows - row : kWidth;
-    turn(p.left + row * p.depth, n, p.depth, p.scratch);
-    turn(p.more + row * p.more_depth, n, p.more_depth, p.scratch + p.depth * kWidth);
-    for (int64_t column = 0; column < p.columns; column += kWidth) {
-      Vector<T> tile[kWidth] = {};
-      int64_t i = 0;
-      for (; i + kTileRows <= kWidth && column + i + kTileRows <= p.columns; i += kTileRows) {
-        turned_tile<kTileRows>(p, column + i, tile + i);
-      }
-      for (; i < kWidth && column + i < p.columns; ++i) turned_tile<1>(p, column + i, tile + i);
-      transpose<T>(tile);
-      for (int64_t r = 0; r < n; ++r) {
-        store_first(p.out + (row + r) * p.columns + column, tile[r], p.columns - column);
-      }
+void product(const Product<T>& p, int64_t begin, int64_t end) {
+  Product<T> part = p;
+  for (int64_t k = 0; k == 0 || k < p.depth; k += kProductDepth, part.add = true) {
+    part.left = p.left + k * p.left_depth;
+    part.depth = p.depth - k < kProductDepth ? p.depth - k : kProductDepth;
+    for (int64_t j = 0, vectors = 0; j < p.columns; j += vectors * kLanes<T>) {
+      part.right = p.right + k * p.right_row + j * p.right_column;
+      part.out = p.out + j;
+      part.columns = p.columns - j;
+      vectors = part.columns / kLanes<T>;
+      vectors = vectors < 1 ? 1 : vectors > 3 ? 3 : vectors;
+      const auto run = vectors == 3   ? product_columns<3, T>
+                       : vectors == 2 ? product_columns<2, T>
+                                      : product_columns<1, T>;
+      run(part, begin, end);
     }
   }
 }
@@ -131,8 +123,8 @@ DETOPS_INLINE void lltm_forward_tile(const LltmStep<T>& s, int64_t row, int64_t 
   for (int r = 0; r < kRows; ++r) {
     for (int g = 0; g < 3; ++g) acc[r][g] = load_first(gates + (3 * r + g) * state, n);
   }
-  multiply_packed<kRows, 3>(s.state_before + row * state, state, s.packed + j * s.depth * 3,
-                            s.depth, acc);
+  multiply<kRows, 3>(s.state_before + row * state, s.packed + j * s.depth * 3,
+                     {state, 1, 3 * kLanes<T>}, s.depth, n, acc);
   for (int r = 0; r < kRows; ++r) {
     const int64_t at = (row + r) * state + j;
     const gates::Lltm<Vector<T>> sums{acc[r][0], acc[r][1], acc[r][2]};
@@ -160,8 +152,8 @@ template <int kRows, typename T>
 DETOPS_INLINE void lltm_backward_tile(const LltmBackStep<T>& s, int64_t row, int64_t j) {
   const int64_t state = s.state;
   Vector<T> acc[kRows][kBackVectors] = {};
-  multiply_packed<kRows, kBackVectors>(s.grad_gates + row * 3 * state, 3 * state,
-                                       s.packed + j * 3 * state, 3 * state, acc);
+  multiply<kRows, kBackVectors>(s.grad_gates + row * 3 * state, s.packed + j * 3 * state,
+                                {3 * state, 1, kLltmColumns<T>}, 3 * state, state - j, acc);
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kBackVectors; ++v) {
       const int64_t column = j + v * kLanes<T>;
