@@ -295,7 +295,7 @@ void batch_transpose(const Tensor& input, Tensor& output) {
     T* transposed = mutable_elements<T>(output);
     const auto kernel = DETOPS_IN_USE(transpose_matrix<T>);
     parallel_each(from.size(0), grain_for(kTransposed, size), [&](int64_t n) {
-      kernel(matrices + n * size, height, width, transposed + n * size);
+      kernel(matrices + n * size, width, height, width, transposed + n * size, height);
     });
   });
 }

@@ -96,7 +96,8 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
     const auto run = DETOPS_IN_USE(product<float>);
     run({rows, depth, w, all, 1, x, 1, depth, sums, rows, true}, begin, end);
     run({rows, more_depth, w + depth, all, 1, y, 1, more_depth, sums, rows, true}, begin, end);
-    DETOPS_IN_USE(turn<float>)(sums + begin * rows, rows, end - begin, rows, to + begin, columns);
+    const auto turn_back = DETOPS_IN_USE(transpose_matrix<float>);
+    turn_back(sums + begin * rows, rows, end - begin, rows, to + begin, columns);
   });
 }
 

@@ -11,21 +11,6 @@
 // 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
 
-// to[c, r] = from[r, c], each with the distance of its rows.
-template <typename T>
-void turn(const T* from, int64_t from_row, int64_t rows, int64_t columns, T* to, int64_t to_row) {
-  constexpr int64_t kLane = kLanes<T>;
-  for (int64_t r = 0; r < rows; r += kLane) {
-    for (int64_t c = 0; c < columns; c += kLane) {
-      Vector<T> square[kLane];
-      load_turned(from + r * from_row + c, from_row, rows - r, columns - c, square);
-      for (int64_t i = 0; i < kLane && c + i < columns; ++i) {
-        store_first(to + (c + i) * to_row + r, square[i], rows - r);
-      }
-    }
-  }
-}
-
 template <int kRows, int kVectors, typename T>
 DETOPS_INLINE void product_tile(const Product<T>& p, int64_t row) {
   T* out = p.out + row * p.out_row;
@@ -50,7 +35,7 @@ void product_columns(Product<T> p, int64_t begin, int64_t end) {
   alignas(64) T packed[kProductDepth * kColumns];
   const int64_t columns = p.columns < kColumns ? p.columns : kColumns;
   const bool turned = p.right_column != 1;
-  if (turned) turn(p.right, p.right_column, columns, p.depth, packed, kColumns);
+  if (turned) transpose_matrix(p.right, p.right_column, columns, p.depth, packed, kColumns);
   if (turned || end - begin > 64) {
     for (int64_t k = 0; k < p.depth && !turned; ++k) {
       for (int64_t j = 0; j < kColumns; j += kLanes<T>) {

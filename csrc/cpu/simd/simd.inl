@@ -256,6 +256,31 @@ DETOPS_INLINE void store_turned(T* to, int64_t length, int64_t rows, int64_t n, 
   for (int64_t r = 0; r < rows; ++r) store_first(to + r * length, v[r], n);
 }
 
+// to[w, h] = from[h, w], square by square, each with the distance of its rows.
+template <typename T, typename A = accumulate_t<T>>
+void transpose_matrix(const T* from, int64_t from_row, int64_t height, int64_t width, T* to,
+                      int64_t to_row) {
+  constexpr int64_t kSide = kLanes<A>;
+  for (int64_t w = 0; w < width; w += kSide) {
+    const int64_t columns = width - w < kSide ? width - w : kSide;
+    for (int64_t h = 0; h < height; h += kSide) {
+      const int64_t rows = height - h < kSide ? height - h : kSide;
+      const T* square = from + h * from_row + w;
+      T* turned = to + w * to_row + h;
+      // The last of 7 x 7 pixels costs less by itself than a square would.
+      if (rows == 1) {
+        for (int64_t c = 0; c < columns; ++c) turned[c * to_row] = square[c];
+        continue;
+      }
+      Vector<A> v[kSide];
+      load_turned(square, from_row, rows, columns, v);
+      DETOPS_UNROLL for (int64_t c = 0; c < kSide; ++c) {
+        if (c < columns) store_first(turned + c * to_row, v[c], rows);
+      }
+    }
+  }
+}
+
 // n pairs of neighbours, or as many as a vector has lanes: the first of each, and the second.
 template <typename T, typename A = accumulate_t<T>>
 DETOPS_INLINE void load_unzipped(const T* p, int64_t n, Vector<A>& a, Vector<A>& b) {
