@@ -12,6 +12,8 @@ import detops
 
 # Without it cuBLAS refuses to work under torch.use_deterministic_algorithms(True).
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# cuDNN would multiply by ten bits of a mantissa, in references too.
+torch.backends.cudnn.allow_tf32 = False
 # A busy machine makes any example slow.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

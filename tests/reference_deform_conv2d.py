@@ -46,7 +46,8 @@ def deform_conv2d(
     offset_groups = offset.size(1) // (2 * points)
     size = offset.shape[2:]
     offset = offset.view(images, offset_groups, points, 2, -1)
-    row, column = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
+    places = (torch.arange(n, device=input.device) for n in size)
+    row, column = torch.meshgrid(*places, indexing="ij")
     row, column = row.flatten() * stride[0], column.flatten() * stride[1]
     results = []
     for n in range(images):
