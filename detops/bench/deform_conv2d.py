@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -36,15 +37,21 @@ def cases(device: torch.device) -> Iterator[Case]:
     def random(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device)
 
-    # A GPU wants more to do.
-    larger = ((256, 200, 336, 1, True, False),) if device.type == "cuda" else ()
-    for channels, height, width, groups, masked, quick in SIZES + larger:
-        wide, weight = (
-            random(1, channels, height, width),
-            random(channels, channels // groups, 3, 3),
+    # A GPU wants more to do, and multiplies half types.
+    on_gpu = device.type == "cuda"
+    larger = ((256, 200, 336, 1, True, False),) if on_gpu else ()
+    dtypes = (torch.float32, *((torch.float16,) if on_gpu else ()))
+    for (channels, height, width, groups, masked, quick), dtype in product(SIZES + larger, dtypes):
+        wide, weight, offset, bias = (
+            t.to(dtype)
+            for t in (
+                random(1, channels, height, width),
+                random(channels, channels // groups, 3, 3),
+                random(1, 18, height, width),
+                random(channels),
+            )
         )
-        offset, bias = random(1, 18, height, width), random(channels)
-        mask = random(1, 9, height, width).sigmoid() if masked else None
+        mask = random(1, 9, height, width).sigmoid().to(dtype) if masked else None
         for last in (False, True):
             form = torch.channels_last if last else torch.contiguous_format
             x = wide.contiguous(memory_format=form)
@@ -54,10 +61,11 @@ def cases(device: torch.device) -> Iterator[Case]:
             sizes: dict[str, Any] = dict(
                 name=f"{name}; PyTorch: plain conv2d",
                 layout="channels_last" if last else "NCHW",
-                bytes=4 * (2 * x.numel() + 27 * height * width),
+                dtype=str(dtype).removeprefix("torch."),
+                bytes=x.element_size() * (2 * x.numel() + 27 * height * width),
                 quick=quick,
             )
-            products = 2 * 9 * channels * channels // groups * height * width
+            flops = 2 * 9 * channels * channels // groups * height * width
 
             given = (x, offset, weight, bias, mask)
             yield Case(
@@ -65,7 +73,7 @@ def cases(device: torch.device) -> Iterator[Case]:
                 ours=lambda: run(ops.deform_conv2d, *given),  # noqa: B023
                 torchvision=lambda: run(torchvision.ops.deform_conv2d, *given),  # noqa: B023
                 pytorch=lambda: F.conv2d(x, weight, bias, 1, 1, 1, groups),  # noqa: B023
-                flops=products,
+                flops=flops,
                 **sizes,
             )
             leaves = [t if t is None else t.detach().requires_grad_() for t in given]
@@ -73,12 +81,12 @@ def cases(device: torch.device) -> Iterator[Case]:
             ours = run(ops.deform_conv2d, *leaves)
             theirs = run(torchvision.ops.deform_conv2d, *leaves)
             plain = F.conv2d(leaves[0], leaves[2], leaves[3], 1, 1, 1, groups)  # type: ignore[arg-type]
-            grad = random(*ours.shape).contiguous(memory_format=form)
+            grad = random(*ours.shape).to(dtype).contiguous(memory_format=form)
             yield Case(
                 "deform_conv2d backward",
                 ours=gradients(ours, tensors, grad),
                 torchvision=gradients(theirs, tensors, grad),
                 pytorch=gradients(plain, [leaves[0], leaves[2], leaves[3]], grad),  # type: ignore[list-item]
-                flops=2 * products,
+                flops=2 * flops,
                 **sizes,
             )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,9 @@ from .. import ops
 from .case import Call, Case
 
 OPS = ("axpy", "gdh", "mlp", "lltm_cell", "lltm")
+
+# Steps, rows, inputs, states.
+LLTM_SIZES = ((100, 16, 32, 128), (50, 64, 512, 512), (50, 100, 256, 256), (20, 4, 1024, 1024))
 
 
 def plain_lltm_cell(
@@ -88,58 +92,57 @@ def _mlp(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
 
 
 def _lltm(device: torch.device, random: Callable[..., Tensor]) -> Iterator[Case]:
-    steps, rows, inputs, state = 100, 16, 32, 128
-    x, h, c = random(steps, rows, inputs), random(rows, state), random(rows, state)
-    sequence, lstm = ops.LLTMSequence(inputs, state).to(device), nn.LSTM(inputs, state).to(device)
-    weights, bias = sequence.weights, sequence.bias
+    """One cell, and sequences beside a loop over the plain cell and beside ``nn.LSTM``."""
+    for steps, rows, inputs, state in LLTM_SIZES:
+        x, h, c = random(steps, rows, inputs), random(rows, state), random(rows, state)
+        sequence = ops.LLTMSequence(inputs, state).to(device)
+        lstm = nn.LSTM(inputs, state).to(device)
+        weights, bias = sequence.weights, sequence.bias
 
-    def plain() -> Tensor:
-        outputs, now = [], (h, c)
-        for step in x:
-            now = plain_lltm_cell(step, weights, bias, *now)
-            outputs.append(now[0])
-        return torch.stack(outputs)
+        def ours() -> Tensor:
+            return sequence(x, (h, c))[0]  # noqa: B023
 
-    flops = 2 * rows * 3 * state * (state + inputs)
-    case = f"batch {rows}, {inputs} inputs, {state} states"
-    versions: list[tuple[str, str, Call, Call, int, bool]] = [
-        (
-            "lltm_cell",
-            case,
-            lambda: torch.add(*ops.lltm_cell(x[0], weights, bias, h, c)),
-            lambda: torch.add(*plain_lltm_cell(x[0], weights, bias, h, c)),
-            flops,
-            True,
-        ),
-        (
-            "lltm",
-            f"{steps} steps, {case}",
-            lambda: sequence(x, (h, c))[0],
-            plain,
-            flops * steps,
-            True,
-        ),
-        (
-            "lltm",
-            "the same, PyTorch: nn.LSTM",
-            lambda: sequence(x, (h, c))[0],
-            lambda: lstm(x)[0],
-            flops * steps,
-            False,
-        ),
-    ]
-    for op, name, ours, theirs, work, quick in versions:
-        least = 4 * (steps if op == "lltm" else 1) * rows * (inputs + state)
-        yield Case(
-            f"{op} forward", name, ours, pytorch=theirs, flops=work, bytes=least, quick=quick
-        )
-        yield Case(
-            f"{op} both",
-            name,
-            _with_backward(ours, [weights, bias]),
-            pytorch=_with_backward(theirs, [weights, bias] if quick else list(lstm.parameters())),
+        def plain() -> Tensor:
+            outputs, now = [], (h, c)  # noqa: B023
+            for step in x:  # noqa: B023
+                now = plain_lltm_cell(step, weights, bias, *now)  # noqa: B023
+                outputs.append(now[0])
+            return torch.stack(outputs)
+
+        def by_lstm(cudnn: bool = True) -> Tensor:
+            with torch.backends.cudnn.flags(enabled=cudnn):
+                return lstm(x)[0]  # noqa: B023
+
+        def cell(of: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+            return torch.add(*of(x[0], weights, bias, h, c))  # noqa: B023
+
+        size = f"batch {rows}, {inputs} inputs, {state} states"
+        name = f"{steps} steps, {size}"
+        own: list[Tensor] = [weights, bias]
+        theirs: list[Tensor] = list(lstm.parameters())
+        versions: list[tuple[int, str, Call, Call, list[Tensor]]] = [
+            (1, size, partial(cell, ops.lltm_cell), partial(cell, plain_lltm_cell), own),
+            (steps, name, ours, plain, own),
+            (steps, f"{name}, PyTorch: nn.LSTM", ours, by_lstm, theirs),
+        ]
+        if device.type == "cuda":
+            without = f"{name}, PyTorch: nn.LSTM without cuDNN"
+            versions.append((steps, without, ours, partial(by_lstm, False), theirs))
+        for count, case, call, other, parameters in versions:
+            op = "lltm" if count > 1 else "lltm_cell"
+            flops = 2 * count * rows * 3 * state * (state + inputs)
+            least = 4 * count * rows * (inputs + state)
+            quick = steps == 100 and parameters is own
+            yield Case(
+                f"{op} forward", case, call, pytorch=other, flops=flops, bytes=least, quick=quick
+            )
             # Backward: the weights' gradients, and the states' but for the first; x wants none.
-            flops=2 * work + (2 * rows * 3 * state * state * (steps - 1) if op == "lltm" else 0),
-            bytes=2 * least,
-            quick=quick,
-        )
+            yield Case(
+                f"{op} both",
+                case,
+                _with_backward(call, own),
+                pytorch=_with_backward(other, parameters),
+                flops=2 * flops + 2 * rows * 3 * state * state * (count - 1),
+                bytes=2 * least,
+                quick=quick,
+            )

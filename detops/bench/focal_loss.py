@@ -62,7 +62,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     def both(loss: Callable[..., Tensor], **arguments: Any) -> Call:
         return lambda: torch.autograd.grad(loss(x, t, **arguments), x)[0]
 
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         x, t = wide.to(dtype).requires_grad_(), hits.to(dtype)
         frozen = x.detach()
         rows: dict[str, Any] = dict(dtype=str(dtype).removeprefix("torch."), bandwidth=on_gpu)

@@ -61,7 +61,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         places = centre.to(device)[:, None, None, None] + offsets / shapes.flip(1)[:, None]
         weights = torch.randn(shape, generator=generator).to(device)
         weights = weights.flatten(3).softmax(-1).view(shape)
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
             value = torch.randn(images, count, HEADS, CHANNELS, generator=generator)
             value = value.to(device, dtype)
             inputs = [value, places, weights]
