@@ -27,6 +27,12 @@ def test_equals_torchvision(device):
     torch.testing.assert_close(detops.box_iou(c, c)[defined], theirs[defined])
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1500), (1500, 3), (70, 1100)])
+def test_of_any_shape(device, rows, columns):
+    a, b = (reference.random_boxes(n).to(device) for n in (rows, columns))
+    torch.testing.assert_close(detops.box_iou(a, b), torchvision.ops.box_iou(a, b))
+
+
 def test_a_ratio_without_value_is_zero(device):
     odd = torch.tensor(
         [[1.0, 1, 1, 1], [math.nan, 0, 2, 2], [0, 0, math.inf, 2], [-1e30, -1e30, 1e30, 1e30]],

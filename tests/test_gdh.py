@@ -72,9 +72,9 @@ def test_derivatives(device):
     "dtype", [torch.uint8, torch.float16, torch.float32, torch.int64, torch.complex128]
 )
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
-def test_large_and_threads(two_threads, order, dtype):
+def test_large_and_threads(two_threads, order, dtype, device):
     """Squares, whole and cut off, and threads that begin within a row."""
-    x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(dtype).permute(order)
+    x = torch.arange(7 * 211 * 103).reshape(7, 211, 103).to(device, dtype).permute(order)
     for given in (x, x[..., 1:-1], x[:, ::3]):
         one, two = two_threads(lambda given=given: detops.gdh(given))
         assert torch.equal(one, given.reshape(-1)) and torch.equal(one, two)

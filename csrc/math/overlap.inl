@@ -33,6 +33,10 @@ DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
 // The ratio of an intersection to a union, or to the area of a box.
 template <typename V>
 DETOPS_HD V iou(V meet, V all) {
+  // Most pairs do not meet: a comparison costs less than a division.
+  if constexpr (std::is_arithmetic_v<V>) {
+    if (!(meet > V{})) return V{};
+  }
   const V ratio = meet / all;
   return where((meet > V{}) & (ratio == ratio), ratio);
 }

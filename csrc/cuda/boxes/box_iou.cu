@@ -6,21 +6,32 @@
 namespace detops::cuda {
 namespace {
 
-constexpr int kPairs = 4;  // of a thread, which divides once for them
+constexpr int kColumns = 4, kRows = 16;  // of a thread, which keeps the boxes of its columns
 
 template <math::Overlap kind, typename T>
 __global__ void box_iou_kernel(const math::Box<T>* a, int64_t n, const math::Box<T>* b, int64_t m,
                                T eps, T* out) {
-  for_each_vector<kPairs>(n * m, [&](int64_t i, auto k) {
-    int64_t row = i / m, column = i - row * m;
-    Vector<T, k> overlaps;
-    for (int j = 0; j < k; ++j) {
-      overlaps.at[j] = math::pairwise::overlap<kind, T>(math::overlap_box<kind>(a[row]),
-                                                        math::overlap_box<kind>(b[column]), eps);
-      if (++column == m) column = 0, ++row;
+  const Lanes lanes(ceil_div(m, kColumns));
+  if (lanes.idle) return;
+  const int64_t width = int64_t(lanes.count) * kColumns, height = int64_t(lanes.rows) * kRows;
+  const int64_t parts = ceil_div(m, width);
+  for (int64_t part = blockIdx.x; part < parts * ceil_div(n, height); part += gridDim.x) {
+    const int64_t left = part % parts * width + lanes.lane, top = part / parts * height;
+    math::OverlapBox<T> boxes[kColumns];
+    for (int k = 0; k < kColumns; ++k) {
+      const int64_t column = left + k * lanes.count;
+      if (column < m) boxes[k] = math::overlap_box<kind>(b[column]);
     }
-    store(out + i, overlaps);
-  });
+    for (int64_t row = top + lanes.row; row < math::min(n, top + height); row += lanes.rows) {
+      const math::OverlapBox<T> own = math::overlap_box<kind>(a[row]);
+      for (int k = 0; k < kColumns; ++k) {
+        const int64_t column = left + k * lanes.count;
+        if (column < m) {
+          out[row * m + column] = math::pairwise::overlap<kind, T>(own, boxes[k], eps);
+        }
+      }
+    }
+  }
 }
 
 // One thread owns a box and adds its pairs in order: no atomics, the same bits every run.
@@ -98,8 +109,9 @@ void box_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     math::with_kind(overlap_kind(kind), [&](auto constant) {
-      launch(box_iou_kernel<constant, scalar_t>, blocks_for(output.numel(), kThreads * kPairs),
-             lists.first, lists.first.size(0), lists.second, lists.second.size(0), eps, output);
+      launch(box_iou_kernel<constant, scalar_t>,
+             blocks_for(output.numel(), kThreads * kColumns * kRows), lists.first,
+             lists.first.size(0), lists.second, lists.second.size(0), eps, output);
     });
   });
 }

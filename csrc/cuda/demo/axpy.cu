@@ -1,42 +1,64 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/axpy.h"
-#include "../common/launch.cuh"
+#include "../common/vector.cuh"
 
 namespace detops::cuda {
 namespace {
 
-template <typename T, typename Wide>
+template <int n, typename T, typename Wide>
 __global__ void axpy_kernel(const T* x, const T* y, Wide alpha, T* out, int64_t count) {
-  DETOPS_FOR_EACH(i, count) { out[i] = T(math::axpy(alpha, Wide(x[i]), Wide(y[i]))); }
+  for_each_vector<n>(count, [&](int64_t i, auto k) {
+    const auto left = load<k>(x + i), right = load<k>(y + i);
+    Vector<T, k> sum;
+    for (int j = 0; j < k; ++j) {
+      sum.at[j] = T(math::axpy(alpha, Wide(left.at[j]), Wide(right.at[j])));
+    }
+    store(out + i, sum);
+  });
 }
 
-template <typename T, typename Wide>
+template <int n, typename T, typename Wide>
 __global__ void axpy_backward_kernel(const T* grad, Wide alpha, T* grad_x, T* grad_y,
                                      int64_t count) {
-  DETOPS_FOR_EACH(i, count) {
-    Wide x, y;
-    math::axpy_gradient(alpha, Wide(grad[i]), x, y);
-    grad_x[i] = T(x);
-    grad_y[i] = T(y);
-  }
+  for_each_vector<n>(count, [&](int64_t i, auto k) {
+    const auto outer = load<k>(grad + i);
+    Vector<T, k> to_x, to_y;
+    for (int j = 0; j < k; ++j) {
+      Wide x, y;
+      math::axpy_gradient(alpha, Wide(outer.at[j]), x, y);
+      to_x.at[j] = T(x);
+      to_y.at[j] = T(y);
+    }
+    store(grad_x + i, to_x);
+    store(grad_y + i, to_y);
+  });
 }
 
 }  // namespace
 
 void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output) {
   const Tensor left = x.contiguous(), right = y.contiguous();
+  const int64_t count = output.numel();
   DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
-    launch(axpy_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(output.numel()),
-           left.const_data_ptr<scalar_t>(), right.const_data_ptr<scalar_t>(),
-           accumulate_t<scalar_t>(alpha), output.mutable_data_ptr<scalar_t>(), output.numel());
+    const scalar_t *a = elements(left), *b = elements(right);
+    scalar_t* out = elements(output);
+    with_vector<scalar_t>(0, {a, b, out}, [&](auto n) {
+      launch(axpy_kernel<n, scalar_t, accumulate_t<scalar_t>>, blocks_for(count, kThreads * n), a,
+             b, alpha, out, count);
+    });
   });
 }
 
 void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y) {
   const Tensor outer = grad.contiguous();
+  const int64_t count = grad.numel();
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
-    launch(axpy_backward_kernel<scalar_t, accumulate_t<scalar_t>>, blocks_for(grad.numel()), outer,
-           alpha, to_x, to_y, grad.numel());
+    const scalar_t* from = elements(outer);
+    scalar_t *x = elements(to_x), *y = elements(to_y);
+    with_vector<scalar_t>(0, {from, x, y}, [&](auto n) {
+      launch(axpy_backward_kernel<n, scalar_t, accumulate_t<scalar_t>>,
+             blocks_for(count, kThreads * n), from, alpha, x, y, count);
+    });
   });
 }
 

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
-#include "../common/launch.cuh"
+#include "../common/transpose.cuh"
 
 namespace detops::cuda {
 namespace {
 
+constexpr int kWide = 16;  // elements of a row from which on a tile pays
+
 template <typename Element>
-__global__ void gdh_kernel(math::Strided from, const Element* data, Element* out, int64_t count) {
-  DETOPS_FOR_EACH(i, count) { out[i] = data[math::offset_of(from, i)]; }
+void copy(const math::Strided& from, const Element* data, Element* out, int64_t count) {
+  const int64_t height = from.sizes[from.dims - 2], apart = from.strides[from.dims - 2];
+  const int64_t width = from.sizes[from.dims - 1], stride = from.strides[from.dims - 1];
+  if (apart == 1 && stride != 1 && height >= kWide && width >= kWide) {
+    const Matrices matrices{count / (height * width), width, height, stride};
+    const auto begin = [=] __device__(int64_t k) {
+      return math::offset_of(from, k * height * width);
+    };
+    transpose_matrices(matrices, begin, data, out);
+  } else {
+    for_each(count, [=] __device__(int64_t i) { out[i] = data[math::offset_of(from, i)]; });
+  }
 }
 
 }  // namespace
 
-void gdh_forward(const Tensor& x, Tensor& copy) {
+void gdh_forward(const Tensor& x, Tensor& output) {
   const math::Strided from = strided_of(x);
   with_element(x, [&](auto element) {
     using Element = decltype(element);
-    launch(gdh_kernel<Element>, blocks_for(copy.numel()), from,
-           static_cast<const Element*>(x.const_data_ptr()),
-           static_cast<Element*>(copy.mutable_data_ptr()), copy.numel());
+    copy(from, static_cast<const Element*>(x.const_data_ptr()),
+         static_cast<Element*>(output.mutable_data_ptr()), output.numel());
   });
 }
 
