@@ -18,6 +18,7 @@
 // the opposite order (DETOPS_EMULATION=backwards), results that depend on their order.
 
 #define __global__
+#define __noinline__
 #define __device__
 #define __host__
 #define __forceinline__ inline

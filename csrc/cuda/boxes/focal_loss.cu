@@ -80,53 +80,86 @@ void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad
   });
 }
 
-constexpr int kRows = kThreads / kWarp;  // of a block: a warp takes a row
-
-// What the loss needs of a row, in all lanes; and its maximum.
+// Some lanes of a warp, a power of two of them, take a row of logits in turn and hold as many each
+// as fit the registers, so that most rows are read once. With few lanes, a warp takes more rows,
+// and shares what there is to compute once for each.
 template <typename T, typename A>
-__device__ math::softmax_focal::Row<A> softmax_row(const T* x, int64_t classes, int64_t target,
-                                                   int lane, A& m) {
+struct Logits {
+  static constexpr int kHeld = 16;
+  const T* first;  // of this lane
+  int lanes, count;
+  A held[kHeld];
+
+  __device__ Logits(const T* row, int classes, int lane, int lanes)
+      : first(row + lane), lanes(lanes), count((classes - lane + lanes - 1) / lanes) {
+    for (int i = 0; i < kHeld; ++i) held[i] = i < count ? A(first[i * lanes]) : A(0);
+  }
+
+  // Calls visit(i, logit) for each of this lane.
+  template <typename Visit>
+  __device__ void visit(const Visit& visit) const {
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < count) visit(i, held[i]);
+    }
+    for (int i = kHeld; i < count; ++i) visit(i, A(first[i * lanes]));
+  }
+
+  static int lanes_for(int64_t classes) {
+    int lanes = 1;
+    while (lanes < kWarp && lanes * kHeld < classes) lanes *= 2;
+    return lanes;
+  }
+};
+
+// What the loss needs of a row, in all of its lanes; and its maximum. All threads of a warp take
+// part, whichever rows they have.
+template <typename T, typename A>
+__device__ math::softmax_focal::Row<A> softmax_row(const Logits<T, A>& logits, A own, int target,
+                                                   A& m) {
   m = -std::numeric_limits<A>::infinity();
-  for (int64_t j = lane; j < classes; j += kWarp) m = math::max(m, A(x[j]));
-  for (int step = kWarp / 2; step > 0; step /= 2) {
+  logits.visit([&](int, A x) { m = math::max(m, x); });
+  for (int step = logits.lanes / 2; step > 0; step /= 2) {
     m = math::max(m, __shfl_xor_sync(0xffffffffu, m, step));
   }
   Vector<A, 1> rest{};
-  for (int64_t j = lane; j < classes; j += kWarp) {
-    if (j != target) rest.at[0] += math::exp(A(x[j]) - m);
-  }
-  sum_over_lanes(rest, kWarp);
-  const A shift = A(x[target]) - m;
-  return {shift, math::exp(shift), rest.at[0]};
+  logits.visit([&](int i, A x) { rest.at[0] += i == target ? A(0) : math::exp(x - m); });
+  sum_over_lanes(rest, logits.lanes);
+  return {own - m, math::exp(own - m), rest.at[0]};
 }
 
-// A warp takes a row: its loss or, backward, the gradients of its inputs.
+// Losses or, backward, the gradients of the inputs.
 template <bool backward, math::Focus focus, typename T, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     softmax_focal_kernel(math::SoftmaxFocal<A> f, const A* grad, const T* inputs,
-                         const int64_t* targets, int64_t rows,
+                         const int64_t* targets, int64_t rows, int lanes,
                          std::conditional_t<backward, T, A>* results) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int64_t i = int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp; i < rows;
-       i += int64_t(gridDim.x) * kRows) {
-    const int64_t target = targets[i];
-    const T* x = inputs + i * f.classes;
+  const int lane = static_cast<int>(threadIdx.x) % lanes, of_block = kThreads / lanes;
+  for (int64_t first = int64_t(blockIdx.x) * of_block; first < rows;
+       first += int64_t(gridDim.x) * of_block) {
+    const int64_t i = first + threadIdx.x / lanes;
+    const int64_t target = i < rows ? targets[i] : -1;
     const bool counts = f.counts(target);
-    math::softmax_focal::Row<A> row{};
-    A m = 0, result = 0;
+    const T* x = inputs + i * f.classes;
+    const A own = counts ? A(x[target]) : A(0);
+    const Logits<T, A> logits(x, counts ? static_cast<int>(f.classes) : 0, lane, lanes);
+    // Which of this lane's logits is the target's.
+    const int place = counts && target % lanes == lane ? static_cast<int>(target / lanes) : -1;
+    A m, result = 0;
+    const auto row = softmax_row(logits, own, place, m);
     if (counts) {
-      row = softmax_row(x, f.classes, target, lane, m);
       const A scale = f.scale(target);
       result = backward ? -grad[i] * math::softmax_focal::slope<focus>(row, scale, f.gamma)
                         : math::softmax_focal::loss<focus>(row, scale, f.gamma);
     }
-    if constexpr (backward) {
-      for (int64_t j = lane; j < f.classes; j += kWarp) {
-        const A power = !counts ? A(0) : j == target ? -row.rest : math::exp(A(x[j]) - m);
-        results[i * f.classes + j] = T(result * power);
-      }
-    } else if (lane == 0) {
-      results[i] = result;
+    if (i >= rows) continue;
+    if constexpr (!backward) {
+      if (lane == 0) results[i] = result;
+    } else {
+      T* to = results + i * f.classes + lane;
+      logits.visit([&](int k, A logit) {
+        to[k * lanes] = T(result * (k == place ? -row.rest : math::exp(logit - m)));
+      });
+      for (int64_t j = lane; !counts && j < f.classes; j += lanes) to[j - lane] = T(0);
     }
   }
 }
@@ -141,8 +174,9 @@ void launch_rows(const Tensor& grad, const Tensor& inputs, const Tensor& targets
     using A = accumulate_t<scalar_t>;
     const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      launch(softmax_focal_kernel<backward, focus, scalar_t>, blocks_for(x.size(0), kRows), f, grad,
-             x, t, x.size(0), results);
+      const int lanes = Logits<scalar_t, A>::lanes_for(narrow(f.classes));
+      launch(softmax_focal_kernel<backward, focus, scalar_t>,
+             blocks_for(x.size(0), kThreads / lanes), f, grad, x, t, x.size(0), lanes, results);
     });
   });
 }

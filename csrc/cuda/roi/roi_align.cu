@@ -56,6 +56,7 @@ struct RoIAlignParams : RoIPooling<accumulate_t<T>> {
 };
 
 constexpr int kTaps = 512;  // of one axis that a block holds
+constexpr int kGroup = 4;   // of taps: two samples have no more
 
 // The taps of an axis in a block's memory, bin by bin, as math::visit_pixels gives them.
 template <typename A>
@@ -82,7 +83,38 @@ struct AxisTaps {
     const int first = bin * (kTaps / pooled);
     for (int i = first; i < first + count[bin]; ++i) visit(index[i], weight[i]);
   }
+
+  // Calls load(j, index) for some taps of a bin before add(j, weight) for these: so several loads
+  // are under way at a time.
+  template <typename Load, typename Add>
+  __device__ void visit_groups(int bin, int pooled, const Load& load, const Add& add) const {
+    const int first = bin * (kTaps / pooled), end = first + count[bin];
+    for (int i = first; i < end; i += kGroup) {
+      for (int j = 0; j < kGroup; ++j) {
+        if (i + j < end) load(j, index[i + j]);
+      }
+      for (int j = 0; j < kGroup; ++j) {
+        if (i + j < end) add(j, weight[i + j]);
+      }
+    }
+  }
 };
+
+// A bin of more taps than a block holds. Rare, and kept out of the kernel, whose registers it
+// would take.
+template <int n, bool channels_last, typename T, typename A>
+__device__ __noinline__ Vector<A, n> sum_of_bin(math::RoIAxis<A> rows, math::RoIAxis<A> cols,
+                                                int ph, int pw, int64_t height, int64_t width,
+                                                Strides s,
+                                                Channels<n, channels_last, const T> map) {
+  Vector<A, n> sum{};
+  math::visit_taps(rows, ph, height, [&](int64_t y, A wy) {
+    const auto row = map + y * s.h;
+    math::visit_taps(cols, pw, width,
+                     [&](int64_t x, A wx) { add_weighted(wy * wx, row[x * s.w], sum); });
+  });
+  return sum;
+}
 
 // A block has a RoI and some channels; the rules of its axes are made once, in shared memory. A
 // thread has a bin of n channels; neighbouring threads have the channels beside in channels_last,
@@ -130,15 +162,14 @@ __global__ void __launch_bounds__(kThreads, sizeof(accumulate_t<T>) == 4 ? 3 : 2
         if (!overflow) {
           rows.visit(ph, high, [&](int y, A wy) {
             const auto row = map + y * s.h;
-            cols.visit(pw, wide, [&](int x, A wx) { add_weighted(wy * wx, row[x * s.w], sum); });
+            Vector<T, n> found[kGroup];
+            cols.visit_groups(
+                pw, wide, [&](int j, int x) { found[j] = row[x * s.w]; },
+                [&](int j, A wx) { add_weighted(wy * wx, found[j], sum); });
           });
         } else {
-          const auto row_axis = p.axis_on(level, k, false), col_axis = p.axis_on(level, k, true);
-          math::visit_taps(row_axis, ph, level.height, [&](int64_t y, A wy) {
-            const auto row = map + y * s.h;
-            math::visit_taps(col_axis, pw, level.width,
-                             [&](int64_t x, A wx) { add_weighted(wy * wx, row[x * s.w], sum); });
-          });
+          sum = sum_of_bin(p.axis_on(level, k, false), p.axis_on(level, k, true), ph, pw,
+                           level.height, level.width, s, map);
         }
       }
       store_channels<n, channels_last>(output + os.at(k, c, ph, pw), os.c, left, sum);
