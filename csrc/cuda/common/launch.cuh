@@ -25,12 +25,34 @@ constexpr int kWarp = 32;
 struct Launch {
   dim3 blocks;
   unsigned threads = kThreads;
-  size_t shared = 0;  // bytes
+  size_t shared = 0;      // bytes
+  bool together = false;  // all blocks at once, so that they may wait for each other
 
   Launch(unsigned n, unsigned n_threads = kThreads, size_t n_shared = 0)
       : blocks(n), threads(n_threads), shared(n_shared) {}
   Launch(dim3 n, unsigned n_threads = kThreads, size_t n_shared = 0)
       : blocks(n), threads(n_threads), shared(n_shared) {}
+};
+
+// What bounds a kernel whose blocks are all there at once, on the current device.
+struct Device {
+  int multiprocessors, shared, cooperative;  // shared: bytes that a block can have
+
+#ifdef DETOPS_EMULATE_CUDA
+  Device() : multiprocessors(16), shared(48 << 10), cooperative(false) {}  // small tests meet these
+#else
+  Device() {
+    int device = 0;
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) ==
+            cudaSuccess &&
+        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+            cudaSuccess &&
+        cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess;
+    check(known, "the device does not say what it has");
+  }
+#endif
 };
 
 // Enough blocks for `work` items; kernels stride over what a bounded grid leaves.
@@ -106,9 +128,20 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&..
   check_status(aoti_torch_get_current_device_index(&device), "current device");
   check_status(aoti_torch_get_current_cuda_stream(device, &of_torch), "current stream");
   const auto stream = static_cast<cudaStream_t>(of_torch);
-  // clang-format off
-  kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
-  // clang-format on
+  if (how.shared > 48 << 10) {  // what a block may have without asking
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(how.shared));
+  }
+  if (how.together) {
+    cudaLaunchAttribute together{};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    const cudaLaunchConfig_t config{how.blocks, how.threads, how.shared, stream, &together, 1};
+    cudaLaunchKernelEx(&config, kernel, parameter<Parameters>(arguments)...);
+  } else {
+    // clang-format off
+    kernel<<<how.blocks, how.threads, how.shared, stream>>>(parameter<Parameters>(arguments)...);
+    // clang-format on
+  }
   const cudaError_t error = cudaGetLastError();
   check(error == cudaSuccess, "the launch of ", how.blocks.x, " x ", how.blocks.y, " blocks of ",
         how.threads, " threads failed: ", cudaGetErrorString(error));

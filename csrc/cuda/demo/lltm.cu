@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "../../products.h"
-#include "../common/launch.cuh"
+#include "../common/vector.cuh"
+
+#ifndef DETOPS_EMULATE_CUDA
+#include <cuda/atomic>
+#endif
 
 namespace detops::math {
 
@@ -8,68 +12,322 @@ namespace detops::math {
 
 }  // namespace detops::math
 
-// Per step one product by cuBLAS and one pass over the gates, launched one behind the other on the
-// current stream: the host waits for nothing, and a CUDA graph can hold the whole loop.
+// One kernel goes through all steps of a sequence. A block has some of the states and some rows of
+// the batch; its states' weights stay in its shared memory from the first step to the last. In a
+// step it multiplies what all blocks of its rows wrote in the step before by them, and then all
+// blocks wait for each other. A launch and a library's product per step would cost the host more
+// than a small step costs the device. The host waits for nothing, and a CUDA graph can hold it all.
 namespace detops::cuda {
 namespace {
 
-// Blocks for the gates of a step: rows of states, a thread each. So a small step reaches many
-// multiprocessors, and no thread divides. Vectors would leave a step, whose time is latency, with
-// fewer threads.
-constexpr unsigned kGateThreads = 128;
+constexpr int kStepThreads = 512, kStepWarps = kStepThreads / kWarp;
+constexpr int kTile = 4;  // rows and columns of the sums that a warp makes together
 
-Launch gate_launch(int64_t rows, int64_t state) {
-  return {dim3(blocks_for(state, kGateThreads), std::min(blocks_for(rows, 1), 65535u)),
-          kGateThreads};
+// A block's part of the sequence. The weights of a column are `pitch` numbers apart, zeros behind
+// the `depth` that count, so that they are read as vectors whatever the depth is.
+struct Split {
+  int rows, states, depth, pitch;
+  bool held;  // whether a block's weights fit into its memory
+};
+
+// The sequence forwards: per state the sums of three gates, over the states before.
+template <typename T>
+struct Forward {
+  static constexpr int kColumns = 3, kDepth = 1;  // of a product, per state
+  int64_t rows, states, weight_row;
+  const T *weights, *first_state, *first_cell;
+  T* gates;  // [T, B, 3H] in: the input's part of the sums; out: after activation
+  T *cells, *output;
+
+  // What one thread needs for a state, beside the product.
+  struct Own {
+    math::gates::Lltm<T> sums;
+    T cell;
+  };
+
+  __device__ T weight(int64_t state, int gate, int64_t k) const {
+    return weights[(gate * states + state) * weight_row + k];
+  }
+  // What all blocks have written for this step, [B, H].
+  __device__ const T* left(int64_t step) const {
+    return step == 0 ? first_state : output + (step - 1) * rows * states;
+  }
+  __device__ Own load(int64_t step, int64_t row, int64_t state) const {
+    const T* gate = gates + (step * rows + row) * 3 * states + state;
+    const int64_t i = row * states + state;
+    return {{gate[0], gate[states], gate[2 * states]},
+            step == 0 ? first_cell[i] : cells[(step - 1) * rows * states + i]};
+  }
+  __device__ void finish(int64_t step, int64_t row, int64_t state, const Own& own,
+                         const T* product) const {
+    const math::gates::Lltm<T> gate = math::gates::activate<T>(
+        math::gates::Lltm<T>{own.sums.input + product[0], own.sums.output + product[1],
+                             own.sums.candidate + product[2]});
+    const T cell = math::gates::next_cell(gate, own.cell);
+    const int64_t i = (step * rows + row) * states + state;
+    T* to = gates + (step * rows + row) * 3 * states + state;
+    to[0] = gate.input;
+    to[states] = gate.output;
+    to[2 * states] = gate.candidate;
+    cells[i] = cell;
+    output[i] = math::gates::next_state(gate, cell);
+  }
+};
+
+// The sequence backwards: per state the gradient that reaches it from the gates of the step after.
+// Behind the first step comes one more, for what reaches the states that the sequence started from.
+template <typename T>
+struct Backward {
+  static constexpr int kColumns = 1, kDepth = 3;
+  int64_t rows, states, weight_row, steps;
+  const T *weights, *gates, *cells, *grad_output, *grad_state, *grad_cell;  // grad_state or null
+  T *to_gates, *to_state, *to_cell;                                         // to_state or null
+
+  struct Own {
+    math::gates::Lltm<T> gate;
+    T cell, grad_state, grad_cell;
+  };
+
+  __device__ T weight(int64_t state, int, int64_t k) const {
+    return weights[k * weight_row + state];
+  }
+  __device__ const T* left(int64_t step) const {
+    return step == 0 ? nullptr : to_gates + (steps - step) * rows * 3 * states;
+  }
+  __device__ Own load(int64_t step, int64_t row, int64_t state) const {
+    const int64_t i = row * states + state;
+    Own own{};
+    if (step == 0 && grad_state != nullptr) own.grad_state = grad_state[i];
+    own.grad_cell = step == 0 ? grad_cell[i] : to_cell[i];
+    if (step < steps) {
+      const int64_t at = (steps - 1 - step) * rows + row;
+      const T* gate = gates + at * 3 * states + state;
+      own.gate = {gate[0], gate[states], gate[2 * states]};
+      own.cell = cells[at * states + state];
+      own.grad_state += grad_output[at * states + state];
+    }
+    return own;
+  }
+  __device__ void finish(int64_t step, int64_t row, int64_t state, Own own,
+                         const T* product) const {
+    const int64_t i = row * states + state;
+    own.grad_state += product[0];
+    if (step < steps) {
+      const math::gates::Lltm<T> grad =
+          math::gates::gradient<T>(own.gate, own.cell, own.grad_state, own.grad_cell);
+      T* to = to_gates + ((steps - 1 - step) * rows + row) * 3 * states + state;
+      to[0] = grad.input;
+      to[states] = grad.output;
+      to[2 * states] = grad.candidate;
+    } else if (to_state != nullptr) {
+      to_state[i] = own.grad_state;
+    }
+    to_cell[i] = own.grad_cell;
+  }
+};
+
+// A number of the packed weights, [H, columns of a state, pitch].
+template <typename Pass>
+__device__ auto packed_weight(const Pass& pass, int64_t depth, int64_t column, int64_t k) {
+  const auto zero = decltype(pass.weight(0, 0, 0))(0);
+  return k < depth ? pass.weight(column / pass.kColumns, column % pass.kColumns, k) : zero;
 }
 
-// Calls visit(i, gate) for a thread's states: where they are in [B, H], and in [B, 3H].
-template <typename Visit>
-__device__ void visit_states(int64_t rows, int64_t state, const Visit& visit) {
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    DETOPS_FOR_EACH(i, state) visit(row * state + i, row * 3 * state + i);
+// Sums values[i] over a warp's lanes, for all i at once: lane l gets that of i = l / 2. Each
+// exchange halves what a lane has left to sum, so that there is about one per value.
+template <int half = kTile * kTile / 2, typename T>
+__device__ T sum_tile(T* values) {
+  constexpr unsigned kAll = 0xffffffffu;
+  if constexpr (half == 0) {
+    return values[0] + __shfl_xor_sync(kAll, values[0], 1);
+  } else {
+    constexpr int kStep = half * kWarp / (kTile * kTile);
+    const bool upper = threadIdx.x & kStep;
+    for (int i = 0; i < half; ++i) {
+      const T mine = upper ? values[i + half] : values[i];
+      const T other = upper ? values[i] : values[i + half];
+      values[i] = mine + __shfl_xor_sync(kAll, other, kStep);
+    }
+    return sum_tile<half / 2>(values);
   }
 }
 
-template <typename T>
-struct LltmParams {
-  int64_t rows, state;
-  const T* cell_before;  // [B, H]
-  T* gates;              // [B, 3H] in: sums; out: after activation
-  T* cell;               // [B, H]
-  T* state_after;        // [B, H]
-};
-
-template <typename T>
-__global__ void lltm_forward_kernel(LltmParams<T> p) {
-  visit_states(p.rows, p.state, [&](int64_t i, int64_t at) {
-    T* gate_at = p.gates + at;
-    const math::gates::Lltm<T> sums{gate_at[0], gate_at[p.state], gate_at[2 * p.state]};
-    const math::gates::Lltm<T> gate = math::gates::activate<T>(sums);
-    const T cell = math::gates::next_cell(gate, p.cell_before[i]);
-    gate_at[0] = gate.input;
-    gate_at[p.state] = gate.output;
-    gate_at[2 * p.state] = gate.candidate;
-    p.cell[i] = cell;
-    p.state_after[i] = math::gates::next_state(gate, cell);
-  });
+// Products of rows, n of whose numbers can be read at a time, with columns of weights. The lanes of
+// a warp share a tile's depth, and where there are fewer tiles than warps, a power of two of warps
+// do: so many parts each sum has in `sums`, [parts, rows, columns]. Which thread adds what depends
+// on sizes alone. What a tile has beyond the last row or column is that one again, for nobody.
+template <int n, typename T>
+__device__ int multiply(const Split& split, const T* left, int rows, const T* weights, int columns,
+                        T* sums) {
+  constexpr int kNumbers = 16 / int(sizeof(T));  // that one instruction reads
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int across = ceil_div(columns, kTile), tiles = ceil_div(rows, kTile) * across;
+  int parts = 1;
+  while (2 * parts * tiles <= kStepWarps && parts * kWarp * kNumbers < split.depth) parts *= 2;
+  for (int item = warp; item < tiles * parts; item += kStepWarps) {
+    const int part = item & (parts - 1), tile = item / parts;
+    const int row = tile / across * kTile, column = tile % across * kTile;
+    int a[kTile], b[kTile];
+    for (int i = 0; i < kTile; ++i) {
+      a[i] = min(row + i, rows - 1) * split.depth;
+      b[i] = min(column + i, columns - 1) * split.pitch;
+    }
+    T tile_sums[kTile * kTile] = {};
+    const int stride = parts * kWarp * kNumbers;
+    for (int k = (part * kWarp + lane) * kNumbers; k < split.depth; k += stride) {
+      Vector<T, kNumbers> x[kTile], y[kTile];
+      for (int i = 0; i < kTile; ++i) {
+        if constexpr (n == kNumbers) {
+          x[i] = load<n>(left + a[i] + k);
+        } else {
+          for (int j = 0; j < kNumbers; ++j)
+            x[i].at[j] = k + j < split.depth ? left[a[i] + k + j] : 0;
+        }
+      }
+      for (int i = 0; i < kTile; ++i) y[i] = load<kNumbers>(weights + b[i] + k);
+      for (int j = 0; j < kNumbers; ++j) {
+        for (int i = 0; i < kTile * kTile; ++i) {
+          tile_sums[i] = multiply_add(x[i / kTile].at[j], y[i % kTile].at[j], tile_sums[i]);
+        }
+      }
+    }
+    const T sum = sum_tile(tile_sums);
+    const int i = row + lane / 2 / kTile, j = column + lane / 2 % kTile;
+    if (lane % 2 == 0 && i < rows && j < columns) sums[(part * rows + i) * columns + j] = sum;
+  }
+  return parts;
 }
 
-// The gradients of cells come from the step after, and go to the step before; those of gates are
-// before activation.
-template <typename T>
-__global__ void lltm_backward_kernel(int64_t rows, int64_t state, const T* gates, const T* cells,
-                                     const T* grad_output, const T* grad_state, T* grad_cells,
-                                     T* grad_gates) {
-  visit_states(rows, state, [&](int64_t i, int64_t at) {
-    const math::gates::Lltm<T> gate{gates[at], gates[at + state], gates[at + 2 * state]};
-    T grad_cell = grad_cells[i];
-    const math::gates::Lltm<T> grad =
-        math::gates::gradient<T>(gate, cells[i], grad_output[i] + grad_state[i], grad_cell);
-    grad_cells[i] = grad_cell;
-    grad_gates[at] = grad.input;
-    grad_gates[at + state] = grad.output;
-    grad_gates[at + 2 * state] = grad.candidate;
+// What any block wrote before is there for all blocks after. `arrived` counts up from 0 over all
+// barriers, and may wrap around; a block that is alone needs none.
+__device__ void wait_for_all_blocks(int* arrived, unsigned barriers) {
+  __syncthreads();
+#ifndef DETOPS_EMULATE_CUDA
+  if (threadIdx.x == 0 && arrived != nullptr) {
+    const ::cuda::atomic_ref<int, ::cuda::thread_scope_device> count(*arrived);
+    const unsigned expected = barriers * gridDim.x * gridDim.y;
+    count.fetch_add(1, ::cuda::memory_order_release);
+    while (static_cast<int>(count.load(::cuda::memory_order_acquire) - expected) < 0) {
+    }
+  }
+  __syncthreads();
+#endif
+}
+
+// Steps [first, last): all of them where blocks can wait for each other, else one. `packed` has the
+// weights where they are not held.
+template <int n, template <typename> class Pass, typename T>
+__global__ void __launch_bounds__(kStepThreads)
+    lltm_kernel(Pass<T> pass, Split split, const T* packed, int* arrived, int64_t first,
+                int64_t last) {
+  constexpr int kColumns = Pass<T>::kColumns;
+  DETOPS_DYNAMIC_SHARED(memory);
+  T* const sums = reinterpret_cast<T*>(memory);
+  T* const held = sums + kStepThreads * kColumns;
+  const int self = static_cast<int>(threadIdx.x), all_states = static_cast<int>(pass.states);
+  const int first_state = static_cast<int>(blockIdx.x) * split.states;
+  const int first_row = static_cast<int>(blockIdx.y) * split.rows;
+  const int end_row = min(first_row + split.rows, static_cast<int>(pass.rows));
+  // A thread has one state of one row at a time.
+  const int most_rows = kStepThreads / split.states;
+  const int row = self / split.states, state = self % split.states;
+  if (split.held) {
+    const int columns = min(split.states, all_states - first_state) * kColumns;
+    for (int j = self / kWarp; j < columns; j += kStepWarps) {
+      for (int k = self % kWarp; k < split.pitch; k += kWarp) {
+        held[j * split.pitch + k] =
+            packed_weight(pass, split.depth, int64_t(first_state) * kColumns + j, k);
+      }
+    }
+  }
+  for (int64_t step = first; step < last; ++step) {
+    const T* const left = pass.left(step);
+    for (int from = first_state; from < all_states; from += split.states * gridDim.x) {
+      const int states = min(split.states, all_states - from), columns = states * kColumns;
+      for (int at = first_row; at < end_row; at += most_rows) {
+        const int rows = min(most_rows, end_row - at);
+        // On the way from memory while the products are computed.
+        typename Pass<T>::Own own;
+        const bool mine = row < rows && state < states;
+        if (mine) own = pass.load(step, at + row, from + state);
+        const auto multiply_by = [&](const T* weights) {
+          return multiply<n>(split, left + int64_t(at) * split.depth, rows, weights, columns, sums);
+        };
+        __syncthreads();  // the sums before have been read, the weights are there
+        const T* const others = packed + int64_t(from) * kColumns * split.pitch;
+        const int parts = left == nullptr ? 0
+                          : split.held    ? multiply_by(held)
+                                          : multiply_by(others);
+        __syncthreads();
+        if (mine) {
+          T product[kColumns] = {};
+          for (int part = 0; part < parts; ++part) {
+            const T* sum = sums + (part * rows + row) * columns + state * kColumns;
+            for (int j = 0; j < kColumns; ++j) product[j] += sum[j];
+          }
+          pass.finish(step, at + row, from + state, own, product);
+        }
+      }
+    }
+    if (step + 1 < last) wait_for_all_blocks(arrived, static_cast<unsigned>(step + 1 - first));
+  }
+}
+
+// Blocks for all multiprocessors at once, one each. The more states a block has, the fewer blocks
+// read a row of the batch, so that it takes more of them and fewer rows while memory allows.
+Split split_for(const Device& device, int64_t rows, int64_t states, int64_t depth,
+                int64_t size_of_column) {
+  constexpr int kFewRows = 16, kMostStates = 16, kAligned = 4;
+  Split split{0, 0, narrow(depth), narrow(ceil_div(depth, kAligned) * kAligned), true};
+  narrow(kStepThreads * depth);  // the offsets of a block's rows
+  const auto take = [&](int64_t n) {
+    const int64_t blocks = std::max<int64_t>(device.multiprocessors / ceil_div(states, n), 1);
+    split.states = narrow(n);
+    split.rows = narrow(ceil_div(ceil_div(rows, kTile), blocks) * kTile);
+  };
+  const auto fits = [&](int64_t n) {
+    return (n * split.pitch + kStepThreads) * size_of_column <= device.shared;
+  };
+  take(std::max<int64_t>(ceil_div(states, device.multiprocessors), kTile));
+  split.held = fits(split.states);
+  if (!split.held) take(std::min(split.states, kMostStates));
+  while (split.held && split.rows > kFewRows && split.states < states && fits(2 * split.states)) {
+    take(2 * split.states);
+  }
+  return split;
+}
+
+// All steps of a pass; `left` are the tensors whose rows it multiplies.
+template <template <typename> class Pass, typename T>
+void run(const Pass<T>& pass, int64_t steps, const Options& options, ArrayRef<const void*> left) {
+  constexpr int64_t kColumns = Pass<T>::kColumns;
+  const Device device;
+  const int64_t depth = pass.states * Pass<T>::kDepth;
+  const Split split = split_for(device, pass.rows, pass.states, depth, kColumns * sizeof(T));
+  const int64_t pitch = split.pitch, held = split.held ? split.states * pitch : 0;
+  const int64_t across =
+      std::min<int64_t>(ceil_div(pass.states, split.states), device.multiprocessors);
+  Launch how(dim3(unsigned(across), unsigned(ceil_div(pass.rows, split.rows))), kStepThreads,
+             (held + kStepThreads) * kColumns * sizeof(T));
+  const bool alone = how.blocks.x * how.blocks.y == 1;
+  how.together = device.cooperative && !alone && steps > 2;  // a counter costs more than a launch
+  Tensor packed, arrived;
+  if (how.together) arrived = zeros({1}, options.dtype(kInt));
+  if (!split.held) {
+    packed = empty({pass.states * kColumns * pitch}, options);
+    T* to = elements(packed);
+    for_each(packed.numel(), [=] __device__(int64_t i) {
+      to[i] = packed_weight(pass, depth, i / pitch, i % pitch);
+    });
+  }
+  with_vector<T>(depth, left, [&](auto n) {
+    constexpr int kNumbers = decltype(n)::value;
+    const int64_t at_once = alone || how.together ? steps : 1;
+    for (int64_t step = 0; step < steps; step += at_once) {
+      launch(lltm_kernel<kNumbers, Pass, T>, how, pass, split, packed, arrived, step,
+             step + at_once);
+    }
   });
 }
 
@@ -78,22 +336,15 @@ __global__ void lltm_backward_kernel(int64_t rows, int64_t state, const T* gates
 void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
                   const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
-  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
   const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
-  const Tensor sums = gates.view({steps * rows, 3 * state});
-  addmm_out(sums, b, x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t());
-  const Tensor of_state = w.narrow(1, 0, state).t(), all = output.view({steps * rows, state});
+  addmm_out(gates.view({steps * rows, 3 * state}), b, x.view({steps * rows, inputs}),
+            w.narrow(1, state, inputs).t());
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const scalar_t* before = elements(c0);
-    scalar_t *gate = elements(sums), *cell = elements(cells), *after = elements(output);
-    for (int64_t t = 0; t < steps; ++t) {
-      const Tensor now = sums.narrow(0, t * rows, rows);
-      addmm_out(now, now, t == 0 ? h0 : all.narrow(0, (t - 1) * rows, rows), of_state);
-      const LltmParams<scalar_t> p{
-          rows, state, before, gate + t * 3 * size, cell + t * size, after + t * size};
-      launch(lltm_forward_kernel<scalar_t>, gate_launch(rows, state), p);
-      before = p.cell;
-    }
+    const Forward<scalar_t> pass{
+        rows,         state,           w.stride(0),     elements(w),     elements(h0),
+        elements(c0), elements(gates), elements(cells), elements(output)};
+    run(pass, steps, w.options(), {pass.first_state, pass.output});
   });
 }
 
@@ -103,40 +354,41 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    const Tensor& gates, bool input_wanted, bool h_wanted, Tensor& to_input,
                    Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
-  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), size = rows * state;
+  const int64_t steps = input.dim() == 2 ? 1 : input.size(0), all = steps * rows;
   const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
   const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
-  const Tensor to_state = grad_h ? empty_like(h0).copy_(*grad_h) : zeros_like(h0);
-  const Tensor to_cell = empty_like(h0).copy_(grad_c);
-  const Tensor to_gates = empty_like(gate_values);
-  const Tensor grads = to_gates.view({steps * rows, 3 * state});
-  const Tensor of_state = w.narrow(1, 0, state);
-  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const scalar_t *gate = elements(gate_values), *cell = elements(cell_values),
-                   *outer = elements(g);
-    scalar_t* to_gate = elements(to_gates);
-    for (int64_t t = steps - 1; t >= 0 && size > 0; --t) {
-      launch(lltm_backward_kernel<scalar_t>, gate_launch(rows, state), rows, state,
-             gate + t * 3 * size, cell + t * size, outer + t * size, to_state, to_cell,
-             to_gate + t * 3 * size);
-      if (t > 0 || h_wanted) mm_out(to_state, grads.narrow(0, t * rows, rows), of_state);
-    }
-  });
-  // One product over all steps; the state before step t is that after step t - 1.
-  const Tensor product = zeros_like(w), by_state = product.narrow(1, 0, state);
-  const Tensor by_input = product.narrow(1, state, inputs);
-  addmm_out(by_input, by_input, grads.t(), x.view({steps * rows, inputs}));
-  if (steps > 0) addmm_out(by_state, by_state, grads.narrow(0, 0, rows).t(), h0);
-  if (steps > 1) {
-    const int64_t later = (steps - 1) * rows;
-    addmm_out(by_state, by_state, grads.narrow(0, rows, later).t(),
-              states.view({steps * rows, state}).narrow(0, 0, later));
+  const Tensor from_h = wide(grad_h, h.scalar_type()), from_c = wide(grad_c);
+  const Tensor none, grads = empty({all, 3 * state}, gate_values.options());
+  if (rows * state > 0) {
+    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+      const Backward<scalar_t> pass{rows,
+                                    state,
+                                    w.stride(0),
+                                    steps,
+                                    elements(w),
+                                    elements(gate_values),
+                                    elements(cell_values),
+                                    elements(g),
+                                    elements(from_h),
+                                    elements(from_c),
+                                    elements(grads),
+                                    elements(h_wanted ? to_h : none),
+                                    elements(to_c)};
+      const int64_t behind = h_wanted || steps == 0 ? 1 : 0;
+      run(pass, steps + behind, w.options(), {pass.to_gates});
+    });
   }
-  if (input_wanted) to_input = mm(grads, w.narrow(1, state, inputs)).view(input.sizes());
-  if (h_wanted) to_h = to_state;
-  to_weights = product;
-  to_bias = sum_of_rows(grads).view({3 * state});
-  to_c = to_cell;
+  // One product over all steps; the state before step t is that after step t - 1.
+  const Tensor by_state = to_weights.narrow(1, 0, state);
+  const int64_t first = std::min(all, rows), later = all - first;
+  mm_out(to_weights.narrow(1, state, inputs), grads.t(), x.view({all, inputs}));
+  mm_out(by_state, grads.narrow(0, 0, first).t(), h0.narrow(0, 0, first));
+  if (later > 0) {
+    addmm_out(by_state, by_state, grads.narrow(0, first, later).t(),
+              states.view({all, state}).narrow(0, 0, later));
+  }
+  if (input_wanted) mm_out(to_input.view({all, inputs}), grads, w.narrow(1, state, inputs));
+  mm_out(to_bias.view({1, 3 * state}), empty({1, all}, w.options()).fill_(1), grads);
 }
 
 }  // namespace detops::cuda
