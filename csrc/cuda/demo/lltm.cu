@@ -14,14 +14,17 @@ namespace detops::math {
 
 // One kernel goes through all steps of a sequence. A block has some of the states and some rows of
 // the batch; its states' weights stay in its shared memory from the first step to the last. In a
-// step it multiplies what all blocks of its rows wrote in the step before by them, and then all
-// blocks wait for each other. A launch and a library's product per step would cost the host more
-// than a small step costs the device. The host waits for nothing, and a CUDA graph can hold it all.
+// step it multiplies what all blocks of its rows wrote in the step before by them, and then they
+// wait for each other. A launch and a library's product per step would cost the host more than a
+// small step costs the device. The host waits for nothing, and a CUDA graph can hold it all.
 namespace detops::cuda {
 namespace {
 
+using math::gates::Lltm;
+
 constexpr int kStepThreads = 512, kStepWarps = kStepThreads / kWarp;
-constexpr int kTile = 4;  // rows and columns of the sums that a warp makes together
+constexpr int kTile = 4;            // rows and columns of the sums that a warp makes together
+constexpr int kCounterStride = 32;  // a line of the cache for each
 
 // A block's part of the sequence. The weights of a column are `pitch` numbers apart, zeros behind
 // the `depth` that count, so that they are read as vectors whatever the depth is.
@@ -41,7 +44,7 @@ struct Forward {
 
   // What one thread needs for a state, beside the product.
   struct Own {
-    math::gates::Lltm<T> sums;
+    Lltm<T> sums;
     T cell;
   };
 
@@ -60,9 +63,9 @@ struct Forward {
   }
   __device__ void finish(int64_t step, int64_t row, int64_t state, const Own& own,
                          const T* product) const {
-    const math::gates::Lltm<T> gate = math::gates::activate<T>(
-        math::gates::Lltm<T>{own.sums.input + product[0], own.sums.output + product[1],
-                             own.sums.candidate + product[2]});
+    const Lltm<T> gate =
+        math::gates::activate<T, T>({own.sums.input + product[0], own.sums.output + product[1],
+                                     own.sums.candidate + product[2]});
     const T cell = math::gates::next_cell(gate, own.cell);
     const int64_t i = (step * rows + row) * states + state;
     T* to = gates + (step * rows + row) * 3 * states + state;
@@ -84,7 +87,7 @@ struct Backward {
   T *to_gates, *to_state, *to_cell;                                         // to_state or null
 
   struct Own {
-    math::gates::Lltm<T> gate;
+    Lltm<T> gate;
     T cell, grad_state, grad_cell;
   };
 
@@ -113,7 +116,7 @@ struct Backward {
     const int64_t i = row * states + state;
     own.grad_state += product[0];
     if (step < steps) {
-      const math::gates::Lltm<T> grad =
+      const Lltm<T> grad =
           math::gates::gradient<T>(own.gate, own.cell, own.grad_state, own.grad_cell);
       T* to = to_gates + ((steps - 1 - step) * rows + row) * 3 * states + state;
       to[0] = grad.input;
@@ -199,16 +202,18 @@ __device__ int multiply(const Split& split, const T* left, int rows, const T* we
   return parts;
 }
 
-// What any block wrote before is there for all blocks after. `arrived` counts up from 0 over all
-// barriers, and may wrap around; a block that is alone needs none.
-__device__ void wait_for_all_blocks(int* arrived, unsigned barriers) {
+// What any block with the same rows wrote before is there for all of them after: other rows need
+// not be waited for. Their counter goes up from 0 over all barriers, and may wrap around; a block
+// that is alone needs none.
+__device__ void wait_for_blocks(int* counters, unsigned barriers) {
   __syncthreads();
 #ifndef DETOPS_EMULATE_CUDA
-  if (threadIdx.x == 0 && arrived != nullptr) {
-    const ::cuda::atomic_ref<int, ::cuda::thread_scope_device> count(*arrived);
-    const unsigned expected = barriers * gridDim.x * gridDim.y;
-    count.fetch_add(1, ::cuda::memory_order_release);
-    while (static_cast<int>(count.load(::cuda::memory_order_acquire) - expected) < 0) {
+  if (threadIdx.x == 0 && counters != nullptr) {
+    const ::cuda::atomic_ref<int, ::cuda::thread_scope_device> arrived(
+        counters[blockIdx.y * kCounterStride]);
+    const unsigned expected = barriers * gridDim.x;
+    arrived.fetch_add(1, ::cuda::memory_order_release);
+    while (static_cast<int>(arrived.load(::cuda::memory_order_acquire) - expected) < 0) {
     }
   }
   __syncthreads();
@@ -219,7 +224,7 @@ __device__ void wait_for_all_blocks(int* arrived, unsigned barriers) {
 // weights where they are not held.
 template <int n, template <typename> class Pass, typename T>
 __global__ void __launch_bounds__(kStepThreads)
-    lltm_kernel(Pass<T> pass, Split split, const T* packed, int* arrived, int64_t first,
+    lltm_kernel(Pass<T> pass, Split split, const T* packed, int* counters, int64_t first,
                 int64_t last) {
   constexpr int kColumns = Pass<T>::kColumns;
   DETOPS_DYNAMIC_SHARED(memory);
@@ -270,7 +275,7 @@ __global__ void __launch_bounds__(kStepThreads)
         }
       }
     }
-    if (step + 1 < last) wait_for_all_blocks(arrived, static_cast<unsigned>(step + 1 - first));
+    if (step + 1 < last) wait_for_blocks(counters, static_cast<unsigned>(step + 1 - first));
   }
 }
 
@@ -311,9 +316,9 @@ void run(const Pass<T>& pass, int64_t steps, const Options& options, ArrayRef<co
   Launch how(dim3(unsigned(across), unsigned(ceil_div(pass.rows, split.rows))), kStepThreads,
              (held + kStepThreads) * kColumns * sizeof(T));
   const bool alone = how.blocks.x * how.blocks.y == 1;
-  how.together = device.cooperative && !alone && steps > 2;  // a counter costs more than a launch
-  Tensor packed, arrived;
-  if (how.together) arrived = zeros({1}, options.dtype(kInt));
+  how.together = device.cooperative && !alone && steps > 2;  // counters cost more than a launch
+  Tensor packed, counters;
+  if (how.together) counters = zeros({how.blocks.y * kCounterStride}, options.dtype(kInt));
   if (!split.held) {
     packed = empty({pass.states * kColumns * pitch}, options);
     T* to = elements(packed);
@@ -325,7 +330,7 @@ void run(const Pass<T>& pass, int64_t steps, const Options& options, ArrayRef<co
     constexpr int kNumbers = decltype(n)::value;
     const int64_t at_once = alone || how.together ? steps : 1;
     for (int64_t step = 0; step < steps; step += at_once) {
-      launch(lltm_kernel<kNumbers, Pass, T>, how, pass, split, packed, arrived, step,
+      launch(lltm_kernel<kNumbers, Pass, T>, how, pass, split, packed, counters, step,
              step + at_once);
     }
   });
