@@ -3,26 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
+#include "../../math/descending_key.h"
 #include "../common/buffer.h"
 
 namespace detops::cpu {
 
-// An unsigned key that ascends as the score descends. NaN comes first, as in torch.sort descending;
-// -0 and +0 are equal.
-template <typename T>
-auto descending_key(T score) {
-  using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
-  constexpr Key kSign = Key(1) << (8 * sizeof(T) - 1);
-  if (score != score) return Key(0);
-  score += T(0);
-  Key bits;
-  std::memcpy(&bits, &score, sizeof bits);
-  return static_cast<Key>(bits & kSign ? bits : ~bits & ~kSign);
-}
+using math::descending_key;
 
 // Stable ascending sort of indices by key.
 template <typename Key>

@@ -12,6 +12,7 @@
 #include <limits>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "../../ops.h"
 #include "geometry.h"
@@ -20,6 +21,10 @@ namespace detops::cuda {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
+
+// What coordinates of type T are computed in, as compute_type has it.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // How a kernel is started; a number of blocks alone is enough.
 struct Launch {
@@ -105,6 +110,21 @@ struct Elements {
 
 inline Elements elements(const Tensor& t) { return {t}; }
 
+// Arrays of so many elements each, in one tensor, which is cheaper than one for each.
+template <typename... Ts, typename... Counts>
+std::tuple<Ts*...> arrays(Tensor& memory, const Options& options, Counts... counts) {
+  constexpr int64_t kAlignment = 256;
+  int64_t size = 0;
+  const auto place = [&](int64_t bytes) {
+    return std::exchange(size, size + ceil_div(bytes, kAlignment) * kAlignment);
+  };
+  const int64_t begins[] = {place(counts * int64_t(sizeof(Ts)))...};
+  memory = empty({size}, options.dtype(kByte));
+  auto* bytes = static_cast<unsigned char*>(memory.mutable_data_ptr());
+  const int64_t* begin = begins;
+  return {reinterpret_cast<Ts*>(bytes + *begin++)...};
+}
+
 template <typename P, typename Argument>
 P parameter(const Argument& argument) {
   return static_cast<P>(argument);
@@ -116,6 +136,16 @@ P parameter(const Tensor& t) {
   return elements(t);
 }
 
+#ifndef DETOPS_EMULATE_CUDA
+inline cudaStream_t current_stream() {
+  int32_t device = 0;
+  void* stream = nullptr;
+  check_status(aoti_torch_get_current_device_index(&device), "current device");
+  check_status(aoti_torch_get_current_cuda_stream(device, &stream), "current stream");
+  return static_cast<cudaStream_t>(stream);
+}
+#endif
+
 // Starts a kernel on the current stream.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&... arguments) {
@@ -123,11 +153,7 @@ void launch(void (*kernel)(Parameters...), const Launch& how, const Arguments&..
   const std::tuple<Parameters...> parameters{parameter<Parameters>(arguments)...};
   emulation::run(how.blocks, how.threads, how.shared, [&] { std::apply(kernel, parameters); });
 #else
-  int32_t device = 0;
-  void* of_torch = nullptr;
-  check_status(aoti_torch_get_current_device_index(&device), "current device");
-  check_status(aoti_torch_get_current_cuda_stream(device, &of_torch), "current stream");
-  const auto stream = static_cast<cudaStream_t>(of_torch);
+  const cudaStream_t stream = current_stream();
   if (how.shared > 48 << 10) {  // what a block may have without asking
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(how.shared));
   }

@@ -10,16 +10,16 @@ constexpr int kSide = 16;        // masks on each side of a block's square of pa
 constexpr int kHeld = 32;        // words that it holds of each mask
 constexpr int64_t kPart = 1024;  // words that it looks at
 
-// A warp packs 32 words of a mask. `order` may be null; areas are 0 before.
-__global__ void pack_masks_kernel(const uint8_t* pixels, const int64_t* order, int64_t count,
-                                  int64_t size, int64_t words, int* bits, int* areas) {
+// A warp packs 32 words of a mask; areas are 0 before.
+__global__ void pack_masks_kernel(const uint8_t* pixels, int64_t count, int64_t size, int64_t words,
+                                  int* bits, int* areas) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t parts = ceil_div(words, kWarp);
   const int64_t warps = int64_t(gridDim.x) * blockDim.x / kWarp;
   int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   for (; i < count * parts; i += warps) {
     const int64_t n = i / parts, first = i % parts * kWarp;
-    const uint8_t* mask = pixels + (order == nullptr ? n : order[n]) * size;
+    const uint8_t* mask = pixels + n * size;
     unsigned mine = 0;
     int set = 0;
     for (int w = 0; w < kWarp; ++w) {
@@ -37,7 +37,7 @@ struct PackedMasks {
   Tensor bits, areas;  // int32 [N, words], [N]
 };
 
-PackedMasks packed(const Tensor& masks, const Tensor& order = {}) {
+PackedMasks packed(const Tensor& masks) {
   const int64_t count = masks.size(0), size = masks.size(1) * masks.size(2);
   narrow(size);
   const Tensor rows = masks.contiguous();
@@ -45,7 +45,7 @@ PackedMasks packed(const Tensor& masks, const Tensor& order = {}) {
   const int64_t words = ceil_div(size, kWarp);
   const PackedMasks result{empty({count, words}, ints), zeros({count}, ints)};
   launch(pack_masks_kernel, blocks_for(count * ceil_div(words, kWarp) * kWarp),
-         static_cast<const uint8_t*>(rows.const_data_ptr()), order, count, size, words, result.bits,
+         static_cast<const uint8_t*>(rows.const_data_ptr()), count, size, words, result.bits,
          result.areas);
   return result;
 }
@@ -95,17 +95,20 @@ void overlaps(const PackedMasks& first, const PackedMasks& second, bool of_first
   });
 }
 
-// Of masks in score order, by the matrix of their overlaps.
+// Of masks by their indices, by the matrix of their overlaps.
 struct MaskTest {
-  using Item = int64_t;   // its place
+  using Item = int;
   const float* overlaps;  // [N, N]
   int64_t count;          // N
   double threshold;
 
-  __device__ Item item(int64_t place) const { return place; }
-  __device__ bool operator()(Item by, Item mask) const {
+  __device__ bool operator()(int by, int mask) const {
     return static_cast<double>(overlaps[by * count + mask]) > threshold;
   }
+};
+
+struct Index {
+  __device__ int operator()(int mask) const { return mask; }
 };
 
 }  // namespace
@@ -119,12 +122,11 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
 Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold) {
   const int64_t n = masks.size(0);
   if (n == 0) return empty({0}, masks.options().dtype(kLong));
-  const Tensor order = selection_order(scores);
-  const PackedMasks sorted = packed(masks, order);
+  const PackedMasks all = packed(masks);
   const Tensor matrix = empty({n, n}, masks.options().dtype(kFloat));
-  overlaps(sorted, sorted, false, matrix);
+  overlaps(all, all, false, matrix);
   const MaskTest test{elements(matrix), n, iou_threshold};
-  return without_padding(select_boxes(order, test, {scores, nullptr, {}, n}));
+  return without_padding(select_boxes(test, Index(), {scores, nullptr, {}, n}));
 }
 
 }  // namespace detops::cuda

@@ -68,9 +68,10 @@ __device__ void for_each_better(const math::Box<T>* boxes, const T* scores, cons
   }
 }
 
+// Of boxes in score order; `rescored` is in that of the input, so that ties are in it.
 template <math::Decay kind, typename T>
 void matrix_scores(const math::Box<T>* boxes, const T* scores, const int64_t* labels, int64_t count,
-                   T sigma, T* terms, T* rescored) {
+                   T sigma, T* terms, const int* order, T* rescored) {
   for_each(count, [=] __device__(int64_t j) {
     T most = 0;
     for_each_better(boxes, scores, labels, j, [&](int64_t, T iou) { most = math::max(most, iou); });
@@ -81,7 +82,7 @@ void matrix_scores(const math::Box<T>* boxes, const T* scores, const int64_t* la
     for_each_better(boxes, scores, labels, j, [&](int64_t i, T iou) {
       weight = math::max(weight, math::decay::matrix_weight<kind, T>(iou, terms[i]));
     });
-    rescored[j] = scores[j] * math::decay::matrix_factor<kind>(weight, sigma);
+    rescored[order[j]] = scores[j] * math::decay::matrix_factor<kind>(weight, sigma);
   });
 }
 
@@ -122,20 +123,17 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   const Tensor sorted = index_select(boxes.to(type), order);
   const Tensor before = index_select(scores.to(type), order);
   const Tensor labels = idxs ? index_select(idxs->to(kLong), order) : Tensor();
-  const Tensor terms = empty_like(before), after = empty_like(before);
+  const Tensor terms = empty_like(before), rescored = empty_like(before);
   Tensor lowest;
   DETOPS_WIDE_SWITCH(type, [&] {
     math::with_constant<math::Decay::kLinear, math::Decay::kGaussian>(
         decay_method(method), [&](auto kind) {
           matrix_scores<kind, scalar_t>(elements(sorted), elements(before), elements(labels), count,
                                         math::nearest_finite<scalar_t>(sigma), elements(terms),
-                                        elements(after));
+                                        elements(order), elements(rescored));
         });
-    lowest = empty({}, after.options()).fill_(math::nearest_finite<scalar_t>(min_score));
+    lowest = empty({}, rescored.options()).fill_(math::nearest_finite<scalar_t>(min_score));
   });
-  // Back in input order, so that ties are in it.
-  const Tensor rescored = empty_like(after);
-  call::op("aten::index_copy_", "", rescored, int64_t(0), order, after);
   const Tensor stays = call::op("aten::ge", "Tensor", rescored, lowest);
   const Tensor keep =
       call::op("aten::squeeze", "dim", call::op("aten::nonzero", "", stays), int64_t(1));

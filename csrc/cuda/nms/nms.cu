@@ -2,56 +2,69 @@
 #include "nms.cuh"
 
 #include "../../math/polygon.h"
-#include "../boxes/rotated_boxes.cuh"
+#include "../../math/rotated_box.h"
 
 namespace detops::cuda {
 namespace {
 
+// Tests of boxes. T is the type that an IoU is rounded to; kNumbers of them make a box.
 template <typename T>
 struct BoxTest {
-  struct alignas(4 * sizeof(T)) Item {
-    math::Box<T> box;
-    T area;
-  };
-  const math::Box<T>* boxes;  // [N], score descending
+  using Number = T;
+  static constexpr int kNumbers = 4;
+  struct alignas(4 * sizeof(T)) Item : math::Box<T> {};
   double threshold;
 
-  __device__ Item item(int64_t place) const { return {boxes[place], math::area(boxes[place])}; }
+  static __device__ Item item(const T* b) { return {{b[0], b[1], b[2], b[3]}}; }
   __device__ bool operator()(const Item& by, const Item& box) const {
-    return math::suppresses(by.box, by.area, box.box, box.area, threshold);
+    return math::suppresses(by, math::area(by), box, math::area(box), threshold);
   }
 };
 
-// The test of boxes that are prepared for it. T is the type that an IoU is rounded to.
-template <typename T, typename Box>
-struct PreparedTest {
-  using Item = Box;
-  const Box* boxes;  // [N], score descending
+template <typename T>
+struct RotatedTest {
+  using Number = T;
+  static constexpr int kNumbers = 5;
+  using Item = math::RotatedBox<double>;
   double threshold;
 
-  __device__ Item item(int64_t place) const { return boxes[place]; }
+  static __device__ Item item(const T* numbers) { return math::rotated_box(numbers); }
   __device__ bool operator()(const Item& by, const Item& box) const {
     return math::suppresses<T>(by, box, threshold);
   }
 };
 
-Tensor sorted_boxes(const Tensor& boxes, const Tensor& order) {
-  return index_select(boxes.to(compute_type(boxes.scalar_type())), order);
-}
+template <typename T>
+struct QuadTest {
+  using Number = T;
+  static constexpr int kNumbers = 8;
+  using Item = math::Quad;
+  double threshold;
 
-std::tuple<Tensor, Tensor> select(const Tensor& boxes, double threshold, const Wanted& wanted) {
-  const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
-  return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
-    return select_boxes(order, BoxTest<scalar_t>{elements(sorted), threshold}, wanted);
-  });
-}
+  static __device__ Item item(const T* corners) { return math::quad(corners); }
+  __device__ bool operator()(const Item& by, const Item& box) const {
+    return math::suppresses<T>(by, box, threshold);
+  }
+};
 
-Tensor select_rotated(const Tensor& boxes, double threshold, const Wanted& wanted) {
-  const Tensor order = selection_order(wanted.scores), sorted = sorted_boxes(boxes, order);
-  return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
-    const Tensor prepared = rotated_boxes<scalar_t>(sorted);
-    const PreparedTest<scalar_t, RotatedBox> test{elements(prepared), threshold};
-    return without_padding(select_boxes(order, test, wanted));
+template <typename Test, typename T>
+struct ItemOfRow {
+  const T* rows;  // [N, kNumbers]
+
+  __device__ typename Test::Item operator()(int64_t box) const {
+    typename Test::Number numbers[Test::kNumbers];
+    for (int k = 0; k < Test::kNumbers; ++k) numbers[k] = rows[box * Test::kNumbers + k];
+    return Test::item(numbers);
+  }
+};
+
+template <template <typename> class TestOf>
+Selected select(const Tensor& boxes, double threshold, const Wanted& wanted) {
+  const Tensor rows = boxes.contiguous();
+  return DETOPS_FLOAT_SWITCH(rows.scalar_type(), [&] {
+    using Test = TestOf<Wide<scalar_t>>;
+    const ItemOfRow<Test, scalar_t> item_of{elements(rows)};
+    return select_boxes(Test{threshold}, item_of, wanted);
   });
 }
 
@@ -60,50 +73,45 @@ Tensor select_rotated(const Tensor& boxes, double threshold, const Wanted& wante
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
            std::optional<double> score_threshold, std::optional<int64_t> max_output) {
   const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
-  return without_padding(select(boxes, iou_threshold, wanted));
+  return without_padding(select<BoxTest>(boxes, iou_threshold, wanted));
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold, std::optional<double> score_threshold,
                    std::optional<int64_t> max_output) {
   const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
-  return without_padding(select(boxes, iou_threshold, wanted));
+  return without_padding(select<BoxTest>(boxes, iou_threshold, wanted));
 }
 
 Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
                    std::optional<double> score_threshold, std::optional<int64_t> max_output) {
   const Wanted wanted{scores, nullptr, score_threshold, limit_of(boxes, max_output)};
-  return select_rotated(boxes, iou_threshold, wanted);
+  return without_padding(select<RotatedTest>(boxes, iou_threshold, wanted));
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                            double iou_threshold, std::optional<double> score_threshold,
                            std::optional<int64_t> max_output) {
   const Wanted wanted{scores, &idxs, score_threshold, limit_of(boxes, max_output)};
-  return select_rotated(boxes, iou_threshold, wanted);
+  return without_padding(select<RotatedTest>(boxes, iou_threshold, wanted));
 }
 
 Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshold) {
-  const Tensor order = selection_order(scores), sorted = sorted_boxes(boxes, order);
-  const Tensor prepared = empty(sorted.sizes(), sorted.options().dtype(kDouble));
-  auto* quads = reinterpret_cast<math::Quad*>(prepared.mutable_data_ptr<double>());
-  return DETOPS_WIDE_SWITCH(sorted.scalar_type(), [&] {
-    const scalar_t* corners = elements(sorted);
-    for_each(sorted.size(0), [=] __device__(int64_t i) { quads[i] = math::quad(corners + 8 * i); });
-    const PreparedTest<scalar_t, math::Quad> test{quads, iou_threshold};
-    return without_padding(select_boxes(order, test, {scores, nullptr, {}, boxes.size(0)}));
-  });
+  const Wanted all{scores, nullptr, {}, boxes.size(0)};
+  return without_padding(select<QuadTest>(boxes, iou_threshold, all));
 }
 
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
   const Wanted wanted{scores, idxs ? &*idxs : nullptr, {}, max_output};
-  std::tie(keep, count) = select(boxes, iou_threshold, wanted);
+  const Selected selected = select<BoxTest>(boxes, iou_threshold, wanted);
+  keep = selected.keep;
+  count = selected.number;
 }
 
 void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match) {
   const Wanted all{scores, nullptr, {}, boxes.size(0)};
-  const auto [keep, kept] = select(boxes, iou_threshold, all);
+  const auto [keep, kept] = select<BoxTest>(boxes, iou_threshold, all);
   const Tensor given = wide(boxes);
   const int64_t *places = elements(keep), *number = elements(kept);
   int64_t* to = elements(match);

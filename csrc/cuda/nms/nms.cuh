@@ -6,77 +6,72 @@
 #include "../common/sort.cuh"
 
 // Boxes in score order are settled a chunk at a time. Which boxes of a chunk would suppress which
-// is computed for all chunks at once; then there is a launch per chunk, whose blocks test the boxes
-// behind it against those that it kept. Of the blocks that test the next chunk, the last to end
-// settles it, while the others go on. Memory is O(N), nothing is copied to the host, and how many
-// boxes are kept is known on the device alone.
+// is computed for all chunks at once; then there is a launch for each chunk that has others behind
+// it, whose blocks test those against the boxes that it kept. Of the blocks that test a chunk, the
+// last to end settles it, while the others go on. Memory is O(N), nothing is copied to the host,
+// and how many boxes are kept is known on the device alone.
 namespace detops::cuda {
 
 constexpr int kNmsChunk = 512;                // and threads of a block
-constexpr int kNmsPart = 64;                  // boxes that a block tests at a time
 constexpr int kNmsWords = kNmsChunk / kWarp;  // of bits for a chunk
 constexpr int kNmsWarps = kNmsChunk / kWarp;
 
 // A test has
-//   Item, what it knows of a box; Item item(place), by the place in score order;
+//   Item, what it knows of a box;
 //   bool operator()(by, box): whether one Item would suppress another.
 template <typename Test>
 struct NmsParams {
   Test test;
-  const int64_t* order;   // [N], score descending
-  const int64_t* labels;  // [N] in that order, or null
-  int64_t count;          // N
-  int64_t limit;          // of boxes to keep
-  int* meets;             // [N, kNmsWords], a bit for each box before one in its chunk that would
-                          // suppress it; nothing behind those
-  bool* fallen;           // [N] in that order, all false at first
-  int* tested;            // [chunks], how many parts of a chunk are; all 0 at first
-  int64_t* kept;          // [N], places of the boxes kept, of one chunk after the other
-  int64_t* end;           // [chunks + 1], how many boxes the chunks before keep; the first is 0
-  int64_t* keep;          // [limit], indices of the boxes kept
+  int64_t count;               // N
+  int64_t limit;               // of boxes to keep
+  int64_t chunks;              // of N
+  const int* order;            // [N], score descending
+  typename Test::Item* items;  // [N] in that order
+  int64_t* labels;             // [N] in that order, or null
+  int* meets;                  // [N, kNmsWords], a bit for each box before one in its chunk that
+                               // would suppress it; nothing behind those
+  bool* fallen;                // [N] in that order
+  int* tested;                 // [chunks], how many parts of a chunk are; all 0 at first
+  int* kept;                   // [N], places of the boxes kept, of one chunk after the other
+  int64_t* end;     // [chunks + 1], how many boxes the chunks before keep; the first is 0
+  int64_t* keep;    // [limit], indices of the boxes kept, and -1 behind them
+  int64_t* number;  // how many those are
+
+  __device__ int64_t label(int64_t place) const { return labels == nullptr ? 0 : labels[place]; }
+
+  __device__ void set_end(int64_t chunk, int64_t n) const {
+    end[chunk + 1] = n;
+    if (chunk + 1 == chunks) *number = math::min(n, limit);
+  }
 };
+
+// How many boxes a block tests at a time, a multiple of its warps: few where there are few, so that
+// they reach all of the device.
+inline int nms_part(int64_t boxes) { return boxes <= 1024 * kNmsWarps ? kNmsWarps : 4 * kNmsWarps; }
 
 // Boxes in a block's memory.
-template <typename Test, int size>
+template <typename Test>
 struct HeldBoxes {
-  typename Test::Item items[size];
-  int64_t labels[size];
+  typename Test::Item items[kNmsChunk];
+  int64_t labels[kNmsChunk];
 
   __device__ void hold(const NmsParams<Test>& p, int at, int64_t place) {
-    items[at] = p.test.item(place);
-    labels[at] = p.labels == nullptr ? 0 : p.labels[place];
+    items[at] = p.items[place];
+    labels[at] = p.label(place);
+  }
+
+  // A bit for each of 32 boxes, from `first` on and before `end`: would it suppress `box`? All
+  // threads of a warp take part.
+  __device__ unsigned suppressors(const Test& test, int first, int end,
+                                  const typename Test::Item& box, int64_t label) const {
+    const int i = first + static_cast<int>(threadIdx.x) % kWarp;
+    return __ballot_sync(0xffffffffu, i < end && labels[i] == label && test(items[i], box));
   }
 };
 
-// A bit for each of 32 boxes, from `first` on and before `end`: would it suppress `box`? All
-// threads of a warp take part.
-template <typename Test, int n, int m>
-__device__ unsigned suppressors(const Test& test, const HeldBoxes<Test, n>& by, int first, int end,
-                                const HeldBoxes<Test, m>& boxes, int box) {
-  const int i = first + static_cast<int>(threadIdx.x) % kWarp;
-  return __ballot_sync(0xffffffffu, i < end && by.labels[i] == boxes.labels[box] &&
-                                        test(by.items[i], boxes.items[box]));
-}
-
-template <typename Test>
-__global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p) {
-  __shared__ HeldBoxes<Test, kNmsChunk> held;
-  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
-  for (int64_t part = blockIdx.x; part * kNmsPart < p.count; part += gridDim.x) {
-    const int64_t begin = part * kNmsPart / kNmsChunk * kNmsChunk;
-    const int first = static_cast<int>(part * kNmsPart - begin);
-    const int end = static_cast<int>(math::min(int64_t(first + kNmsPart), p.count - begin));
-    __syncthreads();
-    if (self < end) held.hold(p, self, begin + self);
-    __syncthreads();
-    for (int box = first + warp; box < end; box += kNmsWarps) {
-      for (int word = 0; word * kWarp < box; ++word) {
-        const unsigned bits = suppressors(p.test, held, word * kWarp, box, held, box);
-        if (lane == 0) p.meets[(begin + box) * kNmsWords + word] = static_cast<int>(bits);
-      }
-    }
-  }
-}
+// How a thread has an Item: in registers, or where those are too few, where it lies.
+template <typename Item>
+using OwnItem = std::conditional_t<sizeof(Item) <= 4 * sizeof(double), Item, const Item&>;
 
 // Keeps the boxes of a chunk that no kept box before them suppresses; `begin` is how many there
 // are. A thread has a box. One whose suppressors have all fallen is kept, one with a kept
@@ -110,80 +105,108 @@ __device__ void settle_chunk(const NmsParams<Test>& p, int64_t chunk, int64_t be
   }
   if (stays) {
     const int64_t at = begin + kept[turn].before(self);
-    p.kept[at] = place;
+    p.kept[at] = static_cast<int>(place);
     if (at < p.limit) p.keep[at] = p.order[place];
   }
-  if (self == 0) p.end[chunk + 1] = begin + kept[turn].total();
+  if (self == 0) p.set_end(chunk, begin + kept[turn].total());
 }
 
-// Tests the boxes behind `chunk` against those that it kept, and settles the next chunk; a chunk of
-// -1 is before the first.
+// After a block has tested one of the `parts` of a chunk: settles it if that was the last.
 template <typename Test>
-__global__ void __launch_bounds__(kNmsChunk) nms_kernel(NmsParams<Test> p, int64_t chunk) {
-  __shared__ HeldBoxes<Test, kNmsChunk> kept;
-  __shared__ HeldBoxes<Test, kNmsPart> own;
-  __shared__ bool open[kNmsPart], last;
+__device__ void end_part(const NmsParams<Test>& p, int64_t chunk, int64_t parts, int64_t begin) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(p.tested + chunk, 1) + 1 == parts;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  settle_chunk(p, chunk, begin);
+}
+
+// Tests the boxes of each chunk against each other, and settles the first.
+template <typename Test>
+__global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p, int size) {
+  __shared__ HeldBoxes<Test> held;
   const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
-  const int64_t begin = chunk < 0 ? 0 : p.end[chunk], end = p.end[chunk + 1];
+  const int64_t of_first = ceil_div(math::min(p.count, int64_t(kNmsChunk)), int64_t(size));
+  for (int64_t part = blockIdx.x; part * size < p.count; part += gridDim.x) {
+    const int64_t begin = part * size / kNmsChunk * kNmsChunk;
+    const int first = static_cast<int>(part * size - begin);
+    const int end = static_cast<int>(math::min(int64_t(first + size), p.count - begin));
+    __syncthreads();
+    if (self < end) held.hold(p, self, begin + self);
+    __syncthreads();
+    for (int box = first + warp; box < end; box += kNmsWarps) {
+      int mine = 0;
+      for (int word = 0; word * kWarp < box; ++word) {
+        const unsigned bits =
+            held.suppressors(p.test, word * kWarp, box, held.items[box], held.labels[box]);
+        if (lane == word) mine = static_cast<int>(bits);
+      }
+      if (lane * kWarp < box) p.meets[(begin + box) * kNmsWords + lane] = mine;
+    }
+    if (begin == 0) end_part(p, 0, of_first, 0);
+  }
+}
+
+// Tests the boxes behind `chunk` against those that it kept, and settles the next chunk.
+template <typename Test>
+__global__ void __launch_bounds__(kNmsChunk)
+    nms_kernel(NmsParams<Test> p, int64_t chunk, int size) {
+  __shared__ HeldBoxes<Test> kept;
+  const int self = static_cast<int>(threadIdx.x), warp = self / kWarp, lane = self % kWarp;
+  const int64_t begin = p.end[chunk], end = p.end[chunk + 1];
   if (end >= p.limit) {  // enough
-    if (blockIdx.x == 0 && self == 0) p.end[chunk + 2] = end;
+    if (blockIdx.x == 0 && self == 0) p.set_end(chunk + 1, end);
     return;
   }
   const int n = static_cast<int>(end - begin);
   if (self < n) kept.hold(p, self, p.kept[begin + self]);
-  const int64_t behind = (chunk + 1) * kNmsChunk, parts = ceil_div(p.count - behind, kNmsPart);
-  const int64_t of_next = math::min(parts, int64_t(kNmsChunk / kNmsPart));
+  __syncthreads();
+  const int64_t behind = (chunk + 1) * kNmsChunk;
+  const int64_t parts = ceil_div(p.count - behind, int64_t(size));
+  const int64_t of_next = math::min(parts, int64_t(kNmsChunk / size));
   for (int64_t part = blockIdx.x; part < (n > 0 ? parts : of_next); part += gridDim.x) {
-    const int64_t first = behind + part * kNmsPart;
-    const int boxes = static_cast<int>(math::min(int64_t(kNmsPart), p.count - first));
-    __syncthreads();
-    if (self < boxes) {
-      open[self] = !p.fallen[first + self];
-      own.hold(p, self, first + self);
-    }
-    __syncthreads();
-    for (int box = warp; box < boxes; box += kNmsWarps) {
+    const int64_t first = behind + part * size, last = math::min(first + size, p.count);
+    for (int64_t place = first + warp; place < last; place += kNmsWarps) {
+      if (p.fallen[place]) continue;
+      const OwnItem<typename Test::Item> box = p.items[place];
+      const int64_t label = p.label(place);
       bool falls = false;
-      for (int i = 0; open[box] && !falls && i < n; i += kWarp) {
-        falls = suppressors(p.test, kept, i, n, own, box) != 0;
+      for (int i = 0; !falls && i < n; i += kWarp) {
+        falls = kept.suppressors(p.test, i, n, box, label) != 0;
       }
-      if (falls && lane == 0) p.fallen[first + box] = true;
+      if (falls && lane == 0) p.fallen[place] = true;
     }
-    if (part >= of_next) continue;
-    __syncthreads();
-    if (self == 0) {
-      __threadfence();
-      last = atomicAdd(p.tested + chunk + 1, 1) + 1 == of_next;
-    }
-    __syncthreads();
-    if (!last) continue;
-    __threadfence();
-    settle_chunk(p, chunk + 1, end);
+    if (part < of_next) end_part(p, chunk + 1, of_next, end);
   }
 }
 
-// The order of selection: NaN first, ties in input order.
-inline Tensor selection_order(const Tensor& scores) {
-  const auto type = compute_type(scores.scalar_type());
-  const Tensor keys = empty(scores.sizes(), scores.options().dtype(type)).copy_(scores);
-  DETOPS_WIDE_SWITCH(type, [&] {
-    scalar_t* key = elements(keys);
-    // -0 becomes +0, so that the two tie.
-    for_each(keys.numel(), [=] __device__(int64_t i) { key[i] += scalar_t(0); });
-  });
-  return stable_sort(keys, /*descending=*/true).second;
+// `item_of` makes the Item of a box by its index, and `labels` is null or has those of all boxes.
+template <typename Test, typename ItemOf>
+__global__ void prepare_nms_kernel(NmsParams<Test> p, ItemOf item_of, const int64_t* labels) {
+  DETOPS_FOR_EACH(i, math::max(math::max(p.count, p.limit), int64_t(1))) {
+    if (i == 0) *p.number = p.end[0] = 0;
+    if (i < p.limit) p.keep[i] = -1;
+    if (i < p.chunks) p.tested[i] = 0;
+    if (i >= p.count) continue;
+    const int box = p.order[i];
+    p.items[i] = item_of(box);
+    if (labels != nullptr) p.labels[i] = labels[box];
+    p.fallen[i] = false;
+  }
 }
 
 // A box whose score is not above the threshold has fallen from the start.
-inline void drop_scores(const Tensor& scores, const Tensor& order, double threshold,
-                        const Tensor& fallen) {
-  const Tensor all = wide(scores);
-  const int64_t* box = elements(order);
-  bool* falls = elements(fallen);
-  DETOPS_WIDE_SWITCH(all.scalar_type(), [&] {
-    const scalar_t* score = elements(all);
-    for_each(all.numel(), [=] __device__(int64_t i) {
-      falls[i] = !(static_cast<double>(score[box[i]]) > threshold);
+inline void drop_scores(const Tensor& scores, double threshold, const int* order, bool* fallen) {
+  const int64_t stride = scores.stride(0);
+  DETOPS_FLOAT_SWITCH(scores.scalar_type(), [&] {
+    const scalar_t* score = elements(scores);
+    for_each(scores.size(0), [=] __device__(int64_t i) {
+      fallen[i] = !(static_cast<double>(score[order[i] * stride]) > threshold);
     });
   });
 }
@@ -200,37 +223,50 @@ inline int64_t limit_of(const Tensor& boxes, std::optional<int64_t> max_output) 
   return std::min(boxes.size(0), max_output.value_or(boxes.size(0)));
 }
 
-// int64 [limit] and []: the indices in `order` of the first `limit` boxes that no kept box before
-// them suppresses, -1 where there are none left, and how many there are. Without synchronisation.
-template <typename Test>
-std::tuple<Tensor, Tensor> select_boxes(const Tensor& order, const Test& test,
-                                        const Wanted& wanted) {
+// int64 [limit] and []: the indices, in the order of selection, of the first `limit` boxes that no
+// kept box before them suppresses, -1 where there are none left, and how many there are.
+struct Selected {
+  Tensor keep, number;
+};
+
+// Without synchronisation.
+template <typename Test, typename ItemOf>
+Selected select_boxes(const Test& test, const ItemOf& item_of, const Wanted& wanted) {
+  const Tensor order = selection_order(wanted.scores);
+  const Tensor labels = wanted.idxs ? wanted.idxs->to(kLong).contiguous() : Tensor();
   const int64_t limit = wanted.limit, count = order.size(0), chunks = ceil_div(count, kNmsChunk);
-  const auto ints = order.options().dtype(kInt);
-  const Tensor labels = wanted.idxs ? index_select(wanted.idxs->to(kLong), order) : Tensor();
-  const Tensor meets = empty({count, kNmsWords}, ints), tested = zeros({chunks}, ints);
-  const Tensor fallen = zeros({count}, order.options().dtype(kBool)), kept = empty_like(order);
-  const Tensor end = zeros({chunks + 1}, order.options());
-  const Tensor keep = empty({limit}, order.options()).fill_(-1);
-  if (wanted.score_threshold) drop_scores(wanted.scores, order, *wanted.score_threshold, fallen);
-  const NmsParams<Test> p{test,           elements(order), elements(labels), count,
-                          limit,          elements(meets), elements(fallen), elements(tested),
-                          elements(kept), elements(end),   elements(keep)};
-  launch(meets_kernel<Test>, {blocks_for(count, kNmsPart), kNmsChunk}, p);
-  for (int64_t chunk = -1; chunk + 1 < chunks; ++chunk) {
-    // The first launch settles the first chunk, and has nothing to test the others against.
-    const int64_t boxes =
-        chunk < 0 ? std::min<int64_t>(count, kNmsChunk) : count - (chunk + 1) * kNmsChunk;
-    launch(nms_kernel<Test>, {blocks_for(boxes, kNmsPart), kNmsChunk}, p, chunk);
+  const auto longs = order.options().dtype(kLong);
+  const Selected selected{empty({limit}, longs), empty({}, longs)};
+  NmsParams<Test> p{test, count, limit, chunks, elements(order)};
+  p.keep = elements(selected.keep);
+  p.number = elements(selected.number);
+  Tensor memory;
+  std::tie(p.items, p.labels, p.meets, p.fallen, p.tested, p.kept, p.end) =
+      arrays<typename Test::Item, int64_t, int, bool, int, int, int64_t>(
+          memory, longs, count, labels.defined() ? count : 0, count * kNmsWords, count, chunks,
+          count, chunks + 1);
+  if (!labels.defined()) p.labels = nullptr;
+  launch(prepare_nms_kernel<Test, ItemOf>, blocks_for(std::max(count, limit)), p, item_of, labels);
+  if (wanted.score_threshold) {
+    drop_scores(wanted.scores, *wanted.score_threshold, p.order, p.fallen);
   }
-  const Tensor most = empty({}, order.options()).fill_(static_cast<double>(limit));
-  return {keep, call::op("aten::minimum", "", end.as_strided({}, {}, chunks), most)};
+  const auto start = [&](auto kernel, int64_t boxes, auto... chunk) {
+    const int part = nms_part(boxes);
+    launch(kernel, {blocks_for(boxes, part), kNmsChunk}, p, chunk..., part);
+  };
+  if (count > 0) start(meets_kernel<Test>, count);
+  for (int64_t chunk = 0; chunk + 1 < chunks; ++chunk) {
+    start(nms_kernel<Test>, count - (chunk + 1) * kNmsChunk, chunk);
+  }
+  return selected;
 }
 
 // Those indices alone; the one place that waits for the device.
-inline Tensor without_padding(const std::tuple<Tensor, Tensor>& selected) {
-  const auto& [keep, count] = selected;
-  return keep.narrow(0, 0, count.item<int64_t>()).clone();
+inline Tensor without_padding(const Selected& selected) {
+  constexpr int64_t kLittle = 1 << 16;  // bytes, of which some may stay unused
+  const auto& [keep, number] = selected;
+  const Tensor kept = keep.narrow(0, 0, number.item<int64_t>());
+  return keep.nbytes() <= std::max(kLittle, 2 * kept.nbytes()) ? kept : kept.clone();
 }
 
 }  // namespace detops::cuda

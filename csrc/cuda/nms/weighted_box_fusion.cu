@@ -13,7 +13,7 @@ namespace {
 // where a box does not take part. Before, all scores are -1 and their number is 0.
 __global__ void __launch_bounds__(kThreads)
     fusion_kernel(const math::Box<double>* boxes, const double* confidence, const int64_t* labels,
-                  const int64_t* models, const int64_t* order, int64_t count,
+                  const int64_t* models, const int* order, int64_t count,
                   math::FusedModels taking_part, double threshold, math::Confidence how,
                   bool allows_overflow, math::FusedBox* all_fused, double* scores,
                   math::Box<double>* fused_boxes, int64_t* fused_labels, int* n_fused) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
     math::FusedBox* fused = all_fused + begin;
     int64_t n = 0;
     for (int64_t i = begin; i < count && labels[order[i]] == label; ++i) {
-      const int64_t from = order[i];
+      const int from = order[i];
       const math::FusionMember member{boxes[from], confidence[from],
                                       static_cast<int>(models[from])};
       if (member.confidence < 0) break;
@@ -84,9 +84,14 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     const bool takes_part = known && math::takes_part(box[i], weighted[i], skip_box_threshold);
     weighted[i] = takes_part ? weighted[i] * taking_part.weights[of[i]] : -1.0;
   });
-  const Tensor by_confidence = stable_sort(confidence, /*descending=*/true).second;
-  const Tensor by_label = stable_sort(index_select(label, by_confidence), false).second;
-  const Tensor order = index_select(by_confidence, by_label);
+  const Tensor by_confidence = selection_order(confidence), keys = empty_like(label);
+  const int64_t* number = elements(label);
+  const int* place = elements(by_confidence);
+  int64_t* key = elements(keys);
+  for_each(count, [=] __device__(int64_t i) {
+    key[i] = number[place[i]] ^ std::numeric_limits<int64_t>::min();  // unsigned, in their order
+  });
+  const Tensor order = sort_pairs(keys, by_confidence, 64).values;
   const Tensor fused =
       empty({count, int64_t(sizeof(math::FusedBox))}, boxes.options().dtype(kByte));
   const Tensor out_scores = empty({count}, doubles).fill_(-1);
@@ -98,10 +103,9 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
          static_cast<math::FusedBox*>(fused.mutable_data_ptr()), out_scores, out_boxes, out_labels,
          n_fused);
   const int64_t n = n_fused.item<int>();
-  const auto [sorted, places] = stable_sort(out_scores, /*descending=*/true);
-  const Tensor best = places.narrow(0, 0, n);
+  const Tensor best = selection_order(out_scores).narrow(0, 0, n);
   return {as_type(index_select(out_boxes, best), boxes.scalar_type()),
-          as_type(sorted.narrow(0, 0, n).clone(), scores.scalar_type()),
+          as_type(index_select(out_scores, best), scores.scalar_type()),
           as_type(index_select(out_labels, best), labels.scalar_type())};
 }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+#include "sort.cuh"
+
+#ifndef DETOPS_EMULATE_CUDA
+#include <cub/device/device_radix_sort.cuh>
+#endif
+
+#include <numeric>
+
+#include "../../math/descending_key.h"
+#include "vector.cuh"
+
+namespace detops::cuda {
+namespace {
+
+// Up to so many scores each is compared with all others: one launch, where a sort takes several.
+constexpr int kMostRanked = 4096;
+
+template <typename T>
+__device__ auto key_of(T score) {
+  return math::descending_key(static_cast<Wide<T>>(score));
+}
+
+// A warp counts the scores that come before one of them.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    rank_kernel(const T* scores, int64_t stride, int count, int* order) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
+  for (int i = first; i < count; i += static_cast<int>(gridDim.x * blockDim.x / kWarp)) {
+    const auto own = key_of(scores[i * stride]);
+    Vector<int, 1> before{};
+    for (int j = lane; j < count; j += kWarp) {
+      const auto other = key_of(scores[j * stride]);
+      before.at[0] += other < own || (other == own && j < i);
+    }
+    sum_over_lanes(before, kWarp);
+    if (lane == 0) order[before.at[0]] = i;
+  }
+}
+
+#ifdef DETOPS_EMULATE_CUDA
+template <typename Key>
+void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  const auto low = [&](int i) { return keys[i] << (8 * sizeof(Key) - bits); };
+  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return low(i) < low(j); });
+  for (int i = 0; i < count; ++i) {
+    static_cast<Key*>(sorted.keys.mutable_data_ptr())[i] = keys[order[i]];
+    sorted.values.mutable_data_ptr<int>()[i] = values[order[i]];
+  }
+}
+#else
+template <typename Key>
+void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
+  size_t bytes = 0;
+  const auto run = [&](void* memory) {
+    const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+        memory, bytes, keys, static_cast<Key*>(sorted.keys.mutable_data_ptr()), values,
+        sorted.values.mutable_data_ptr<int>(), count, 0, bits, current_stream());
+    check(error == cudaSuccess, "a sort of ", count, " failed: ", cudaGetErrorString(error));
+  };
+  run(nullptr);  // says how many bytes
+  run(empty({int64_t(bytes)}, sorted.keys.options().dtype(kByte)).mutable_data_ptr());
+}
+#endif
+
+}  // namespace
+
+Pairs sort_pairs(const Tensor& keys, const Tensor& values, int bits) {
+  const Pairs sorted{empty_like(keys), empty_like(values)};
+  const int count = narrow(keys.size(0));
+  const void* key = keys.const_data_ptr();
+  if (count == 0) return sorted;
+  if (keys.scalar_type() == kLong) {
+    sort(static_cast<const uint64_t*>(key), elements(values), count, bits, sorted);
+  } else {
+    sort(static_cast<const uint32_t*>(key), elements(values), count, bits, sorted);
+  }
+  return sorted;
+}
+
+Tensor selection_order(const Tensor& scores) {
+  const int count = narrow(scores.size(0));
+  const int64_t stride = scores.stride(0);
+  const Tensor order = empty({count}, scores.options().dtype(kInt));
+  return DETOPS_FLOAT_SWITCH(scores.scalar_type(), [&] {
+    using Key = math::DescendingKey<Wide<scalar_t>>;
+    const scalar_t* score = elements(scores);
+    if (count <= kMostRanked) {
+      launch(rank_kernel<scalar_t>, blocks_for(count, kThreads / kWarp), score, stride, count,
+             order);
+      return order;
+    }
+    const auto type = sizeof(Key) == sizeof(int64_t) ? kLong : kInt;
+    const Tensor keys = empty({count}, scores.options().dtype(type));
+    auto* key = static_cast<Key*>(keys.mutable_data_ptr());
+    int* place = elements(order);
+    for_each(count, [=] __device__(int64_t i) {
+      key[i] = key_of(score[i * stride]);
+      place[i] = static_cast<int>(i);
+    });
+    return sort_pairs(keys, order, 8 * sizeof(Key)).values;
+  });
+}
+
+}  // namespace detops::cuda
