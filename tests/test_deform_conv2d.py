@@ -46,15 +46,18 @@ def test_equals_the_reference_in_double(isa, name, masked, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["plain", "depthwise", "several tiles"])
-def test_half_precision_rounds_once(isa, device, dtype, name, layout):
+def test_half_precision(isa, device, dtype, name, layout):
     tensors, window = arguments(name, layout=layout, dtype=dtype, device=device)
     wide = tuple(t.detach().float().requires_grad_() for t in tensors)
     grad = torch.randn(call(detops.deform_conv2d, tensors, window).shape, device=device).to(dtype)
     ours = gradients(detops.deform_conv2d, tensors, window, grad)
     expected = gradients(detops.deform_conv2d, wide, window, grad.float())
+    # CUDA's kernels round samples before tensor cores multiply them, the CPU's results alone.
+    rounds_once = device == "cpu" and not detops._C.emulated
+    check_all(ours, expected, torch.finfo(dtype).eps, factor=2)
     for one, other in zip(ours, expected, strict=True):
         assert one.dtype == dtype
-        assert torch.equal(one, other.to(dtype))
+        assert not rounds_once or torch.equal(one, other.to(dtype))
 
 
 def test_dtypes_may_differ(device):

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "../../deform/geometry.h"
+#include "../../math/deform.h"
+#include "../../products.h"
+#include "sorted_samples.cuh"
+
+// The samples of a chunk of output positions are brought into columns, which a matrix product
+// takes. Maps are in the order [N, H, W, C]: where a sample lies is computed once, by one thread,
+// and shared with those over its channels.
+namespace detops::cuda {
+namespace {
+
+// Numbers in the input's type or in the one to accumulate in; or none.
+template <typename T>
+struct Numbers {
+  using A = accumulate_t<T>;
+  const T* narrow = nullptr;
+  const A* wide = nullptr;
+
+  explicit Numbers(const Tensor& t) {
+    if (t.defined() && t.scalar_type() == torch::headeronly::CppTypeToScalarType<T>::value) {
+      narrow = elements(t);
+    } else {
+      wide = elements(t);
+    }
+  }
+
+  __device__ A get(int64_t i, A otherwise) const {
+    if (narrow != nullptr) return A(narrow[i]);
+    return wide != nullptr ? wide[i] : otherwise;
+  }
+};
+
+template <typename T>
+struct DeformParams {
+  using A = accumulate_t<T>;
+  const T* input;           // [N, H, W, C]
+  Numbers<T> offset, mask;  // in the usual order
+  A least;                  // where samples begin to count
+  int channels, height, width;
+  int output_width, positions;  // of an image
+  int points, kernel_width, groups, group_channels, offset_groups;
+  int stride_y, stride_x, padding_y, padding_x, dilation_y, dilation_x;
+  int64_t first = 0;  // position of the chunk, counted through all images
+  int count = 0;      // of positions
+
+  __host__ __device__ int sample_channels() const { return channels / offset_groups; }
+  __host__ __device__ int pixels() const { return height * width; }
+
+  // Numbered plane by plane for 32 positions at a time: neighbouring threads read neighbouring
+  // offsets. Some samples of the last positions are none.
+  __host__ __device__ int samples() const {
+    return ceil_div(count, kWarp) * kWarp * offset_groups * points;
+  }
+
+  // Columns: [groups, positions of the chunk, points, C / groups]. row: of positions and points.
+  __device__ int64_t column(int row, int channel) const {
+    const int group = groups == 1 ? 0 : channel / group_channels;
+    return (int64_t(group) * count * points + row) * group_channels + channel -
+           group * group_channels;
+  }
+};
+
+template <typename T>
+struct DeformSample {
+  using A = accumulate_t<T>;
+  math::deform::Sample<A> at;
+  A mask;
+  int64_t image;
+  int row;                  // of the columns, or -1
+  int group;                // of offsets
+  int64_t plane, in_plane;  // of the mask: where its number is
+  const T* map;             // the pixel 0 of the image and the group's first channel
+  Vector<int, 4> corners;   // pixels of the image, or -1
+  Vector<A, 4> shares;      // times the mask; 0 off the image
+};
+
+template <typename T, typename A = accumulate_t<T>>
+__device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
+  DeformSample<T> s{};
+  const int plane = index / kWarp % (p.offset_groups * p.points);
+  const int position = index / kWarp / (p.offset_groups * p.points) * kWarp + index % kWarp;
+  s.row = -1;
+  s.corners = {{-1, -1, -1, -1}};
+  if (position >= p.count) return s;
+  const int point = plane % p.points;
+  s.group = plane / p.points;
+  s.row = position * p.points + point;
+  s.image = (p.first + position) / p.positions;
+  const int place = static_cast<int>(p.first + position - s.image * p.positions);
+  s.in_plane = place;
+  s.plane = s.image * p.offset_groups * p.points + plane;
+  s.map = p.input + s.image * p.pixels() * p.channels + s.group * p.sample_channels();
+  const int64_t offset = 2 * s.plane * p.positions + place;
+  const A window_y = A(place / p.output_width * p.stride_y - p.padding_y);
+  const A window_x = A(place % p.output_width * p.stride_x - p.padding_x);
+  s.at = math::deform::sample(
+      window_y + A(point / p.kernel_width * p.dilation_y) + p.offset.get(offset, A(0)),
+      window_x + A(point % p.kernel_width * p.dilation_x) +
+          p.offset.get(offset + p.positions, A(0)),
+      p.least, A(p.height), A(p.width));
+  s.mask = p.mask.get(s.plane * p.positions + place, A(1));
+  const auto weights = math::deform::weights<A>(s.at, s.mask);
+  for (int i = 0; i < 4; ++i) {
+    const int y = static_cast<int>(s.at.y) + i / 2, x = static_cast<int>(s.at.x) + i % 2;
+    const bool inside = y >= 0 && y < p.height && x >= 0 && x < p.width;
+    s.corners.at[i] = inside ? y * p.width + x : -1;
+    s.shares.at[i] = inside ? weights.at[i] : A(0);
+  }
+  return s;
+}
+
+template <typename T, typename C, int n, typename A = accumulate_t<T>>
+__global__ void __launch_bounds__(kThreads) deform_columns_kernel(DeformParams<T> p, C* columns) {
+  __shared__ Vector<int, 4> corners[kBlockSamples];
+  __shared__ Vector<A, 4> shares[kBlockSamples];
+  __shared__ const T* maps[kBlockSamples];
+  __shared__ int rows[kBlockSamples], channel[kBlockSamples];
+  const int self = static_cast<int>(threadIdx.x), vectors = p.sample_channels() / n;
+  for (int first = static_cast<int>(blockIdx.x) * kBlockSamples; first < p.samples();
+       first += static_cast<int>(gridDim.x) * kBlockSamples) {
+    if (self < kBlockSamples) {
+      const DeformSample<T> s = sample_of(p, first + self);
+      corners[self] = s.corners;
+      shares[self] = s.shares;
+      maps[self] = s.map;
+      rows[self] = s.row;
+      channel[self] = s.group * p.sample_channels();
+    }
+    __syncthreads();
+    for (int i = self; i < kBlockSamples * vectors; i += kThreads) {
+      const int k = i / vectors, c = i % vectors * n;
+      if (rows[k] < 0) continue;
+      Vector<A, n> sums{};
+      add_corners(maps[k] + c, p.channels, corners[k], shares[k], sums);
+      store_channels<n, true>(columns + p.column(rows[k], channel[k] + c), 0, n, sums);
+    }
+    __syncthreads();
+  }
+}
+
+// Calls run(std::integral_constant<int, n>()): channels that may be taken at a time.
+template <typename T, typename Run>
+void with_channels(const DeformParams<T>& p, const void* pointer, const Run& run) {
+  // A vector lies in one group of offsets, and in one of channels.
+  const bool whole = p.group_channels % kRun == 0 && p.sample_channels() % kRun == 0;
+  with_vector<T, kRun>(whole ? 0 : 1, {pointer}, run);
+}
+
+template <typename C, typename T>
+Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
+  Tensor columns = empty({p.groups, p.count, int64_t(p.points) * p.group_channels}, like.options());
+  with_channels(p, p.input, [&](auto n) {
+    launch(deform_columns_kernel<T, C, n>, blocks_for(p.samples(), kBlockSamples), p, columns);
+  });
+  return columns;
+}
+
+// Turns each of a batch of matrices around.
+void transpose_matrices(const Tensor& from, const Tensor& to, int64_t batch, int64_t rows,
+                        int64_t columns) {
+  to.view({batch, columns, rows}).copy_(from.view({batch, rows, columns}).transpose(1, 2));
+}
+
+// [N, H, W, C] of [N, C, H, W], the same elements where they lie so.
+Tensor to_channels_last(const Tensor& maps) {
+  const Tensor last = maps.permute({0, 2, 3, 1});
+  if (last.is_contiguous()) return last;
+  Tensor to = empty(last.sizes(), maps.options());
+  transpose_matrices(maps.contiguous(), to, maps.size(0), maps.size(1),
+                     maps.size(2) * maps.size(3));
+  return to;
+}
+
+// From [N, H, W, C] to [N, C, H, W].
+void from_channels_last(const Tensor& last, const Tensor& maps) {
+  transpose_matrices(last, maps, maps.size(0), maps.size(2) * maps.size(3), maps.size(1));
+}
+
+// Maps [N, C, H, W] as [positions of all images, groups, C / groups], if their strides allow it
+// and suit the product: cuBLAS is fast where rows begin at multiples of 16 bytes. Else undefined.
+Tensor rows_of(const Tensor& maps, int64_t groups) {
+  const int64_t positions = maps.size(2) * maps.size(3), size = maps.size(1) / groups;
+  const Tensor last = maps.permute({0, 2, 3, 1});
+  if (last.is_contiguous()) return last.view({maps.size(0) * positions, groups, size});
+  const bool aligned = positions * maps.element_size() % 16 == 0;
+  if (maps.size(0) != 1 || !aligned || !maps.is_contiguous()) return {};
+  return maps.as_strided({positions, groups, size}, {1, size * positions, positions});
+}
+
+// Gives an output another type than the one in which it was made.
+void retype(Tensor& output, ScalarType type) {
+  if (output.scalar_type() != type) output = empty_like(output, output.options().dtype(type));
+}
+
+// Tensors in the order that the kernels want. Where input and weight have one type, that of the
+// columns is the same, as in a convolution of PyTorch's: so tensor cores multiply half types. The
+// product is summed in float32, and a sample is rounded before it.
+struct DeformInputs {
+  ScalarType type;      // of the columns
+  Tensor input;         // [N, H, W, C]
+  Tensor offset, mask;  // see Numbers
+  Tensor weight;        // [groups, O / groups, points * C / groups]
+
+  DeformInputs(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
+               const std::optional<Tensor>& mask, const Tensor& weight)
+      : type(weight.scalar_type() == input.scalar_type() ? input.scalar_type()
+                                                         : compute_type(input.scalar_type())),
+        input(to_channels_last(input)),
+        offset(numbers(offset, input.scalar_type())),
+        mask(mask ? numbers(*mask, input.scalar_type()) : Tensor()),
+        weight(to_channels_last(weight.to(type))
+                   .view({g.groups, g.group_outputs(), g.points() * g.group_channels()})) {}
+
+  static Tensor numbers(const Tensor& t, ScalarType input) {
+    return t.scalar_type() == input ? t.contiguous() : wide(t, input);
+  }
+
+  template <typename T>
+  DeformParams<T> params(const DeformGeometry& g) const {
+    narrow(g.height * g.width);
+    const auto least = math::deform::least_place<accumulate_t<T>>(g.edge_gradient);
+    return {elements(input),
+            Numbers<T>(offset),
+            Numbers<T>(mask),
+            least,
+            narrow(g.channels),
+            narrow(g.height),
+            narrow(g.width),
+            narrow(g.output_width),
+            narrow(g.positions()),
+            narrow(g.points()),
+            narrow(g.kernel_width),
+            narrow(g.groups),
+            narrow(g.group_channels()),
+            narrow(g.offset_groups),
+            narrow(g.stride_y),
+            narrow(g.stride_x),
+            narrow(g.padding_y),
+            narrow(g.padding_x),
+            narrow(g.dilation_y),
+            narrow(g.dilation_x)};
+  }
+};
+
+// Calls run(T(), C()), of the types of the input and of the columns.
+template <typename Run>
+void with_types(ScalarType input, ScalarType columns, const Run& run) {
+  DETOPS_FLOAT_SWITCH(input, [&] {
+    if (columns == input) {
+      run(scalar_t(), scalar_t());
+    } else {
+      run(scalar_t(), accumulate_t<scalar_t>());
+    }
+  });
+}
+
+// Calls visit(p) for chunks of all images' positions, a multiple of a warp each. Columns take up to
+// 512 MB: the product of a chunk has to be many times what a GPU takes at once, or it waits for the
+// last part of it.
+template <typename C, typename T, typename Visit>
+void each_chunk(const DeformGeometry& g, DeformParams<T> p, const Visit& visit) {
+#ifdef DETOPS_EMULATE_CUDA
+  constexpr int64_t kNumbers = 1 << 18;
+#else
+  constexpr int64_t kNumbers = (1 << 29) / sizeof(C);
+#endif
+  const int64_t all = g.images * g.positions();
+  const int64_t images = std::max<int64_t>(1, kNumbers / (g.channels * g.height * g.width));
+  const int64_t most = std::clamp<int64_t>(kNumbers / (g.channels * g.points()), 1,
+                                           std::min(all, images * g.positions()));
+  const int64_t chunks = ceil_div(all, most);
+  const int64_t count = ceil_div(ceil_div(all, chunks), kWarp) * kWarp;
+  for (; p.first < all; p.first += count) {
+    p.count = static_cast<int>(std::min(count, all - p.first));
+    visit(p);
+  }
+}
+
+}  // namespace
+}  // namespace detops::cuda
