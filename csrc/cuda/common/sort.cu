@@ -52,17 +52,25 @@ void sort(const Key* keys, const int* values, int count, int bits, const Pairs& 
   }
 }
 #else
-template <typename Key>
-void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
+// Calls one of cub's functions, sort(memory, bytes): it says how many bytes it wants, and gets them.
+template <typename Sort>
+void with_memory(const Options& options, const Sort& sort) {
   size_t bytes = 0;
   const auto run = [&](void* memory) {
-    const cudaError_t error = cub::DeviceRadixSort::SortPairs(
+    const cudaError_t error = sort(memory, bytes);
+    check(error == cudaSuccess, "sorting failed: ", cudaGetErrorString(error));
+  };
+  run(nullptr);
+  run(empty({int64_t(bytes)}, options.dtype(kByte)).mutable_data_ptr());
+}
+
+template <typename Key>
+void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
+  with_memory(sorted.keys.options(), [&](void* memory, size_t& bytes) {
+    return cub::DeviceRadixSort::SortPairs(
         memory, bytes, keys, static_cast<Key*>(sorted.keys.mutable_data_ptr()), values,
         sorted.values.mutable_data_ptr<int>(), count, 0, bits, current_stream());
-    check(error == cudaSuccess, "a sort of ", count, " failed: ", cudaGetErrorString(error));
-  };
-  run(nullptr);  // says how many bytes
-  run(empty({int64_t(bytes)}, sorted.keys.options().dtype(kByte)).mutable_data_ptr());
+  });
 }
 #endif
 
@@ -79,6 +87,29 @@ Pairs sort_pairs(const Tensor& keys, const Tensor& values, int bits) {
     sort(static_cast<const uint32_t*>(key), elements(values), count, bits, sorted);
   }
   return sorted;
+}
+
+Tensor sort_by_second(const Tensor& pairs, int64_t last) {
+#ifdef DETOPS_EMULATE_CUDA
+  using Pair = Vector<int, 2>;
+  Pair* first = elements(pairs);
+  std::stable_sort(first, first + pairs.size(0),
+                   [](const Pair& a, const Pair& b) { return a.at[1] < b.at[1]; });
+  return pairs;
+#else
+  // A pair is one number to sort by some of its bits: devices are little-endian.
+  constexpr int kLower = 32;
+  int bits = 1;
+  while (last >> bits > 0) ++bits;
+  const Tensor other = empty_like(pairs);
+  cub::DoubleBuffer<uint64_t> numbers(static_cast<uint64_t*>(pairs.mutable_data_ptr()),
+                                      static_cast<uint64_t*>(other.mutable_data_ptr()));
+  with_memory(pairs.options(), [&](void* memory, size_t& bytes) {
+    return cub::DeviceRadixSort::SortKeys(memory, bytes, numbers, narrow(pairs.size(0)), kLower,
+                                          kLower + bits, current_stream());
+  });
+  return numbers.selector == 0 ? pairs : other;
+#endif
 }
 
 Tensor selection_order(const Tensor& scores) {

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     deform_input_kernel(DeformParams<T> p, const C* grad_columns, int64_t first_image,
-                        int64_t images, const Vector<A, 4>* shares, const int* rows,
+                        int64_t images, const Vector<A, 4>* shares, const Vector<int, 2>* rows,
                         const int* begin, C* grad_input) {
   const Lanes lanes(p.channels / n);
   if (lanes.idle) return;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
       visit_samples(begin, map * p.pixels() + inside, y, x, p.width, [&](int j, int corner) {
         const A share = shares[j].at[corner];
         if (share == A(0)) return;
-        add_weighted(share, load<n>(grads + int64_t(rows[j]) * p.group_channels), sums);
+        add_weighted(share, load<n>(grads + int64_t(rows[j].at[0]) * p.group_channels), sums);
       });
       for (int k = 0; k < n; ++k) sums.at[k] += A(before.at[k]);
       store_channels<n, true>(to, 0, n, sums);
@@ -84,34 +84,32 @@ void add_input_gradient(const DeformParams<T>& p, const Tensor& grad_columns,
   // The cell of each sample: of [images of the chunk, offset groups, H, W], or their number where
   // the sample reaches no pixel.
   const int cells = narrow(images * p.offset_groups * p.pixels());
-  const Tensor cell_of_samples = empty({p.samples()}, grad_columns.options().dtype(kInt));
-  int* cell = elements(cell_of_samples);
+  const Tensor numbered = empty({p.samples(), 2}, grad_columns.options().dtype(kInt));
+  Vector<int, 2>* number = elements(numbered);
   for_each(p.samples(), [=] __device__(int64_t i) {
     const auto s = sample_of(p, static_cast<int>(i));
     const int pixel = math::cell_of(s.corners.at);
     const int64_t map = (s.image - first) * p.offset_groups + s.group;
-    cell[i] = pixel < 0 ? cells : static_cast<int>(map * p.pixels() + pixel);
+    const int cell = pixel < 0 ? cells : static_cast<int>(map * p.pixels() + pixel);
+    number[i] = {{static_cast<int>(i), cell}};
   });
   // In the order of the cells: the samples' shares in theirs, and their rows of the columns.
-  const SortedSamples sorted = sort_samples(cell_of_samples, cells);
   const Tensor shares = empty(
       {p.samples(), 4}, grad_columns.options().dtype(compute_type(grad_columns.scalar_type())));
-  const Tensor rows = empty_like(cell_of_samples);
-  const int64_t* order = elements(sorted.order);
   Vector<A, 4>* share = elements(shares);
-  int* row = elements(rows);
-  for_each(p.samples(), [=] __device__(int64_t j) {
-    auto s = sample_of(p, static_cast<int>(order[j]));
+  const auto keep = [=] __device__(int64_t j, int& at) {
+    auto s = sample_of(p, at);
     int y = static_cast<int>(s.at.y), x = static_cast<int>(s.at.x);
     math::move_into_map(y, x, s.shares.at);
     share[j] = s.shares;
-    row[j] = s.row;
-  });
+    at = s.row;
+  };
+  const SortedSamples sorted = sort_samples(numbered, cells, keep);
   C* to = elements(grad_input);
   with_channels(p, to, [&](auto n) {
     launch(deform_input_kernel<T, C, n>,
            blocks_for(images * p.pixels(), rows_per_block(p.channels / n)), p, grad_columns, first,
-           images, shares, rows, sorted.begin, to);
+           images, shares, sorted.order, sorted.begin, to);
   });
 }
 

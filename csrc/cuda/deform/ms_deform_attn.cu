@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kForwardThreads)
 template <typename T, int n, typename A = accumulate_t<T>>
 __global__ void __launch_bounds__(kThreads)
     sample_gradients_kernel(AttentionParams<T> p, const T* grad, int lanes, A* to_locations,
-                            A* to_weights, int* cell) {
+                            A* to_weights, Vector<int, 2>* numbered) {
   __shared__ Vector<int, 4> corners[kBlockSamples];
   __shared__ Vector<A, 4> products[kBlockSamples];
   __shared__ const T *values[kBlockSamples], *grads[kBlockSamples];
@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(kThreads)
       grads[self] = grad + row * p.channels;
       const int64_t map = row / (int64_t(p.queries) * p.heads) * p.heads + row % p.heads;
       const int corner = math::cell_of(s.corners.at);
-      cell[at] = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
+      const int cell = corner < 0 ? cells : static_cast<int>(map * p.positions + corner);
+      numbered[at] = {{static_cast<int>(at), cell}};
     } else if (self < kBlockSamples) {
       corners[self] = {{-1, -1, -1, -1}};
     }
@@ -232,27 +233,25 @@ template <typename T, typename A = accumulate_t<T>>
 void backward(const AttentionParams<T>& p, const T* grad, A* to_locations, A* to_weights,
               T* to_value, const Options& options) {
   const int64_t samples = p.rows() * p.samples(), cells = p.images * p.heads * p.positions;
-  const Tensor cell = empty({narrow(samples)}, options.dtype(kInt));
+  const Tensor numbered = empty({narrow(samples), 2}, options.dtype(kInt));
   with_vector<T, kRun>(p.channels, {p.value, grad}, [&](auto n) {
     launch(sample_gradients_kernel<T, n>, blocks_for(samples, kBlockSamples), p, grad,
-           lanes_for_runs(p.channels), to_locations, to_weights, cell);
+           lanes_for_runs(p.channels), to_locations, to_weights, numbered);
   });
   if (cells * p.channels == 0) return;
-  const SortedSamples sorted = sort_samples(cell, narrow(cells));
   // In the order of the cells: the samples' shares in theirs, and their rows and levels.
   const Tensor shares = empty({samples, 4}, options.dtype(compute_type(options.type)));
-  const Tensor sources = empty({samples, 2}, cell.options());
-  const int64_t* order = elements(sorted.order);
+  const Tensor sources = empty_like(numbered);
   Vector<A, 4>* share = elements(shares);
   Vector<int, 2>* of = elements(sources);
-  for_each(samples, [=] __device__(int64_t j) {
-    const int at = static_cast<int>(order[j]);
+  const auto keep = [=] __device__(int64_t j, int at) {
     auto s = sample_of(p, at);
     int y = static_cast<int>(s.place.y), x = static_cast<int>(s.place.x);
     math::move_into_map(y, x, s.shares.at);
     share[j] = s.shares;
     of[j] = {{at / p.samples(), at % p.samples() / p.points}};
-  });
+  };
+  const SortedSamples sorted = sort_samples(numbered, narrow(cells), keep);
   with_vector<T>(p.channels, {grad, to_value}, [&](auto n) {
     const dim3 grid(blocks_for(p.positions, rows_per_block(p.channels / n)),
                     std::min(blocks_for(p.images * p.heads, 1), 65535u));

@@ -12,22 +12,39 @@
 namespace detops::cuda {
 
 struct SortedSamples {
-  Tensor order;  // int64[samples]: their numbers, cell by cell, ascending within a cell
+  Tensor order;  // as sort_samples takes them, cell by cell
   Tensor begin;  // int32[cells + 1]: where each cell's begin
 };
 
-// cell: int32[samples], at most `cells`, which is the cell of samples that do not count.
-inline SortedSamples sort_samples(const Tensor& cell, int64_t cells) {
-  const auto [sorted, order] = stable_sort(cell, /*descending=*/false);
-  const Tensor numbers = empty({cells + 1}, cell.options());
-  int* number = elements(numbers);
-  for_each(cells + 1, [=] __device__(int64_t i) { number[i] = static_cast<int>(i); });
-  AtenTensorHandle begin = nullptr;
-  check_status(
-      DETOPS_ATEN(searchsorted_Tensor)(sorted.handle(), numbers.handle(),
-                                       /*out_int32=*/1, /*right=*/0, nullptr, nullptr, &begin),
-      "searchsorted");
-  return {order, Tensor(begin)};
+// samples: int32[samples, 2], a number of each, and its cell: at most `cells`, which is the cell of
+// those that do not count. Samples of a cell keep their order. Then calls each(j, number) for the
+// sample that comes to be the j-th, on the device: it may change the number.
+template <typename Each>
+SortedSamples sort_samples(const Tensor& samples, int64_t cells, const Each& each) {
+  const Tensor order = sort_by_second(samples, cells);
+  const Tensor begin = empty({cells + 1}, samples.options());
+  const int count = narrow(samples.size(0));
+  Vector<int, 2>* sorted = elements(order);
+  int* first = elements(begin);
+  for_each(std::max<int64_t>(count, cells + 1), [=] __device__(int64_t i) {
+    if (i < count) each(i, sorted[i].at[0]);
+    if (i > cells) return;
+    int from = 0, to = count;  // the first sample of this cell or one behind it is of [from, to]
+    while (from < to) {
+      const int middle = from + (to - from) / 2;
+      if (sorted[middle].at[1] < i) {
+        from = middle + 1;
+      } else {
+        to = middle;
+      }
+    }
+    first[i] = from;
+  });
+  return {order, begin};
+}
+
+inline SortedSamples sort_samples(const Tensor& samples, int64_t cells) {
+  return sort_samples(samples, cells, [] __device__(int64_t, int) {});
 }
 
 // Calls visit(j, corner) for the sorted samples j that reach a pixel, `corner` being what that is

@@ -44,13 +44,15 @@ __device__ PlacedPoint<A> placed_point(const Sampling<T>& s, int64_t at) {
 // A thread per point, which adds its channels in order. The cell of a point is of [N, H, W], or
 // their number where none counts. Either result may be null.
 template <typename T, typename A = accumulate_t<T>>
-__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points, int* cell) {
+__global__ void point_gradient_kernel(Sampling<T> s, const T* grad, A* to_points,
+                                      Vector<int, 2>* numbered) {
   const int64_t pixels = s.pixels();
   DETOPS_FOR_EACH(i, s.images * s.count) {
     const auto p = placed_point(s, i);
-    if (cell != nullptr) {
+    if (numbered != nullptr) {
       const int corner = math::cell_of(p.pixel.at);
-      cell[i] = static_cast<int>(corner < 0 ? s.images * pixels : i / s.count * pixels + corner);
+      const int64_t cell = corner < 0 ? s.images * pixels : i / s.count * pixels + corner;
+      numbered[i] = {{static_cast<int>(i), static_cast<int>(cell)}};
     }
     if (to_points == nullptr) continue;
     const int64_t first = i / s.count * s.channels;
@@ -99,17 +101,18 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
   const Tensor outer = as_type(grad, type).contiguous();
   const int64_t samples = points.size(0) * points.size(1);
   const bool sorts = input_wanted && to_input.numel() > 0;
-  const Tensor cell = sorts ? empty({narrow(samples)}, input.options().dtype(kInt)) : Tensor();
+  const Tensor numbered =
+      sorts ? empty({narrow(samples), 2}, input.options().dtype(kInt)) : Tensor();
   DETOPS_FLOAT_SWITCH(type, [&] {
     const Sampling<scalar_t> s(maps, places);
     if (samples > 0) {
       launch(point_gradient_kernel<scalar_t>, blocks_for(samples), s, outer,
-             points_wanted ? to_points : Tensor(), cell);
+             points_wanted ? to_points : Tensor(), numbered);
     }
     if (!sorts) return;
-    const SortedSamples sorted = sort_samples(cell, narrow(s.images * s.pixels()));
+    const SortedSamples sorted = sort_samples(numbered, narrow(s.images * s.pixels()));
     using A = accumulate_t<scalar_t>;
-    const int64_t* order = elements(sorted.order);
+    const Vector<int, 2>* order = elements(sorted.order);
     const int* begin = elements(sorted.begin);
     const scalar_t* g = elements(outer);
     scalar_t* to = elements(to_input);
@@ -119,11 +122,12 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
       const int pixel = static_cast<int>(i % s.pixels()), y = pixel / s.width, x = pixel % s.width;
       A sum = 0;
       visit_samples(begin, image * s.pixels() + pixel, y, x, s.width, [&](int j, int) {
-        const auto p = placed_point(s, order[j]);
+        const int number = order[j].at[0];
+        const auto p = placed_point(s, number);
         const auto share = math::attention::shares<A>(p.place);
         for (int k = 0; k < 4; ++k) {
           if (p.pixel.at[k] != pixel) continue;
-          sum += share.at[k] * A(g[plane * s.count + order[j] % s.count]);
+          sum += share.at[k] * A(g[plane * s.count + number % s.count]);
         }
       });
       to[i] = scalar_t(sum);

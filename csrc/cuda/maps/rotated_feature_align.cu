@@ -10,7 +10,7 @@ namespace {
 // upper left of a sample's pixels, or the number of all pixels where it does not count.
 template <typename A>
 Tensor box_points(const Maps& maps, int64_t points, const Tensor& boxes, double spatial_scale,
-                  int* cell) {
+                  Vector<int, 2>* numbered) {
   const int64_t pixels = maps.pixels();
   const Tensor places = empty({maps.n * pixels * points, 2}, boxes.options());
   const A* box = elements(boxes);
@@ -20,12 +20,13 @@ Tensor box_points(const Maps& maps, int64_t points, const Tensor& boxes, double 
     math::visit_box_points(box + 5 * i, A(spatial_scale), points, [&](A y, A x) {
       place[2 * s] = y;
       place[2 * s + 1] = x;
-      if (cell != nullptr) {
+      if (numbered != nullptr) {
         math::Taps<A> rows, cols;
         const bool counts =
             math::bilinear_taps(y, maps.h, rows) && math::bilinear_taps(x, maps.w, cols);
-        cell[s] = static_cast<int>(counts ? i / pixels * pixels + rows.low * maps.w + cols.low
-                                          : maps.n * pixels);
+        const int64_t cell =
+            counts ? i / pixels * pixels + rows.low * maps.w + cols.low : maps.n * pixels;
+        numbered[s] = {{static_cast<int>(s), static_cast<int>(cell)}};
       }
       ++s;
     });
@@ -76,12 +77,13 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
   const Tensor wide_boxes = wide(boxes, grad.scalar_type());
   const Maps maps = maps_of(outer);
   const int64_t pixels = maps.n * maps.pixels();
-  const Tensor cell = empty({narrow(pixels * points)}, wide_boxes.options().dtype(kInt));
+  const Tensor numbered = empty({narrow(pixels * points), 2}, wide_boxes.options().dtype(kInt));
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const Tensor places = box_points<A>(maps, points, wide_boxes, spatial_scale, elements(cell));
-    const SortedSamples sorted = sort_samples(cell, narrow(pixels));
-    const int64_t* order = elements(sorted.order);
+    const Tensor places =
+        box_points<A>(maps, points, wide_boxes, spatial_scale, elements(numbered));
+    const SortedSamples sorted = sort_samples(numbered, narrow(pixels));
+    const Vector<int, 2>* order = elements(sorted.order);
     const int* begin = elements(sorted.begin);
     const A* place = elements(places);
     const scalar_t* grads = elements(outer);
@@ -94,7 +96,7 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
       A sum = static_cast<A>(grads[i]);
       visit_samples(begin, pixel, static_cast<int>(at.h), static_cast<int>(at.w),
                     static_cast<int>(maps.w), [&](int j, int) {
-                      const int64_t s = order[j], from = s / points % maps.pixels();
+                      const int64_t s = order[j].at[0], from = s / points % maps.pixels();
                       const A g = static_cast<A>(plane[from * maps.strides.w]);
                       visit_sample(maps, place + 2 * s, [&](int64_t row, int64_t col, A weight) {
                         if (row == at.h && col == at.w) sum += weight * g;
