@@ -112,30 +112,36 @@ __device__ DeformSample<T> sample_of(const DeformParams<T>& p, int index) {
   return s;
 }
 
+// A block takes up to a sample per thread, the planes of one position after another: those read
+// much the same pixels, which the L1 cache then holds, since no more than `lanes` vectors of each
+// are looked at until all samples have been.
 template <typename T, typename C, int n, typename A = accumulate_t<T>>
-__global__ void __launch_bounds__(kThreads) deform_columns_kernel(DeformParams<T> p, C* columns) {
-  __shared__ Vector<int, 4> corners[kBlockSamples];
-  __shared__ Vector<A, 4> shares[kBlockSamples];
-  __shared__ const T* maps[kBlockSamples];
-  __shared__ int rows[kBlockSamples], channel[kBlockSamples];
-  const int self = static_cast<int>(threadIdx.x), vectors = p.sample_channels() / n;
-  for (int first = static_cast<int>(blockIdx.x) * kBlockSamples; first < p.samples();
-       first += static_cast<int>(gridDim.x) * kBlockSamples) {
-    if (self < kBlockSamples) {
+__global__ void __launch_bounds__(kThreads)
+    deform_columns_kernel(DeformParams<T> p, int block_samples, int lanes, C* columns) {
+  __shared__ Vector<int, 4> corners[kThreads];
+  __shared__ Vector<A, 4> shares[kThreads];
+  __shared__ const T* maps[kThreads];
+  __shared__ int rows[kThreads], channel[kThreads];
+  const int self = static_cast<int>(threadIdx.x), lane = self % lanes;
+  for (int first = static_cast<int>(blockIdx.x) * block_samples; first < p.samples();
+       first += static_cast<int>(gridDim.x) * block_samples) {
+    if (self < block_samples) {
       const DeformSample<T> s = sample_of(p, first + self);
-      corners[self] = s.corners;
-      shares[self] = s.shares;
-      maps[self] = s.map;
-      rows[self] = s.row;
-      channel[self] = s.group * p.sample_channels();
+      const int at = self % kWarp * (block_samples / kWarp) + self / kWarp;
+      corners[at] = s.corners;
+      shares[at] = s.shares;
+      maps[at] = s.map;
+      rows[at] = s.row;
+      channel[at] = s.group * p.sample_channels();
     }
     __syncthreads();
-    for (int i = self; i < kBlockSamples * vectors; i += kThreads) {
-      const int k = i / vectors, c = i % vectors * n;
-      if (rows[k] < 0) continue;
-      Vector<A, n> sums{};
-      add_corners(maps[k] + c, p.channels, corners[k], shares[k], sums);
-      store_channels<n, true>(columns + p.column(rows[k], channel[k] + c), 0, n, sums);
+    for (int c = lane * n; c < p.sample_channels(); c += lanes * n) {
+      for (int k = self / lanes; k < block_samples; k += kThreads / lanes) {
+        if (rows[k] < 0) continue;
+        Vector<A, n> sums{};
+        add_corners(maps[k] + c, p.channels, corners[k], shares[k], sums);
+        store_channels<n, true>(columns + p.column(rows[k], channel[k] + c), 0, n, sums);
+      }
     }
     __syncthreads();
   }
@@ -152,8 +158,17 @@ void with_channels(const DeformParams<T>& p, const void* pointer, const Run& run
 template <typename C, typename T>
 Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
   Tensor columns = empty({p.groups, p.count, int64_t(p.points) * p.group_channels}, like.options());
+#ifdef DETOPS_EMULATE_CUDA
+  constexpr int kMany = 1 << 12;
+#else
+  constexpr int kMany = 1 << 17;
+#endif
+  // Few samples are spread over more blocks.
+  const int block_samples = p.samples() < kMany ? kBlockSamples : kThreads;
+  const int lanes = std::min(kWarp / 2, lanes_for_runs(p.sample_channels()));
   with_channels(p, p.input, [&](auto n) {
-    launch(deform_columns_kernel<T, C, n>, blocks_for(p.samples(), kBlockSamples), p, columns);
+    launch(deform_columns_kernel<T, C, n>, blocks_for(p.samples(), block_samples), p, block_samples,
+           lanes, columns);
   });
   return columns;
 }
@@ -257,20 +272,23 @@ void with_types(ScalarType input, ScalarType columns, const Run& run) {
   });
 }
 
-// Calls visit(p) for chunks of all images' positions, a multiple of a warp each. Columns take up to
-// 512 MB: the product of a chunk has to be many times what a GPU takes at once, or it waits for the
-// last part of it.
+// Calls visit(p) for chunks of all images' positions, a multiple of a warp each. Columns, and
+// samples in the order of their cells, take up to 512 MB: the product of a chunk has to be many
+// times what a GPU takes at once, or it waits for the last part of it.
 template <typename C, typename T, typename Visit>
 void each_chunk(const DeformGeometry& g, DeformParams<T> p, const Visit& visit) {
 #ifdef DETOPS_EMULATE_CUDA
-  constexpr int64_t kNumbers = 1 << 18;
+  constexpr int64_t kBytes = 1 << 20;
 #else
-  constexpr int64_t kNumbers = (1 << 29) / sizeof(C);
+  constexpr int64_t kBytes = 1 << 29;
 #endif
+  constexpr int64_t kNumber = sizeof(C), kSample = 32;  // bytes
   const int64_t all = g.images * g.positions();
-  const int64_t images = std::max<int64_t>(1, kNumbers / (g.channels * g.height * g.width));
-  const int64_t most = std::clamp<int64_t>(kNumbers / (g.channels * g.points()), 1,
-                                           std::min(all, images * g.positions()));
+  const int64_t of_image = g.channels * g.height * g.width * kNumber;
+  const int64_t of_position = g.points() * (g.channels * kNumber + g.offset_groups * kSample);
+  const int64_t images = std::max<int64_t>(1, kBytes / of_image);
+  const int64_t most =
+      std::clamp<int64_t>(kBytes / of_position, 1, std::min(all, images * g.positions()));
   const int64_t chunks = ceil_div(all, most);
   const int64_t count = ceil_div(ceil_div(all, chunks), kWarp) * kWarp;
   for (; p.first < all; p.first += count) {

@@ -61,20 +61,24 @@ __device__ void visit_samples(const int* begin, int64_t pixel, int y, int x, int
   }
 }
 
-// Adds the values at a sample's corners, by their shares: pixels of a map that lie `stride` apart,
-// or -1 with a share of 0. All are loaded before one is waited for.
-template <int n, typename T, typename A>
-__device__ void add_corners(const T* map, int64_t stride, Vector<int, 4> corner, Vector<A, 4> share,
+// Adds the values at a sample's corners, by their shares: pixels of a map in global memory that lie
+// `stride` apart, or -1 with a share of 0. All are loaded before one is waited for, which compilers
+// do where no load has a condition of its own.
+template <int n, typename T, typename Stride, typename A>
+__device__ void add_corners(const T* map, Stride stride, Vector<int, 4> corner, Vector<A, 4> share,
                             Vector<A, n>& sums) {
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(map));
+#endif
   Vector<T, n> found[4] = {};
-  for (int i = 0; i < 4; ++i) {
-    if (corner.at[i] >= 0) found[i] = load<n>(map + corner.at[i] * stride);
-  }
-  for (int i = 0; i < 4; ++i) {
-    for (int c = 0; c < n; ++c) {
-      sums.at[c] = multiply_add(share.at[i], A(found[i].at[c]), sums.at[c]);
+  if ((corner.at[0] | corner.at[1] | corner.at[2] | corner.at[3]) >= 0) {
+    for (int i = 0; i < 4; ++i) found[i] = load<n>(map + int64_t(corner.at[i]) * stride);
+  } else {
+    for (int i = 0; i < 4; ++i) {
+      if (corner.at[i] >= 0) found[i] = load<n>(map + int64_t(corner.at[i]) * stride);
     }
   }
+  for (int i = 0; i < 4; ++i) add_weighted(share.at[i], found[i], sums);
 }
 
 constexpr int kBlockSamples = 64;  // samples that a block takes at a time
