@@ -52,7 +52,8 @@ void sort(const Key* keys, const int* values, int count, int bits, const Pairs& 
   }
 }
 #else
-// Calls one of cub's functions, sort(memory, bytes): it says how many bytes it wants, and gets them.
+// Calls one of cub's functions, sort(memory, bytes): it says how many bytes it wants, and gets
+// them.
 template <typename Sort>
 void with_memory(const Options& options, const Sort& sort) {
   size_t bytes = 0;

@@ -14,8 +14,8 @@ struct Pairs {
 // unsigned, and values int32[N].
 Pairs sort_pairs(const Tensor& keys, const Tensor& values, int bits);
 
-// Pairs of int32, [N, 2], ordered by the second number, which is of [0, last]. What `pairs` holds is
-// lost.
+// Pairs of int32, [N, 2], ordered by the second number, which is of [0, last]. What `pairs` holds
+// is lost.
 Tensor sort_by_second(const Tensor& pairs, int64_t last);
 
 // int32[N]: where the scores, of any floating type, are in the order of selection: NaN of either

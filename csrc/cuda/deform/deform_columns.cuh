@@ -4,6 +4,7 @@
 #include "../../deform/geometry.h"
 #include "../../math/deform.h"
 #include "../../products.h"
+#include "../common/transpose.cuh"
 #include "sorted_samples.cuh"
 
 // The samples of a chunk of output positions are brought into columns, which a matrix product
@@ -173,10 +174,15 @@ Tensor make_columns(const DeformParams<T>& p, const Tensor& like) {
   return columns;
 }
 
-// Turns each of a batch of matrices around.
+// Turns each of a batch of matrices around; both tensors are contiguous.
 void transpose_matrices(const Tensor& from, const Tensor& to, int64_t batch, int64_t rows,
                         int64_t columns) {
-  to.view({batch, columns, rows}).copy_(from.view({batch, rows, columns}).transpose(1, 2));
+  DETOPS_FLOAT_SWITCH(from.scalar_type(), [&] {
+    const scalar_t* in = elements(from);
+    scalar_t* out = elements(to);
+    const auto begin = [=] __device__(int64_t k) { return k * rows * columns; };
+    transpose_matrices(Matrices{batch, rows, columns, columns}, begin, in, out);
+  });
 }
 
 // [N, H, W, C] of [N, C, H, W], the same elements where they lie so.
