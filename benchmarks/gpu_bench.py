@@ -1,8 +1,6 @@
-"""Times the cases of one module of detops.bench on a GPU, and writes each down as it comes.
+"""Times the cases of modules of detops.bench on a GPU, and writes each down as it comes.
 
-python benchmarks/gpu_bench.py nms build/gpu_check/bench-nms.json --seconds 100
-
-A process of its own per module: a kernel that fails takes the rest of its process with it.
+python benchmarks/gpu_bench.py nms,roi_align build/gpu_check/bench.json --seconds 100
 """
 
 import argparse
@@ -39,7 +37,7 @@ def row_of(case: Case, machine: Machine) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("module", help="a module of detops.bench")
+    parser.add_argument("modules", help="of detops.bench, with commas")
     parser.add_argument("output", type=Path)
     parser.add_argument("--done", type=Path, help="results whose cases are left out")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no case after")
@@ -48,20 +46,21 @@ def main(arguments: list[str] | None = None) -> None:
     began = time.monotonic()
     device = torch.device(options.device)
     if device.type == "cuda":  # no other process is at work there, and its time is dear
-        run.LEAST_SECONDS, run.WARM_UP_SECONDS = 0.1, 0.03
+        run.LEAST_SECONDS, run.WARM_UP_SECONDS, run.TRIES = 0.05, 0.03, 2
     machine = measure_machine(device, [1])
     done = json.loads(options.done.read_text())["results"] if options.done else []
     left_out = {key(row) for row in done}
-    data = to_json(machine, []) | {"finished": False}
-    for case in importlib.import_module(f"detops.bench.{options.module}").cases(device):
-        if (case.op, case.name, case.layout, case.dtype) in left_out:
-            continue
-        if time.monotonic() - began > options.seconds:
-            break
-        data["results"].append(row_of(case, machine))
+    data: dict[str, Any] = to_json(machine, []) | {"finished": []}
+    for module in options.modules.split(","):
         options.output.write_text(json.dumps(data) + "\n")
-    else:
-        data["finished"] = True
+        for case in importlib.import_module(f"detops.bench.{module}").cases(device):
+            if (case.op, case.name, case.layout, case.dtype) in left_out:
+                continue
+            if time.monotonic() - began > options.seconds:
+                return
+            data["results"].append(row_of(case, machine))
+            options.output.write_text(json.dumps(data) + "\n")
+        data["finished"].append(module)
     options.output.write_text(json.dumps(data) + "\n")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import torch
-from gpu_summary import summary
+from gpu_summary import has_floors, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -179,59 +179,71 @@ def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
 
 
+def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
+    """What one of the tools says."""
+    command = [program, "--tool", tool, "--print-limit", "1000"]
+    if tool == "memcheck":  # calls of PyTorch's that fail are its own affair
+        command += ["--report-api-errors", "no"]
+    # An allocation per tensor: what lies beyond one is nobody's.
+    status = check.run(
+        tool,
+        [*command, sys.executable, "tests/cuda_smoke.py"],
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
+    )
+    log = check.work / f"{tool}.log"
+    ours, others = read_sanitizer(log.read_text() if log.exists() else "")
+    return {
+        "passed": status == 0 and not ours,
+        "finished": status is not None,
+        "ours": len(ours),
+        "others": others,
+        "first": ours[:5],
+    }
+
+
 def sanitizer(check: Check) -> dict[str, Any]:
     """Every call of tests/calls.py under each tool of compute-sanitizer."""
     program = find_sanitizer()
     if program is None:
         return {"passed": False, "missing": "compute-sanitizer was not found: nothing was checked."}
     tools = dict(check.earlier.get("tools", {}))
-    for tool in TOOLS:
-        if tools.get(tool, {}).get("passed"):
-            continue
-        command = [program, "--tool", tool, "--print-limit", "1000"]
-        if tool == "memcheck":  # calls of PyTorch's that fail are its own affair
-            command += ["--report-api-errors", "no"]
-        # An allocation per tensor: what lies beyond one is nobody's.
-        status = check.run(
-            tool,
-            [*command, sys.executable, "tests/cuda_smoke.py"],
-            PYTORCH_NO_CUDA_MEMORY_CACHING="1",
-        )
-        log = check.work / f"{tool}.log"
-        ours, others = read_sanitizer(log.read_text() if log.exists() else "")
-        tools[tool] = {
-            "passed": status == 0 and not ours,
-            "finished": status is not None,
-            "ours": len(ours),
-            "others": others,
-            "first": ours[:5],
-        }
+    missing = [tool for tool in TOOLS if not tools.get(tool, {}).get("passed")]
+    with ThreadPoolExecutor(check.jobs) as pool:
+        results = pool.map(lambda tool: sanitize(check, program, tool), missing)
+        tools |= dict(zip(missing, results, strict=True))
     return {"passed": all(found["passed"] for found in tools.values()), "tools": tools}
 
 
 def bench(check: Check) -> dict[str, Any]:
-    """Every case of detops.bench; the rows go beside the other results."""
+    """Every case of detops.bench, those with floors first; the rows go beside the other results."""
     from gpu_bench import key
 
-    from detops.bench.run import MODULES
+    from detops.bench.run import MODULES, name_of
 
+    modules = sorted(MODULES, key=lambda module: not has_floors(module.OPS))
+    left = [name_of(module) for module in modules]
+    left = [name for name in left if not check.earlier or name in check.earlier["left"]]
     rows: list[dict[str, Any]] = []
     machine: dict[str, Any] = {}
-    left = []
-    for name in (module.__name__.rpartition(".")[2] for module in MODULES):
-        if check.earlier and name not in check.earlier["left"]:
-            continue
-        output = check.work / f"bench-{name}.json"
+    lost = []
+    output = check.work / "bench.json"
+    while left and check.left() > 0:
         output.unlink(missing_ok=True)
         # The case in progress may take a while.
-        command = [sys.executable, "benchmarks/gpu_bench.py", name, output]
+        command = [sys.executable, "benchmarks/gpu_bench.py", ",".join(left), output]
         command += ["--seconds", str(max(0.0, check.left() - 30))]
         command += ["--done", check.results] if check.earlier else []
-        check.run(f"bench-{name}", command)
+        status = check.run("bench", command)
         data = json.loads(output.read_text()) if output.exists() else {}
         rows += data.pop("results", [])
-        left += [] if data.pop("finished", False) else [name]
+        finished = data.pop("finished", [])
+        left = [name for name in left if name not in finished]
         machine |= data
+        if status == 0:  # no time is left, if modules are
+            break
+        if left and status is not None:  # a kernel that failed took the rest of the process with it
+            lost.append(left.pop(0))
+    left += lost
     if check.earlier:
         rows = json.loads(check.results.read_text())["results"] + check.earlier["errors"] + rows
     rows = list({key(row): row for row in rows}.values())  # the last of each
@@ -255,7 +267,9 @@ def merged(data: dict[str, Any], step: str, section: dict[str, Any]) -> dict[str
 
 
 def commit() -> str:
-    """Of the tree that is checked, if git knows."""
+    """Of the tree that is checked, if git knows; DETOPS_COMMIT tells it of a copy without git."""
+    if told := os.environ.get("DETOPS_COMMIT"):
+        return told
     command = ["git", "describe", "--always", "--dirty"]
     try:
         shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

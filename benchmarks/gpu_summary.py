@@ -1,6 +1,7 @@
 """Puts what a GPU said into words: floors, bandwidth, tests, sanitizer, waiting, repeatability."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,12 @@ FLOORS = (
     Floor("LLTM, nn.LSTM", 1 / 1.3, "lltm (forward|both)", ".*nn.LSTM$"),
     Floor("LLTM, nn.LSTM without cuDNN", 1, "lltm (forward|both)", ".*without cuDNN"),
 )
+
+
+def has_floors(ops: Iterable[str]) -> bool:
+    """Whether there is one for any op that is named so, or begins so."""
+    passes = ("", " forward", " backward", " both")
+    return any(re.fullmatch(floor.op, op + end) for floor in FLOORS for op in ops for end in passes)
 
 
 def _yes(reached: bool) -> str:

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 import detops.bench.run as bench_run
-from detops.bench import deform_conv2d, nms, roi_align
+from detops.bench import deform_conv2d, demo_ops, ms_deform_attn, roi_align
+from detops.bench.run import MODULES
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu_bench  # noqa: E402
 import gpu_check  # noqa: E402
-from gpu_summary import FLOORS, bandwidth, floors, summary  # noqa: E402
+from gpu_summary import FLOORS, bandwidth, floors, has_floors, summary  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -42,42 +43,51 @@ def row(op, case, ours, theirs, layout="", dtype="float32", **more):
 def test_every_floor_is_of_cases_that_there_are(monkeypatch):
     monkeypatch.setattr(roi_align, "CHANNELS", 1)
     monkeypatch.setattr(deform_conv2d, "SIZES", deform_conv2d.SIZES[:1])
+    monkeypatch.setattr(demo_ops, "LLTM_SIZES", ((2, 3, 4, 5),))
+    monkeypatch.setattr(ms_deform_attn, "SHAPES", ((2, 3),))
     cases = [
         dict(op=case.op, case=case.name, layout=case.layout, dtype=case.dtype)
-        for module in (nms, roi_align, deform_conv2d)
+        for module in MODULES
+        if has_floors(module.OPS)
         for case in module.cases(torch.device("cpu"))
-        if case.torchvision is not None
+        if case.torchvision or case.pytorch
     ]
     for floor in FLOORS:
-        assert any(floor.matches(case) for case in cases), floor.name
+        on_a_gpu = floor.seconds or "cuDNN" in floor.case
+        assert on_a_gpu or any(floor.matches(case) for case in cases), floor.name
+    assert not has_floors(["soft_nms", "gdh"])
 
 
 def test_floors():
     data = {
         "results": [
-            row("nms", "10,000 clustered, 0.7", 1.0, 2.0),
-            row("nms", "10,000 uniform, 0.5", 1.0, 1.9),
+            row("nms", "10,000 clustered, 0.7", 1.0, 5.0),
+            row("nms", "10,000 uniform, 0.5", 1.0, 4.9),
             row("nms", "10,000 identical, 0.5", 1.0, 1.0),
-            row("roi_align forward", "500 RoIs 7x7, 256", 1.0, 3.1, "channels_last", "float16"),
-            row("roi_align forward", "500 RoIs 7x7, 256", 1.0, 1.0, "channels_last", "float32"),
+            row("nms", "500,000 clustered, 0.7", 0.3, None),
+            row("roi_align forward", "500 RoIs 7x7, 256", 1.0, 2.1, "channels_last", "float16"),
+            row("roi_align forward", "500 RoIs 7x7, 256", 1.0, 1.0, "channels_last", "bfloat16"),
+            row("lltm both", "9 steps, PyTorch: nn.LSTM", 1.0, None, pytorch={"1": 0.8}),
         ]
     }
     found = {(r[0], r[2]): r[-2:] for r in floors(data)}
-    assert found["nms, 10,000 boxes", "10,000 clustered, 0.7"] == ["2.00x", "yes"]
-    assert found["nms, 10,000 boxes", "10,000 uniform, 0.5"] == ["1.90x", "**no**"]
-    assert found["roi_align, channels_last", "500 RoIs 7x7, 256"] == ["3.10x", "yes"]
+    assert found["nms, 10,000 boxes", "10,000 clustered, 0.7"] == ["5.00x", "yes"]
+    assert found["nms, 10,000 boxes", "10,000 uniform, 0.5"] == ["4.90x", "**no**"]
+    assert found["nms, half a million boxes", "500,000 clustered, 0.7"] == ["0.3 s", "**no**"]
+    assert found["roi_align, channels_last", "500 RoIs 7x7, 256"] == ["2.10x", "yes"]
+    assert found["LLTM, nn.LSTM", "9 steps, PyTorch: nn.LSTM"] == ["0.80x", "yes"]
     assert found["nms, 100,000 boxes", "-"] == ["not measured", "**no**"]
     assert len(found) == len(FLOORS) + 1
 
 
 def test_bandwidth():
     moved = [
-        row("axpy", "9", 1.0, None, bytes=70, bandwidth=True),
-        row("gdh", "9", 1.0, None, bytes=59, bandwidth=True),
+        row("axpy", "9", 1.0, None, bytes=80, bandwidth=True),
+        row("gdh", "9", 1.0, None, bytes=79, bandwidth=True),
         row("nms", "9", 1.0, None, bytes=1, bandwidth=False),
     ]
     shares = bandwidth({"results": moved, "bandwidth_bytes_per_second": {"1": 100.0}})
-    assert [r[-2:] for r in shares] == [["70%", "yes"], ["59%", "**no**"]]
+    assert [r[-2:] for r in shares] == [["80%", "yes"], ["79%", "**no**"]]
 
 
 JUNIT = """<testsuites><testsuite>
@@ -171,7 +181,7 @@ def test_cases_of_a_module(tmp_path, quick_bench):
     assert not data["finished"] and not data["results"] and data["bandwidth_bytes_per_second"]
     gpu_bench.main(common)
     data = json.loads(out.read_text())
-    assert data["finished"] and [r["op"] for r in data["results"]] == [
+    assert data["finished"] == ["box_coder"] and [r["op"] for r in data["results"]] == [
         "encode_boxes",
         "decode_boxes",
     ]
@@ -179,6 +189,20 @@ def test_cases_of_a_module(tmp_path, quick_bench):
     done.write_text(json.dumps({"results": data["results"][:1]}))
     gpu_bench.main([*common, "--done", str(done)])
     assert [r["op"] for r in json.loads(out.read_text())["results"]] == ["decode_boxes"]
+
+
+def test_modules_behind_one_that_takes_the_process_with_it(tmp_path, monkeypatch):
+    def run(check, log, command, **environment):
+        names, output = command[2].split(","), command[3]
+        before = names[: names.index("soft_nms")] if "soft_nms" in names else names
+        rows = [row(name, "9", 1.0, None) for name in before]
+        output.write_text(json.dumps({"results": rows, "finished": before, "device": "a GPU"}))
+        return 0 if before == names else -11
+
+    monkeypatch.setattr(gpu_check.Check, "run", run)
+    section = gpu_check.bench(a_check(tmp_path))
+    assert section["left"] == ["soft_nms"] and not section["passed"]
+    assert len(section["results"]) == len(MODULES) - 1
 
 
 def test_a_case_that_fails_is_written_down():
@@ -219,7 +243,7 @@ def test_steps_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
         "bandwidth_bytes_per_second": {"1": 1e12},
         "peak_flops_per_second": {"1": 1e13},
     }
-    rows = [row("axpy", "9", 1e-3, None, bytes=7 * 10**8, bandwidth=True)]
+    rows = [row("axpy", "9", 1e-3, None, bytes=8 * 10**8, bandwidth=True)]
     errors = [dict(op="nms", case="9", layout="", dtype="float32", error="not today")]
     steps = {
         "build": lambda check: {"passed": True},
@@ -252,8 +276,8 @@ def test_steps_are_merged(a_gpu, monkeypatch, tmp_path, capsys):
         "- differs: nms",
         "- fails: gdh: an illegal memory access",
         "OSError: no space",
-        "A copy moves 1,000 GB/s; 60% of that is asked.",
-        "| axpy | 9 | float32 | 70% | yes |",
+        "A copy moves 1,000 GB/s; 80% of that is asked.",
+        "| axpy | 9 | float32 | 80% | yes |",
         "| nms | 9 |  | float32 | not today |",
         "not measured",
         "## How calls ended\n\n```\nthe end",

@@ -92,7 +92,6 @@ def cases(device: torch.device) -> Iterator[Case]:
             lambda: getattr(torchvision.ops, name)(a, b),  # noqa: B023
             bytes=4 * len(a) * len(b),
             flops=26 * len(a) * len(b),
-            bandwidth=on_gpu,
         )
     yield from _modes(torch.Generator().manual_seed(1), device)
     anchors = uniform(generator, 100_000)[0].to(device)
