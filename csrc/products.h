@@ -52,15 +52,19 @@ inline Tensor sum_of_rows(const Tensor& t) {
   return mm(ones, t);
 }
 
-// With stride 1.
-inline Tensor convolution(const Tensor& input, const Tensor& weight, const Tensor& bias,
-                          IntArrayRef padding) {
+// With stride 1, in the shape and type of `like`. As the derivative of a transposed convolution,
+// which autocast leaves alone, too.
+inline Tensor convolution(const Tensor& input, const Tensor& weight, IntArrayRef padding,
+                          const Tensor& like) {
   const int64_t once[] = {1, 1}, none[] = {0, 0};
-  AtenTensorHandle offsets = bias.handle(), output = nullptr;
+  const int32_t wanted[] = {1, 0, 0};
+  AtenTensorHandle output = nullptr, nothing = nullptr, neither = nullptr;
   check_status(
-      DETOPS_ATEN(convolution)(input.handle(), weight.handle(), bias.defined() ? &offsets : nullptr,
-                               once, 2, padding.data(), 2, once, 2, 0, none, 2, 1, &output),
+      DETOPS_ATEN(convolution_backward)(input.handle(), like.handle(), weight.handle(), nullptr, 0,
+                                        once, 2, padding.data(), 2, once, 2, /*transposed=*/1, none,
+                                        2, 1, wanted, 3, &output, &nothing, &neither),
       "convolution");
+  const Tensor unwanted[] = {Tensor(nothing), Tensor(neither)};  // to be released
   return Tensor(output);
 }
 

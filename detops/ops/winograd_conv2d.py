@@ -40,8 +40,9 @@ class WinogradConv2dFunction(Function):
             if input.device.type == "cpu":
                 to_weight = WinogradWeightFunction.run(grad, input, ctx.padding)
             else:
+                wide = torch.promote_types(input.dtype, weight.dtype)
                 to_weight = torch.ops.aten.convolution_backward(
-                    *(grad, input, weight.to(input.dtype), None),
+                    *(grad.to(wide), input.to(wide), weight.to(wide), None),
                     *([1, 1], list(ctx.padding), [1, 1], False, [0, 0], 1, [False, True, False]),
                 )[1]
             to_weight = to_weight.to(weight.dtype)

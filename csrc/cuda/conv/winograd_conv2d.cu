@@ -1,20 +1,42 @@
 // SPDX-License-Identifier: MIT
-#include "../../ops.h"
 #include "../../products.h"
+#include "../common/launch.cuh"
 
 namespace detops::cuda {
+namespace {
+
+void add_bias(const Tensor& sums, const Tensor& bias) {
+  const int64_t channels = sums.size(1);
+  const int64_t apart = is_channels_last(sums) ? 1 : sums.size(2) * sums.size(3);
+  DETOPS_FLOAT_SWITCH(sums.scalar_type(), [&] {
+    using A = accumulate_t<scalar_t>;
+    scalar_t* sum = elements(sums);
+    const scalar_t* add = elements(bias);
+    for_each(sums.numel(), [=] __device__(int64_t i) {
+      sum[i] = scalar_t(A(sum[i]) + A(add[i / apart % channels]));
+    });
+  });
+}
+
+}  // namespace
 
 // cuDNN has Winograd's algorithm, and knows when it pays.
 void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
                              const std::optional<Tensor>& bias, IntArrayRef padding,
                              Tensor& output) {
-  const ScalarType type = input.scalar_type();
+  if (output.numel() == 0) return;
   // PyTorch gives a convolution of no channels another shape than one of a channel of zeros.
   const auto filled = [](const Tensor& t) {
     return t.size(1) > 0 ? t : zeros({t.size(0), 1, t.size(2), t.size(3)}, t.options());
   };
-  output.copy_(convolution(filled(input), as_type(filled(weight), type),
-                           bias ? as_type(*bias, type) : Tensor(), padding));
+  const ScalarType type = promoted_type(input.scalar_type(), weight.scalar_type());
+  const bool same = output.scalar_type() == type;
+  const Tensor like = same ? output : empty_like(output, output.options().dtype(type));
+  const Tensor sums =
+      convolution(filled(as_type(input, type)), filled(as_type(weight, type)), padding, like)
+          .contiguous(output.suggest_memory_format());
+  if (bias) add_bias(sums, as_type(*bias, type));
+  output.copy_(sums);
 }
 
 }  // namespace detops::cuda
