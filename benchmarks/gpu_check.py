@@ -111,11 +111,17 @@ def read_junit(path: Path) -> dict[str, Any]:
     return found
 
 
+def has_every_call(file: Path) -> bool:
+    """Whether a file tests all of tests/calls.py, which takes longer than any other."""
+    return "import CALLS" in file.read_text()
+
+
 def test_file(check: Check, file: Path) -> dict[str, Any]:
     """One file in a process of its own: a kernel that fails takes the rest of it with it."""
     results = check.work / f"{file.stem}.xml"
     results.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfEs"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rfEs", "-k", "cuda"]
+    command += ["--numprocesses", "4"] if has_every_call(file) else []
     threads = str(max(1, (os.cpu_count() or 1) // check.jobs))
     status = check.run(
         file.stem, [*command, f"--junitxml={results}", file], OMP_NUM_THREADS=threads
@@ -125,8 +131,9 @@ def test_file(check: Check, file: Path) -> dict[str, Any]:
 
 
 def tests(check: Check) -> dict[str, Any]:
-    """The whole suite, the files that use a GPU first."""
-    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda f: "device" not in f.read_text())
+    """Those on the GPU, of the files that use one."""
+    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda file: not has_every_call(file))
+    files = [file for file in files if "device" in file.read_text()]
     done = {
         name: result
         for name, result in check.earlier.get("files", {}).items()

@@ -158,10 +158,12 @@ def test_a_program_is_run(tmp_path):
 
 def test_a_file_of_tests(tmp_path):
     file = tmp_path / "test_it.py"
-    file.write_text("def test_a(): pass\ndef test_b(): assert 0\n")
+    file.write_text(
+        "def test_cuda_a(): pass\ndef test_cuda_b(): assert 0\ndef test_c(): assert 0\n"
+    )
     found = gpu_check.test_file(a_check(tmp_path), file)
     assert found["finished"] and (found["passed"], found["failed"]) == (1, 1)
-    file.write_text("import os\ndef test_a(): os.abort()\n")
+    file.write_text("import os\ndef test_cuda(): os.abort()\n")
     assert not gpu_check.test_file(a_check(tmp_path), file)["finished"]
 
 
@@ -302,7 +304,8 @@ def test_continued_tests_run_only_what_is_left(tmp_path, monkeypatch):
         return gpu_check.UNWRITTEN | {"finished": True}
 
     monkeypatch.setattr(gpu_check, "test_file", run)
-    everything = {f.name for f in (ROOT / "tests").glob("test_*.py")}
+    files_of_tests = (ROOT / "tests").glob("test_*.py")
+    everything = {f.name for f in files_of_tests if "device" in f.read_text()}
     files = {name: gpu_check.UNWRITTEN | {"finished": True} for name in everything}
     files["test_nms.py"]["finished"] = False
     section = gpu_check.tests(a_check(tmp_path, earlier={"files": files}))
