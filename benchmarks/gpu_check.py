@@ -116,6 +116,11 @@ def has_every_call(file: Path) -> bool:
     return "import CALLS" in file.read_text()
 
 
+def uses_gpu(file: Path) -> bool:
+    """Whether some test of a file takes a device, or is there for a GPU alone."""
+    return bool(re.search(r"NEEDS_GPU|def test\w*\([^)]*\bdevice\b", file.read_text()))
+
+
 def test_file(check: Check, file: Path) -> dict[str, Any]:
     """One file in a process of its own: a kernel that fails takes the rest of it with it."""
     results = check.work / f"{file.stem}.xml"
@@ -133,7 +138,7 @@ def test_file(check: Check, file: Path) -> dict[str, Any]:
 def tests(check: Check) -> dict[str, Any]:
     """Those on the GPU, of the files that use one."""
     files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda file: not has_every_call(file))
-    files = [file for file in files if "device" in file.read_text()]
+    files = [file for file in files if uses_gpu(file)]
     done = {
         name: result
         for name, result in check.earlier.get("files", {}).items()

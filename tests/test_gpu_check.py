@@ -305,7 +305,8 @@ def test_continued_tests_run_only_what_is_left(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gpu_check, "test_file", run)
     files_of_tests = (ROOT / "tests").glob("test_*.py")
-    everything = {f.name for f in files_of_tests if "device" in f.read_text()}
+    everything = {f.name for f in files_of_tests if gpu_check.uses_gpu(f)}
+    assert {"test_nms.py", "test_cuda.py"} < everything and "test_cli.py" not in everything
     files = {name: gpu_check.UNWRITTEN | {"finished": True} for name in everything}
     files["test_nms.py"]["finished"] = False
     section = gpu_check.tests(a_check(tmp_path, earlier={"files": files}))
