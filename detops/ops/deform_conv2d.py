@@ -66,7 +66,8 @@ def deform_conv2d(
     "Deformable ConvNets v2" (Zhu et al., 2019), equation 1. Samples are bilinear; the image
     continues with zeros. A sample whose place is NaN or infinite is 0 and sends no gradient back.
     The arithmetic is that of ``input``'s dtype, float32 at least; the other tensors may have other
-    floating dtypes, and are not rounded to the one of ``input``.
+    floating dtypes, and are not rounded to the one of ``input``. On a GPU, samples are rounded to a
+    half type that ``input`` and ``weight`` share before they are multiplied, for its tensor cores.
 
     Args:
         input: ``[N, C, H, W]``, contiguous or channels_last; the result has the same layout.
