@@ -26,17 +26,17 @@ __global__ void __launch_bounds__(kThreads)
   const int down = static_cast<int>(threadIdx.x) / kTile;
   const int64_t below = ceil_div(m.rows, kTile), beside = ceil_div(m.columns, kTile);
   for (int64_t t = blockIdx.x; t < m.count * below * beside; t += gridDim.x) {
-    const int64_t k = t / (below * beside);
+    const int64_t matrix = t / (below * beside);
     const int64_t row = t % below * kTile, column = t / below % beside * kTile;
-    const Element* in = from + begin(k) + row * m.apart + column + across;
-#pragma unroll
-    for (int i = down; i < kTile; i += kDown) {
+    const Element* in = from + begin(matrix) + row * m.apart + column + across;
+    for (int k = 0; k < kTile / kDown; ++k) {  // a number that is known, so that loads are together
+      const int i = down + k * kDown;
       if (row + i < m.rows && column + across < m.columns) tile[i][across] = in[i * m.apart];
     }
     __syncthreads();
-    Element* out = to + (k * m.columns + column) * m.rows + row + across;
-#pragma unroll
-    for (int i = down; i < kTile; i += kDown) {
+    Element* out = to + (matrix * m.columns + column) * m.rows + row + across;
+    for (int k = 0; k < kTile / kDown; ++k) {
+      const int i = down + k * kDown;
       if (column + i < m.columns && row + across < m.rows) out[i * m.rows] = tile[across][i];
     }
     __syncthreads();
