@@ -122,7 +122,10 @@ std::tuple<Ts*...> arrays(Tensor& memory, const Options& options, Counts... coun
   memory = empty({size}, options.dtype(kByte));
   auto* bytes = static_cast<unsigned char*>(memory.mutable_data_ptr());
   const int64_t* begin = begins;
-  return {reinterpret_cast<Ts*>(bytes + *begin++)...};
+  std::tuple<Ts*...> all;
+  std::apply([&](auto&... array) { ((array = reinterpret_cast<Ts*>(bytes + *begin++)), ...); },
+             all);
+  return all;
 }
 
 template <typename P, typename Argument>

@@ -22,20 +22,20 @@ constexpr int kNmsWarps = kNmsChunk / kWarp;
 template <typename Test>
 struct NmsParams {
   Test test;
-  int64_t count;               // N
-  int64_t limit;               // of boxes to keep
-  int64_t chunks;              // of N
-  const int* order;            // [N], score descending
-  typename Test::Item* items;  // [N] in that order
-  int64_t* labels;             // [N] in that order, or null
-  int* meets;                  // [N, kNmsWords], a bit for each box before one in its chunk that
-                               // would suppress it; nothing behind those
-  bool* fallen;                // [N] in that order
-  int* tested;                 // [chunks], how many parts of a chunk are; all 0 at first
-  int* kept;                   // [N], places of the boxes kept, of one chunk after the other
-  int64_t* end;     // [chunks + 1], how many boxes the chunks before keep; the first is 0
-  int64_t* keep;    // [limit], indices of the boxes kept, and -1 behind them
-  int64_t* number;  // how many those are
+  int64_t count;                         // N
+  int64_t limit;                         // of boxes to keep
+  int64_t chunks;                        // of N
+  const int* order;                      // [N], score descending
+  typename Test::Item* items = nullptr;  // [N] in that order
+  int64_t* labels = nullptr;             // [N] in that order, or null
+  int* meets = nullptr;       // [N, kNmsWords], a bit for each box before one in its chunk that
+                              // would suppress it; nothing behind those
+  bool* fallen = nullptr;     // [N] in that order
+  int* tested = nullptr;      // [chunks], how many parts of a chunk are; all 0 at first
+  int* kept = nullptr;        // [N], places of the boxes kept, of one chunk after the other
+  int64_t* end = nullptr;     // [chunks + 1], how many boxes the chunks before keep; the first is 0
+  int64_t* keep = nullptr;    // [limit], indices of the boxes kept, and -1 behind them
+  int64_t* number = nullptr;  // how many those are
 
   __device__ int64_t label(int64_t place) const { return labels == nullptr ? 0 : labels[place]; }
 
