@@ -160,9 +160,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(accumulate_t<T>) == 4 ? 3 : 2
         const Channels<n, channels_last, const T> map(level.map + s.at(place.image, c, 0, 0), s.c,
                                                       left);
         if (!overflow) {
+          Vector<T, n> found[kGroup]{};
           rows.visit(ph, high, [&](int y, A wy) {
             const auto row = map + y * s.h;
-            Vector<T, n> found[kGroup];
             cols.visit_groups(
                 pw, wide, [&](int j, int x) { found[j] = row[x * s.w]; },
                 [&](int j, A wx) { add_weighted(wy * wx, found[j], sum); });
