@@ -103,12 +103,6 @@ struct Logits {
     }
     for (int i = kHeld; i < count; ++i) visit(i, A(first[i * lanes]));
   }
-
-  static int lanes_for(int64_t classes) {
-    int lanes = 1;
-    while (lanes < kWarp && lanes * kHeld < classes) lanes *= 2;
-    return lanes;
-  }
 };
 
 // What the loss needs of a row, in all of its lanes; and its maximum. All threads of a warp take
@@ -174,7 +168,7 @@ void launch_rows(const Tensor& grad, const Tensor& inputs, const Tensor& targets
     using A = accumulate_t<scalar_t>;
     const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
     math::with_focus(math::focus_of(gamma), [&](auto focus) {
-      const int lanes = Logits<scalar_t, A>::lanes_for(narrow(f.classes));
+      const int lanes = lanes_for_runs(narrow(f.classes), Logits<scalar_t, A>::kHeld);
       launch(softmax_focal_kernel<backward, focus, scalar_t>,
              blocks_for(x.size(0), kThreads / lanes), f, grad, x, t, x.size(0), lanes, results);
     });

@@ -22,10 +22,6 @@ namespace detops::cuda {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 
-// What coordinates of type T are computed in, as compute_type has it.
-template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
 // How a kernel is started; a number of blocks alone is enough.
 struct Launch {
   dim3 blocks;

@@ -18,7 +18,7 @@ constexpr int kMostRanked = 4096;
 
 template <typename T>
 __device__ auto key_of(T score) {
-  return math::descending_key(static_cast<Wide<T>>(score));
+  return math::descending_key(static_cast<accumulate_t<T>>(score));
 }
 
 // A warp counts the scores that come before one of them.
@@ -118,7 +118,7 @@ Tensor selection_order(const Tensor& scores) {
   const int64_t stride = scores.stride(0);
   const Tensor order = empty({count}, scores.options().dtype(kInt));
   return DETOPS_FLOAT_SWITCH(scores.scalar_type(), [&] {
-    using Key = math::DescendingKey<Wide<scalar_t>>;
+    using Key = math::DescendingKey<accumulate_t<scalar_t>>;
     const scalar_t* score = elements(scores);
     if (count <= kMostRanked) {
       launch(rank_kernel<scalar_t>, blocks_for(count, kThreads / kWarp), score, stride, count,

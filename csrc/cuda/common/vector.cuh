@@ -154,9 +154,9 @@ inline int64_t rows_per_block(int64_t vectors, int64_t threads = kThreads) {
 // adds which numbers depends on their count alone, so that all types and alignments give the same.
 constexpr int kRun = 4;
 
-inline int lanes_for_runs(int64_t channels) {
+inline int lanes_for_runs(int64_t channels, int run = kRun) {
   int lanes = 1;
-  while (lanes < kWarp && lanes * kRun < channels) lanes *= 2;
+  while (lanes < kWarp && lanes * run < channels) lanes *= 2;
   return lanes;
 }
 

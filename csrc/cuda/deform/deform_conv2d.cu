@@ -211,9 +211,8 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
   }
   if (wanted[4] && bias) {
     retype(to_bias, in.type);
-    const Tensor ones = empty({1, all}, rows.options()).fill_(1);
-    mm_out(to_bias.view({1, g.outputs}), ones,
-           rows.as_strided({all, g.outputs}, {rows.stride(0), rows.stride(2)}));
+    sum_of_rows_out(to_bias.view({1, g.outputs}),
+                    rows.as_strided({all, g.outputs}, {rows.stride(0), rows.stride(2)}));
   }
 }
 

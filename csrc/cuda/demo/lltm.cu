@@ -393,7 +393,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
               states.view({all, state}).narrow(0, 0, later));
   }
   if (input_wanted) mm_out(to_input.view({all, inputs}), grads, w.narrow(1, state, inputs));
-  mm_out(to_bias.view({1, 3 * state}), empty({1, all}, w.options()).fill_(1), grads);
+  sum_of_rows_out(to_bias.view({1, 3 * state}), grads);
 }
 
 }  // namespace detops::cuda

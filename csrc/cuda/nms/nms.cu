@@ -62,7 +62,7 @@ template <template <typename> class TestOf>
 Selected select(const Tensor& boxes, double threshold, const Wanted& wanted) {
   const Tensor rows = boxes.contiguous();
   return DETOPS_FLOAT_SWITCH(rows.scalar_type(), [&] {
-    using Test = TestOf<Wide<scalar_t>>;
+    using Test = TestOf<accumulate_t<scalar_t>>;
     const ItemOfRow<Test, scalar_t> item_of{elements(rows)};
     return select_boxes(Test{threshold}, item_of, wanted);
   });
