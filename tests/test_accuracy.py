@@ -1,5 +1,7 @@
 """The bounds of docs/reliability.md, on other inputs than those behind its table."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from accuracy import (
@@ -15,10 +17,14 @@ from accuracy import (
     op_of,
     rounded,
     table,
+    text,
 )
 from calls import CALLS
 
+from detops.marks import marks
+
 NARROW = ("float16", "bfloat16")
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
 
 
 def within(found, bound):
@@ -63,6 +69,14 @@ def test_the_table(monkeypatch):
     assert table({"axpy": row}).splitlines()[2:] == [
         "| `axpy` | 8.0 | 1.2 / 12 | 16 | 2.0 / nan | 0.5 / 1,234 |"
     ]
+
+
+def test_the_page_promises_these_bounds():
+    _, after = PAGE.read_text().split(marks("numbers")[0] + "\n")
+    lines = after.split(marks("numbers")[1])[0].splitlines()[2:]
+    cells = [[c.strip(" `") for c in line.split("|")[1:-1]] for line in lines]
+    promised = {op: (forward, backward) for op, forward, _, backward, *_ in cells}
+    assert promised == {op: tuple(map(text, bound)) for op, bound in BOUNDS.items()}
 
 
 def test_numbers_are_those_of_the_narrow_dtype():
