@@ -121,7 +121,6 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
       const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
       const int64_t near = std::max<int64_t>(1, kNearCache / bytes);
       const int64_t step = kInPlace ? kPSPlanes : near;
-      const int64_t ahead = kInPlace && fresh && bin + 1 < bins ? pixels : 0;
       for (int64_t group = first; group < last; group += step) {
         const int64_t n = std::min(step, last - group);
         if (fresh) {  // a plane in one go where its sums grow on it
@@ -132,8 +131,7 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
         A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh && !kInPlace);
         DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
             {taps.rows(bin), taps.cols(bin), run.order, run.count, sums - reach.begin * width, n,
-             band.plane_stride(), width, pooled + group * bins + bin, map.channels, bins, 1,
-             ahead});
+             band.plane_stride(), width, pooled + group * bins + bin, map.channels, bins});
         band.close();
       }
     }

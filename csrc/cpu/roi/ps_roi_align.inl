@@ -34,14 +34,7 @@ DETOPS_INLINE void pool_planes(const PSTile<const P, T>& t) {
 // By value: what is stored through a vector could be a member of the tile.
 template <bool kNarrow, typename A, typename T>
 DETOPS_INLINE void spread_planes(const PSTile<A, const T> t) {
-  // The next planes come to the cache while these are summed: each RoI asks for some lines of them.
-  constexpr int64_t kLine = 64 / sizeof(A);
-  const A *line = t.planes + t.ahead, *last = line + t.ahead;
-  const int64_t lines = divide_up(t.ahead, t.rois * kLine);
   for (int64_t i = 0; i < t.rois; ++i) {
-    for (int64_t k = 0; k < lines && line < last; ++k, line += kLine) {
-      for (int64_t j = 0; j < t.n; ++j) __builtin_prefetch(line + j * t.plane_stride, 1);
-    }
     const T* grad = t.pooled + t.order[i] * t.roi_stride;
     const int64_t row = t.rows.begin[i], last_row = t.rows.begin[i + 1];
     for (int64_t k = t.cols.begin[i]; k < t.cols.begin[i + 1]; ++k) {

@@ -41,7 +41,6 @@ struct PSTile {
   T* pooled;  // the bin of the first channel of RoI 0
   int64_t roi_stride, channel_stride;
   int64_t apart = 1;  // numbers from one position to the next, for forward_positions
-  int64_t ahead = 0;  // so many numbers behind each plane are the next to be cleared, for backward
 };
 
 // Channels of the output that are neighbours in a sum.
