@@ -4,6 +4,7 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #if defined(__linux__)
@@ -14,8 +15,8 @@
 namespace detops {
 namespace {
 
-using Sizes = std::vector<int64_t>;
-constexpr size_t kMostDims = 64;               // PyTorch's own limit
+constexpr size_t kMostDims = 64;  // PyTorch's own limit
+using Sizes = std::array<int64_t, kMostDims>;
 constexpr int kChannelsLast[] = {1, 3, 2, 0};  // dimensions from the innermost on
 
 // The strides of these sizes, without gaps.
@@ -70,7 +71,8 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   int64_t *sizes = nullptr, *strides = nullptr;
   DETOPS_STABLE(aoti_torch_get_layout, handle, &layout);
   facts_.dim = -1;
-  if (layout != aoti_torch_layout_strided()) return;
+  static const int32_t strided = aoti_torch_layout_strided();
+  if (layout != strided) return;
   DETOPS_STABLE(aoti_torch_get_dim, handle, &facts_.dim);
   DETOPS_STABLE(aoti_torch_get_dtype, handle, &dtype);
   DETOPS_STABLE(aoti_torch_get_device_type, handle, &device);
@@ -79,6 +81,13 @@ Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
   // PyTorch adds numbers of dtypes and never changes one: files hold them.
   facts_ = {{static_cast<ScalarType>(dtype), device, index}, sizes, strides, facts_.dim};
+}
+
+Tensor::Tensor(AtenTensorHandle handle, const Options& options, size_t dim) : handle_(handle) {
+  int64_t *sizes = nullptr, *strides = nullptr;
+  DETOPS_STABLE(aoti_torch_get_sizes, handle, &sizes);
+  DETOPS_STABLE(aoti_torch_get_strides, handle, &strides);
+  facts_ = {options, sizes, strides, int64_t(dim)};
 }
 
 Tensor::Tensor(const Tensor& other) : facts_(other.facts_) {
@@ -148,43 +157,47 @@ Tensor Tensor::as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset
   AtenTensorHandle result = nullptr;
   DETOPS_STABLE(aoti_torch__reinterpret_tensor, handle_, int64_t(sizes.size()), sizes.data(),
                 strides.data(), offset, &result);
-  return Tensor(result);
+  return Tensor(result, options(), sizes.size());
 }
 
 Tensor Tensor::view(IntArrayRef sizes) const {
+  if (is_contiguous() && sizes == this->sizes()) return *this;
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   check(is_contiguous() && count == numel(), "a view of ", numel(), " elements asks for ", count);
-  Sizes strides(sizes.size());
+  Sizes strides;
   dense_strides(sizes, MemoryFormat::Contiguous, strides.data());
-  return as_strided(sizes, strides);
+  return as_strided(sizes, {strides.data(), sizes.size()});
 }
 
 Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const {
   check(start >= 0 && length >= 0 && start + length <= size(d), "a part of ", size(d),
         " rows asks for ", length, " from ", start);
-  Sizes sizes(facts_.sizes, facts_.sizes + facts_.dim);
+  Sizes sizes;
+  std::copy_n(facts_.sizes, dim(), sizes.data());
   sizes[d] = length;
-  return as_strided(sizes, strides(), start * stride(d));
+  return as_strided({sizes.data(), size_t(dim())}, strides(), start * stride(d));
 }
 
 Tensor Tensor::permute(IntArrayRef order) const {
   Sizes sizes, strides;
-  for (const int64_t d : order) {
-    sizes.push_back(size(d));
-    strides.push_back(stride(d));
+  for (size_t i = 0; i < order.size(); ++i) {
+    sizes[i] = size(order[i]);
+    strides[i] = stride(order[i]);
   }
-  return as_strided(sizes, strides);
+  return as_strided({sizes.data(), order.size()}, {strides.data(), order.size()});
 }
 
 Tensor Tensor::transpose(int64_t a, int64_t b) const {
   Sizes order;
-  for (int64_t d = 0; d < facts_.dim; ++d) order.push_back(d == a ? b : d == b ? a : d);
-  return permute(order);
+  for (int64_t d = 0; d < dim(); ++d) order[d] = d == a ? b : d == b ? a : d;
+  return permute({order.data(), size_t(dim())});
 }
 
-Tensor Tensor::contiguous(MemoryFormat format) const {
-  if (is_contiguous(format)) return *this;
+Tensor Tensor::contiguous(MemoryFormat format) const& { return Tensor(*this).contiguous(format); }
+
+Tensor Tensor::contiguous(MemoryFormat format) && {
+  if (is_contiguous(format)) return std::move(*this);
   return empty(sizes(), options(), format).copy_(*this);
 }
 
@@ -211,16 +224,16 @@ const Tensor& Tensor::fill_(double value) const {
 }
 
 Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
-  int64_t strides[kMostDims];
+  Sizes strides;
   check(sizes.size() <= kMostDims, "at most ", kMostDims, " dimensions");
-  dense_strides(sizes, format, strides);
-  if (Tensor kept = empty_in_arena(sizes, strides, options); kept.defined()) return kept;
+  dense_strides(sizes, format, strides.data());
+  if (Tensor kept = empty_in_arena(sizes, strides.data(), options); kept.defined()) return kept;
   AtenTensorHandle result = nullptr;
-  if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides, int32_t(options.type),
-                               options.device, options.index, &result)) {
+  if (aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(),
+                               int32_t(options.type), options.device, options.index, &result)) {
     throw std::bad_alloc();
   }
-  Tensor fresh(result);
+  Tensor fresh(result, options, sizes.size());
   expect_writes(fresh);
   return fresh;
 }

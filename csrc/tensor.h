@@ -65,6 +65,8 @@ class Tensor {
   Tensor() = default;  // undefined
   // Takes the handle over.
   explicit Tensor(AtenTensorHandle handle);
+  // Likewise, of a tensor that has just been made like this.
+  Tensor(AtenTensorHandle handle, const Options& options, size_t dim);
   Tensor(const Tensor& other);
   Tensor(Tensor&& other) noexcept
       : handle_(std::exchange(other.handle_, nullptr)), facts_(other.facts_) {}
@@ -128,7 +130,8 @@ class Tensor {
   Tensor t() const { return transpose(0, 1); }
 
   // Copies, except where the tensor is what is asked for.
-  Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
+  Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const&;
+  Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) &&;
   Tensor to(ScalarType type) const;
   Tensor clone() const;
 

@@ -20,16 +20,32 @@ inline int64_t grain_for(int64_t work, int64_t each) {
   return std::max<int64_t>(1, work / std::max<int64_t>(1, each));
 }
 
-// x.contiguous(format). The gradient of a sum is one number, expanded: to write it down takes less
-// than a general copy, which takes longer than a small op.
+// to = from, of one size; `to` has no gaps. What is simple takes less than a general copy, which
+// takes longer than a small op: one number, expanded, as the gradient of a sum is, and rows of
+// rows.
+inline void assign(const Tensor& to, const Tensor& from) {
+  if (to.scalar_type() != from.scalar_type() || from.numel() == 0) {
+    to.copy_(from);
+    return;
+  }
+  const bool constant = is_constant(from);
+  if (!constant && !(from.is_contiguous() && to.is_contiguous())) {
+    to.copy_(from);
+    return;
+  }
+  with_element_type(from.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    const T* values = static_cast<const T*>(from.const_data_ptr());
+    T* out = static_cast<T*>(to.mutable_data_ptr());
+    constant ? std::fill_n(out, to.numel(), *values) : std::copy_n(values, to.numel(), out);
+  });
+}
+
+// x.contiguous(format)
 inline Tensor in_layout(const Tensor& x, MemoryFormat format) {
   if (x.numel() <= 1 || !is_constant(x)) return x.contiguous(format);
   Tensor copy = empty(x.sizes(), x.options(), format);
-  with_element_type(x.scalar_type(), [&](auto element) {
-    using T = decltype(element);
-    const T value = *static_cast<const T*>(x.const_data_ptr());
-    std::fill_n(static_cast<T*>(copy.mutable_data_ptr()), copy.numel(), value);
-  });
+  assign(copy, x);
   return copy;
 }
 

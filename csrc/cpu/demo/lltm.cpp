@@ -103,10 +103,10 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
 
 void sum_into(const Tensor& rows, const Tensor& out) {
   const int64_t columns = rows.size(1);
-  out.zero_();
   DETOPS_WIDE_SWITCH(out.scalar_type(), [&] {
     const auto *row = elements<scalar_t>(rows), *end = row + rows.numel();
     auto* sum = mutable_elements<scalar_t>(out);
+    std::fill_n(sum, columns, scalar_t(0));
     for (; row < end; row += columns) {
       for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
     }
@@ -128,23 +128,23 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
                   const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
-  const Tensor x = wide(input), w = wide(weights), b = wide(bias), h0 = wide(h), c0 = wide(c);
+  const Widened x(input), w(weights), b(bias), h0(h), c0(c);
 
   // All steps' inputs in one product, the state's part step by step; of one step, all together.
   const bool packed = steps > 1;
   const Tensor sums = gates.view({steps * rows, 3 * state});
   if (packed) {
-    multiply_into(x.view({steps * rows, inputs}), w.narrow(1, state, inputs).t(), sums.copy_(b),
+    multiply_into(x->view({steps * rows, inputs}), w->narrow(1, state, inputs).t(), sums.copy_(*b),
                   true);
   } else {
-    linear_into(h0, x.view({rows, inputs}), w, b, sums);
+    linear_into(*h0, x->view({rows, inputs}), *w, *b, sums);
   }
 
-  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const auto *first_state = elements<scalar_t>(h0), *first_cell = elements<scalar_t>(c0);
+  DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
+    const auto *first_state = elements<scalar_t>(*h0), *first_cell = elements<scalar_t>(*c0);
     auto *gate = mutable_elements<scalar_t>(gates), *cell = mutable_elements<scalar_t>(cells);
     auto* out = mutable_elements<scalar_t>(output);
-    const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack<false, scalar_t>));
+    const auto weight = pack<scalar_t>(*w, state, steps, DETOPS_IN_USE(lltm_pack<false, scalar_t>));
     const int64_t size = rows * state;
     const auto step = DETOPS_IN_USE(lltm_forward<scalar_t>);
     each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
@@ -165,26 +165,28 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
                    Tensor& to_weights, Tensor& to_bias, Tensor& to_h, Tensor& to_c) {
   const int64_t rows = h.size(0), state = h.size(1), inputs = input.size(-1);
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0);
-  const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
-  const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
+  const Tensor dense = in_layout(grad_output, MemoryFormat::Contiguous);
+  const Widened g(dense), x(input), w(weights), h0(h);
+  const Widened states(output), cell_values(cells), gate_values(gates);
   // The gradients that travel back from step to step.
   Tensor to_state;
   if (grad_h) {
-    to_state = empty_like(h0).copy_(*grad_h);
+    to_state = empty_like(*h0).copy_(*grad_h);
   } else if (steps != 1) {
-    to_state = zeros_like(h0);
+    to_state = zeros_like(*h0);
   }
-  to_c.copy_(grad_c);
-  const Tensor to_gates = empty_like(gate_values);
+  assign(to_c, grad_c);
+  const Tensor to_gates = empty_like(*gate_values);
   const bool packed = steps > 1;
   if (output.numel() > 0) {
-    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-      const auto *gate = elements<scalar_t>(gate_values), *cell = elements<scalar_t>(cell_values);
-      const auto* outer = elements<scalar_t>(g);
+    DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
+      const auto *gate = elements<scalar_t>(*gate_values), *cell = elements<scalar_t>(*cell_values);
+      const auto* outer = elements<scalar_t>(*g);
       auto* state_grad = to_state.defined() ? mutable_elements<scalar_t>(to_state) : nullptr;
       auto *gate_grad = mutable_elements<scalar_t>(to_gates),
            *cell_grad = mutable_elements<scalar_t>(to_c);
-      const auto weight = pack<scalar_t>(w, state, steps, DETOPS_IN_USE(lltm_pack<true, scalar_t>));
+      const auto weight =
+          pack<scalar_t>(*w, state, steps, DETOPS_IN_USE(lltm_pack<true, scalar_t>));
       const int64_t size = rows * state;
       const auto step = DETOPS_IN_USE(lltm_backward<scalar_t>);
       each_rows(rows, 3 * state * (packed ? steps * state : 8), [&](int64_t begin, int64_t end) {
@@ -199,21 +201,21 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   const Tensor grads = to_gates.view({steps * rows, 3 * state}), left = grads.t();
   // Products over all steps; the state before step t is that after step t - 1.
   const Tensor of_state = to_weights.narrow(1, 0, state);
-  multiply_into(left, x.view({steps * rows, inputs}), to_weights.narrow(1, state, inputs));
+  multiply_into(left, x->view({steps * rows, inputs}), to_weights.narrow(1, state, inputs));
   if (steps == 0) {
     of_state.zero_();
   } else if (steps == 1) {
-    multiply_into(left, h0, of_state);
-    if (h_wanted) multiply_into(grads, w.narrow(1, 0, state), to_h);
+    multiply_into(left, *h0, of_state);
+    if (h_wanted) multiply_into(grads, w->narrow(1, 0, state), to_h);
   } else {
     const int64_t later = (steps - 1) * rows;
     multiply_into(left.narrow(1, rows, later),
-                  states.view({steps * rows, state}).narrow(0, 0, later), of_state);
-    multiply_into(left.narrow(1, 0, rows), h0, of_state, true);
+                  states->view({steps * rows, state}).narrow(0, 0, later), of_state);
+    multiply_into(left.narrow(1, 0, rows), *h0, of_state, true);
   }
   if (steps != 1 && h_wanted) to_h = to_state;
   if (input_wanted) {
-    multiply_into(grads, w.narrow(1, state, inputs), to_input.view({steps * rows, inputs}));
+    multiply_into(grads, w->narrow(1, state, inputs), to_input.view({steps * rows, inputs}));
   }
   sum_into(grads, to_bias);
 }

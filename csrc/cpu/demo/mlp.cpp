@@ -107,17 +107,17 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
 void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor& hidden_bias,
                  const Tensor& output_weights, const Tensor& output_bias, Tensor& output,
                  Tensor& hidden) {
-  const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
-  const Tensor v = wide(output_weights), c = wide(output_bias);
-  if (!fits(w, v)) {
-    std::tie(output, hidden) = mlp_products(x, w, b, v, c);
+  const Widened x(input), w(hidden_weights), b(hidden_bias), v(output_weights), c(output_bias);
+  if (!fits(*w, *v)) {
+    std::tie(output, hidden) = mlp_products(*x, *w, *b, *v, *c);
     return;
   }
-  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
-    const Layers<scalar_t> layers(w, b.const_data_ptr<scalar_t>(), v, c.const_data_ptr<scalar_t>());
-    const scalar_t* in = x.const_data_ptr<scalar_t>();
+  DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
+    const Layers<scalar_t> layers(*w, b->const_data_ptr<scalar_t>(), *v,
+                                  c->const_data_ptr<scalar_t>());
+    const scalar_t* in = x->const_data_ptr<scalar_t>();
     scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
-    parallel_for(0, x.size(0), kChunk, [&](int64_t begin, int64_t end) {
+    parallel_for(0, x->size(0), kChunk, [&](int64_t begin, int64_t end) {
       DETOPS_IN_USE(mlp_forward<scalar_t>)(layers, in, begin, end, h, out);
     });
   });
@@ -127,26 +127,26 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   const Tensor& hidden_weights, const Tensor& output_weights, bool input_wanted,
                   Tensor& to_input, Tensor& to_hidden_weights, Tensor& to_hidden_bias,
                   Tensor& to_output_weights, Tensor& to_output_bias) {
-  const Tensor g = wide(grad), x = wide(input), h = wide(hidden);
-  const Tensor w = wide(hidden_weights), v = wide(output_weights);
-  if (!fits(w, v)) {
-    const Tensor to_hidden = mm(g, v);
-    DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+  const Tensor dense = in_layout(grad, MemoryFormat::Contiguous);
+  const Widened g(dense), x(input), h(hidden), w(hidden_weights), v(output_weights);
+  if (!fits(*w, *v)) {
+    const Tensor to_hidden = mm(*g, *v);
+    DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
       scalar_t* to = to_hidden.mutable_data_ptr<scalar_t>();
-      const scalar_t* unit = h.const_data_ptr<scalar_t>();
-      for (int64_t i = 0; i < h.numel(); ++i) to[i] = unit[i] > 0 ? to[i] : scalar_t(0);
+      const scalar_t* unit = h->const_data_ptr<scalar_t>();
+      for (int64_t i = 0; i < h->numel(); ++i) to[i] = unit[i] > 0 ? to[i] : scalar_t(0);
     });
     std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
-        mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted);
+        mlp_gradients(*g, to_hidden, *x, *h, *w, to_input, input_wanted);
     return;
   }
   Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,
                         &to_output_bias};
-  DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
+  DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
     const auto data = [&](int64_t k) { return to[k]->mutable_data_ptr<scalar_t>(); };
-    const Layers<scalar_t> layers(w, nullptr, v, nullptr);
-    fused_backward<scalar_t>(layers, x.const_data_ptr<scalar_t>(), h.const_data_ptr<scalar_t>(),
-                             g.const_data_ptr<scalar_t>(), x.size(0),
+    const Layers<scalar_t> layers(*w, nullptr, *v, nullptr);
+    fused_backward<scalar_t>(layers, x->const_data_ptr<scalar_t>(), h->const_data_ptr<scalar_t>(),
+                             g->const_data_ptr<scalar_t>(), x->size(0),
                              input_wanted ? data(0) : nullptr,
                              {data(1), data(2), data(3), data(4)});
   });
