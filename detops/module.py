@@ -1,6 +1,8 @@
 """The base of the public modules."""
 
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from torch import nn
 
@@ -27,3 +29,20 @@ class Module(nn.Module):
         ) -> Result:
             """Runs the hooks and ``forward``."""
             ...
+
+
+def parameters_named(*names: str) -> Callable[[nn.Module], tuple[Any, ...]]:
+    """Gives a module's parameters in less time than its attributes: of small ops, as much as one.
+
+    It gives what the attributes give, also where that is no parameter: of a parametrized or pruned
+    module, and of the replicas of ``DataParallel``.
+    """
+    parameters, attributes = itemgetter(*names), attrgetter(*names)
+
+    def of(module: nn.Module) -> tuple[Any, ...]:
+        try:
+            return parameters(module._parameters)
+        except KeyError:
+            return attributes(module)
+
+    return of

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -23,26 +24,39 @@ class Function(torch.autograd.Function):
     these ops: it binds its arguments to the signature of ``forward`` each time, and keeps a context
     whether or not there will be a backward pass.
 
-    Results that only the backward pass reads come last; ``setup_context`` says by ``ctx.shown`` how
-    many come before them. Autograd then has no outputs to keep for those, and :meth:`run` may leave
-    them out.
+    Results that only the backward pass reads come after the first ``shown``; they have no gradient,
+    and :meth:`run` may leave them out. ``forward`` may be a raw op.
     """
+
+    shown: int | None = None
 
     # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
     linear_in: tuple[slice, ...] = ()
     _transformed: type[torch.autograd.Function]
     _recorded: Callable[..., Any]
+    _compute: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
 
-        compute, keep = cls.forward, cls.setup_context
+        compute, keep, shown = cls.forward, cls.setup_context, cls.shown
+        if isinstance(compute, OpOverload):
+            cls.forward = staticmethod(_function(compute))  # type: ignore[method-assign]
+            compute = compute._op
+        cls._compute = staticmethod(compute)
 
         def forward(ctx: Any, *args: Any) -> Any:
             output = compute(*args)
-            ctx.shown = None
             keep(ctx, args, output)
-            return output if ctx.shown is None else output[: ctx.shown]
+            return output if shown is None else output[:shown]
+
+        def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+            ctx.mark_non_differentiable(*output[shown:])
+            ctx.set_materialize_grads(False)  # no zeros for those
+            keep(ctx, inputs, output)
+
+        if shown is not None:
+            cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
 
         # Transforms of torch.func need a setup_context; without them a forward that fills the
         # context itself is cheaper.
@@ -63,10 +77,17 @@ class Function(torch.autograd.Function):
             for x in args:
                 if isinstance(x, Tensor) and x.requires_grad:
                     # A tensor that has left its transform of torch.func is not what it seems.
-                    if is_dynamo_compiling() or is_functorch_wrapped_tensor(x):
+                    if is_dynamo_compiling() or (
+                        type(x) is Tensor and is_functorch_wrapped_tensor(x)
+                    ):
                         return cls.apply(*args)
                     return cls._recorded(*args)
-        return cls.forward(*args)
+        return (cls.forward if is_dynamo_compiling() else cls._compute)(*args)
+
+
+def _function(op: OpOverload) -> Callable[..., Any]:
+    """What torch.compile can trace, and calls through a frame more than the operator below it."""
+    return lambda *args: op(*args)
 
 
 def _with_forward_mode(

@@ -16,6 +16,8 @@ _BACKWARD = torch.ops.detops.border_align_backward.default
 class BorderAlignFunction(Function):
     """Gives the maxima and their samples; differentiable once, in the input alone."""
 
+    shown = 1
+
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pool_size: int) -> tuple[Tensor, Tensor]:
         """See :func:`border_align`."""
@@ -26,9 +28,6 @@ class BorderAlignFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keeps the boxes, the samples and the size of the input."""
         input, boxes, ctx.pool_size = inputs
-        ctx.shown = 1
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # no zeros for the samples
         ctx.save_for_backward(boxes, output[1])
         ctx.size = input.shape[2:]
 

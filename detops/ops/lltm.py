@@ -7,7 +7,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ..module import Module
+from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
 from ._shared import Function, of_one_dtype, raw
 
@@ -21,55 +21,61 @@ def _last(steps: Tensor, before: Tensor) -> Tensor:
     return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
 
 
-class LltmFunction(Function):
-    """Differentiable once, in all arguments.
+def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    """Keeps all but the bias, and what only the way back needs."""
+    input, weights, _, h, c = inputs
+    ctx.save_for_backward(input, weights, h, c, output[0], *output[-2:])
 
-    Of one step, the state and the cell; of a sequence all states, the last one again, the last
-    cell. What else the way back needs comes after.
-    """
+
+def _back(
+    ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Back through all steps."""
+    saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+    c, output = saved[3], saved[4]
+    if grad_output is None:
+        grad_output = torch.zeros_like(output)
+    if grad_c is None:
+        grad_c = torch.zeros_like(c)
+    elif grad_c.dtype != c.dtype:
+        grad_c = grad_c.to(c.dtype)
+    to_input, to_weights, to_bias, to_h, to_c = raw(
+        _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
+    )
+    return to_input if wanted[0] else None, to_weights, to_bias, to_h if wanted[3] else None, to_c
+
+
+class LltmCellFunction(Function):
+    """The state and the cell, never below float32; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
+    shown = 2
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_keep)
+
+    @staticmethod
+    def backward(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, *_: None) -> tuple:
+        """Those of the state and the cell."""
+        return _back(ctx, grad_h, None, grad_c)
+
+
+class LltmFunction(Function):
+    """All states, the last one again and the last cell; differentiable once, in all arguments."""
+
+    generate_vmap_rule = True
+    shown = 3
+    setup_context = staticmethod(_keep)
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
         """The kernel."""
         output, cells, gates = _forward(*tensors)
-        input, h, c = tensors[0], tensors[3], tensors[4]
-        if input.dim() == 3:
-            return output, _last(output, h), _last(cells, c), cells, gates
-        if cells.dtype == c.dtype:
-            return output, cells, gates
-        return output, cells.to(c.dtype), cells, gates
+        return output, _last(output, tensors[3]), _last(cells, tensors[4]), cells, gates
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-        """Keeps all but the bias."""
-        input, weights, _, h, c = inputs
-        ctx.sequence = input.dim() == 3
-        ctx.shown = 3 if ctx.sequence else 2
-        ctx.mark_non_differentiable(*output[ctx.shown :])
-        ctx.set_materialize_grads(False)
-        cells, gates = output[-2:]
-        ctx.save_for_backward(input, weights, h, c, output[0], cells, gates)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor | None, *grads: Tensor | None) -> tuple:
-        """Back through all steps."""
-        input, weights, h, c, output, cells, gates = ctx.saved_tensors
-        grad_h, grad_c = grads[:2] if ctx.sequence else (None, grads[0])
-        input_wanted, _, _, h_wanted, _ = ctx.needs_input_grad
-        to_input, to_weights, to_bias, to_h, to_c = raw(
-            _backward,
-            torch.zeros_like(output) if grad_output is None else grad_output,
-            grad_h,
-            torch.zeros_like(c) if grad_c is None else grad_c,
-            *(input, weights, h, c, output, cells, gates),
-            input_wanted,
-            h_wanted,
-        )
-        if not input_wanted:
-            to_input = None
-        return to_input, to_weights, to_bias, to_h if h_wanted else None, to_c
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple:
+        """Those of the states, the last state and the last cell."""
+        return _back(ctx, *grads[:3])
 
 
 @torch.fx.wrap
@@ -105,8 +111,9 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    new_h, new_c, *_ = LltmFunction.run(*of_one_dtype(input, weights, bias, h, c))
-    return new_h, new_c
+    results = LltmCellFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    new_h, new_c = results[0], results[1]
+    return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
 
 
 @torch.fx.wrap
@@ -145,6 +152,7 @@ def lltm(
 
 composition("lltm_cell", lltm_cell)
 composition("lltm", lltm)
+_parameters = parameters_named("weights", "bias")
 
 
 class _LLTMParameters(Module):
@@ -182,7 +190,8 @@ class LLTM(_LLTMParameters):
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """``[B, I]`` and twice ``[B, H]`` to twice ``[B, H]``; see :func:`lltm_cell`."""
         h, c = state
-        return lltm_cell(input, self.weights, self.bias, h, c)
+        weights, bias = _parameters(self)
+        return lltm_cell(input, weights, bias, h, c)
 
 
 class LLTMSequence(_LLTMParameters):
@@ -206,5 +215,6 @@ class LLTMSequence(_LLTMParameters):
             zeros = input.new_zeros(input.size(1), self.state_size)
             state = (zeros, zeros)
         h, c = state
-        output, h, c = lltm(input, self.weights, self.bias, h, c)
+        weights, bias = _parameters(self)
+        output, h, c = lltm(input, weights, bias, h, c)
         return output, (h, c)

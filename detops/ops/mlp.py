@@ -6,12 +6,11 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ..module import Module
+from ..module import Module, parameters_named
 from ..registration import derivative
 from ._shared import Function, of_one_dtype, raw
 
 # Resolved once: a call costs about as much as the op.
-_forward = torch.ops.detops.mlp_forward.default
 _backward = torch.ops.detops.mlp_backward.default
 
 
@@ -19,19 +18,13 @@ class MlpFunction(Function):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel."""
-        return _forward(*tensors)
+    shown = 1
+    forward = staticmethod(torch.ops.detops.mlp_forward.default)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keeps what the slopes depend on."""
         input, hidden_weights, _, output_weights, _ = inputs
-        ctx.shown = 1
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
         ctx.save_for_backward(input, output[1], hidden_weights, output_weights)
 
     @staticmethod
@@ -80,6 +73,7 @@ def mlp(
 
 
 derivative("mlp", mlp)
+_parameters = parameters_named("hidden_weights", "hidden_bias", "output_weights", "output_bias")
 
 
 class MLP(Module):
@@ -107,9 +101,7 @@ class MLP(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """``[B, I]`` to ``[B, O]``; see :func:`mlp`."""
-        return mlp(
-            input, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias
-        )
+        return mlp(input, *_parameters(self))
 
     def extra_repr(self) -> str:
         """The sizes of the layers."""

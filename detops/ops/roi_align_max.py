@@ -28,6 +28,8 @@ _Pooling = tuple[float, int, int, int, bool]
 class RoIAlignMaxFunction(Function):
     """Gives the maxima and where they lie; differentiable once, in the input alone."""
 
+    shown = 1
+
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pooling: _Pooling) -> tuple[Tensor, Tensor, Tensor]:
         """See :func:`roi_align_max`."""
@@ -38,9 +40,6 @@ class RoIAlignMaxFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
         input, boxes, pooling = inputs
-        ctx.shown = 1
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)  # no zeros for the places
         ctx.save_for_backward(boxes, *output[1:])
         ctx.kept = pooling, input.shape, memory_format(input)
 

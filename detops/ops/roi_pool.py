@@ -26,6 +26,8 @@ _BACKWARD = torch.ops.detops.roi_pool_backward.default
 class RoIPoolFunction(Function):
     """Gives the maxima and where they lie; no gradient reaches the boxes."""
 
+    shown = 1
+
     @staticmethod
     def forward(
         input: Tensor, boxes: Tensor, pooling: tuple[float, int, int]
@@ -39,9 +41,6 @@ class RoIPoolFunction(Function):
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
         input, boxes, pooling = inputs
         argmax = output[1]
-        ctx.shown = 1
-        ctx.mark_non_differentiable(argmax)
-        ctx.set_materialize_grads(False)  # no zeros for the places
         ctx.save_for_backward(boxes, argmax)
         ctx.kept = pooling, input.shape, memory_format(input)
 
