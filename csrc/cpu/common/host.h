@@ -20,16 +20,12 @@ inline int64_t grain_for(int64_t work, int64_t each) {
   return std::max<int64_t>(1, work / std::max<int64_t>(1, each));
 }
 
-// to = from, of one size; `to` has no gaps. What is simple takes less than a general copy, which
-// takes longer than a small op: one number, expanded, as the gradient of a sum is, and rows of
-// rows.
+// to = from, of one size; `to` has no gaps. A general copy takes longer than a small op, and these
+// do not: one number, expanded, as the gradient of a sum is, and what lies alike.
 inline void assign(const Tensor& to, const Tensor& from) {
-  if (to.scalar_type() != from.scalar_type() || from.numel() == 0) {
-    to.copy_(from);
-    return;
-  }
-  const bool constant = is_constant(from);
-  if (!constant && !(from.is_contiguous() && to.is_contiguous())) {
+  const bool alike = to.scalar_type() == from.scalar_type() && from.numel() > 0;
+  const bool constant = alike && is_constant(from);
+  if (!constant && !(alike && from.is_contiguous() && to.is_contiguous())) {
     to.copy_(from);
     return;
   }
