@@ -161,7 +161,10 @@ Tensor Tensor::as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset
 }
 
 Tensor Tensor::view(IntArrayRef sizes) const {
-  if (is_contiguous() && sizes == this->sizes()) return *this;
+  const IntArrayRef own = this->sizes();  // older headers have no ==
+  if (is_contiguous() && std::equal(sizes.begin(), sizes.end(), own.begin(), own.end())) {
+    return *this;
+  }
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   check(is_contiguous() && count == numel(), "a view of ", numel(), " elements asks for ", count);

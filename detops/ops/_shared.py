@@ -86,7 +86,7 @@ class Function(torch.autograd.Function):
 
 
 def _function(op: OpOverload) -> Callable[..., Any]:
-    """What torch.compile can trace, and calls through a frame more than the operator below it."""
+    """A function for torch.compile to trace; elsewhere ``op._op`` costs a frame of Python less."""
     return lambda *args: op(*args)
 
 
