@@ -102,14 +102,9 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
 }
 
 void sum_into(const Tensor& rows, const Tensor& out) {
-  const int64_t columns = rows.size(1);
   DETOPS_WIDE_SWITCH(out.scalar_type(), [&] {
-    const auto *row = elements<scalar_t>(rows), *end = row + rows.numel();
-    auto* sum = mutable_elements<scalar_t>(out);
-    std::fill_n(sum, columns, scalar_t(0));
-    for (; row < end; row += columns) {
-      for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
-    }
+    DETOPS_IN_USE(sum_rows<scalar_t>)(elements<scalar_t>(rows), rows.size(0), rows.size(1),
+                                      mutable_elements<scalar_t>(out));
   });
 }
 

@@ -27,6 +27,41 @@ DETOPS_INLINE void product_tile(const Product<T>& p, int64_t row) {
   each([](T* to, int64_t n, const Vector<T>& sums) { store_first(to, sums, n); });
 }
 
+// The same for up to a vector of columns, two depths at a time. Of the right matrix, every two rows
+// are zipped, so that a load on the left, of two numbers, serves as many products as there are
+// vectors of pairs: one for each, as above, takes longer than the product.
+template <int kRows, int kVectors, typename T>
+DETOPS_INLINE void product_pairs_tile(const Product<T>& p, int64_t row) {
+  const T* left = p.left + row * p.left_row;
+  Vector<T> acc[kRows][2] = {};
+  int64_t k = 0;
+  for (; k + 1 < p.depth; k += 2) {
+    Vector<T> pairs[kVectors];
+    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) pairs[v] = load(p.right + (k + v) * kLanes<T>);
+    DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
+      const Vector<T> x = splat_pair(left + r * p.left_row + k);
+      DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, pairs[v], acc[r][v]);
+    }
+  }
+  DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
+    T* out = p.out + (row + r) * p.out_row;
+    unzip<T>(acc[r][0], acc[r][1], AllLanes<T>());
+    Vector<T> sums = acc[r][0] + acc[r][1];
+    if (k < p.depth) {
+      sums = fused(splat(left[r * p.left_row + k]), load(p.right + k * kLanes<T>), sums);
+    }
+    if (p.add) sums += load_first(out, p.columns);
+    store_first(out, sums, p.columns);
+  }
+}
+
+template <int kVectors, typename T>
+void product_pairs(const Product<T>& p, int64_t begin, int64_t end) {
+  int64_t row = begin;
+  for (; row + kTileRows <= end; row += kTileRows) product_pairs_tile<kTileRows, kVectors>(p, row);
+  for (; row < end; ++row) product_pairs_tile<1, kVectors>(p, row);
+}
+
 // The first kVectors vectors of columns. The right matrix is packed where it lies turned, and where
 // many rows read it: its own rows may all lie in the same few places of the first cache.
 template <int kVectors, typename T>
@@ -44,6 +79,17 @@ void product_columns(Product<T> p, int64_t begin, int64_t end) {
     }
     p.right = packed;
     p.right_row = kColumns;
+  }
+  if (kVectors == 1 && turned && p.left_depth == 1) {
+    for (int64_t k = 0; k + 1 < p.depth; k += 2) {
+      T* pair = packed + k * kColumns;
+      Vector<T> a = load_first(pair, columns), b = load_first(pair + kColumns, columns);
+      zip<T>(a, b, AllLanes<T>());
+      store(pair, a);
+      store(pair + kColumns, b);
+    }
+    (2 * columns > kColumns ? product_pairs<2, T> : product_pairs<1, T>)(p, begin, end);
+    return;
   }
   int64_t row = begin;
   for (; row + kTileRows <= end; row += kTileRows) product_tile<kTileRows, kVectors>(p, row);
@@ -69,6 +115,14 @@ void product(const Product<T>& p, int64_t begin, int64_t end) {
                                       : product_columns<1, T>;
       run(part, begin, end);
     }
+  }
+}
+
+template <typename T>
+void sum_rows(const T* row, int64_t rows, int64_t columns, T* sum) {
+  std::fill_n(sum, columns, T(0));
+  for (const T* end = row + rows * columns; row < end; row += columns) {
+    for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
   }
 }
 
