@@ -197,11 +197,12 @@ Tensor Tensor::transpose(int64_t a, int64_t b) const {
   return permute({order.data(), size_t(dim())});
 }
 
-Tensor Tensor::contiguous(MemoryFormat format) const& { return Tensor(*this).contiguous(format); }
+Tensor Tensor::contiguous(MemoryFormat format) const& {
+  return is_contiguous(format) ? *this : empty(sizes(), options(), format).copy_(*this);
+}
 
 Tensor Tensor::contiguous(MemoryFormat format) && {
-  if (is_contiguous(format)) return std::move(*this);
-  return empty(sizes(), options(), format).copy_(*this);
+  return is_contiguous(format) ? std::move(*this) : std::as_const(*this).contiguous(format);
 }
 
 Tensor Tensor::to(ScalarType type) const {

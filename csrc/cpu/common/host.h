@@ -39,7 +39,7 @@ inline void assign(const Tensor& to, const Tensor& from) {
 
 // x.contiguous(format)
 inline Tensor in_layout(const Tensor& x, MemoryFormat format) {
-  if (x.numel() <= 1 || !is_constant(x)) return x.contiguous(format);
+  if (x.is_contiguous(format)) return x;
   Tensor copy = empty(x.sizes(), x.options(), format);
   assign(copy, x);
   return copy;
