@@ -2,7 +2,7 @@
 # check_wheel.sh PYTHON TORCH TORCHVISION, as in 3.11 2.11.0 0.26.0: the wheels in dist/ in a fresh
 # environment with these versions, and the smoke suite on it. The environment is removed afterwards.
 # TESTS_PYTHON, one with the tests' packages, detops and another PyTorch, builds the C++ programs and
-# runs them with this PyTorch, too.
+# runs them with this PyTorch, too; and what includes its headers compiles with them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=python$1
@@ -23,4 +23,9 @@ if [ -n "${TESTS_PYTHON:-}" ]; then
   DETOPS_OTHER_TORCH=$(bin/python -c "import torch; print(torch.__path__[0])")/lib
   export DETOPS_OTHER_TORCH
   cd "$OLDPWD" && "$TESTS_PYTHON" -m pytest tests/test_cpp.py -k another
+  oldest=$(sed -n 's/^OLDEST_TORCH = "\(\w*\)".*/\1/p' setup.py)
+  for file in csrc/*.cpp; do
+    [ "$file" = csrc/python.cpp ] || "${CXX:-c++}" -std=c++17 -fsyntax-only \
+      -D "TORCH_TARGET_VERSION=$oldest" -I "${DETOPS_OTHER_TORCH%lib}include" "$file"
+  done
 fi
