@@ -1,7 +1,7 @@
 """Times small ops beside a bare autograd function of Python with the same raw ops in it.
 
-The stable ABI has no autograd functions in C++: this is the least that an op with a derivative
-takes. What is above it asks for transforms, forward mode, autocast, and who wants a gradient.
+The stable ABI has no autograd functions in C++. Ops ask for transforms, forward mode, autocast, and
+who wants a gradient; a bare function does not, and has its passes in Python.
 
 python benchmarks/autograd_floor.py
 """

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "../detops/include/detops/library.h"
+#include "autograd.h"
 
 // What it calls may be called by many threads at once, so a Python without a global lock needs
 // none.
@@ -34,5 +35,9 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         return py::make_tuple(held, free);
       },
       "The bytes that are kept, and those of them that no tensor has.");
+  m.def("forward_pass", &detops::forward_pass, py::arg("op"), py::arg("saved"), py::arg("shown"),
+        "The forward of an autograd function that is a raw op.");
+  m.def("backward_pass", &detops::backward_pass, py::arg("op"), py::arg("places"), py::arg("given"),
+        py::arg("told"), py::arg("in_python"), "The apply of its node.");
   m.def("release_arena", &detops_release_arena, "Gives memory that no tensor has to the system.");
 }

@@ -3,7 +3,8 @@
 Made by ``make stub`` from csrc/contract/*.contract.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +17,14 @@ def set_cpu_isa(name: str) -> None: ...
 def use_arena(on: bool) -> bool: ...
 def arena_size() -> tuple[int, int]: ...
 def release_arena() -> None: ...
+def forward_pass(op: Callable[..., Any], saved: list[int], shown: int) -> Callable[..., Any]: ...
+def backward_pass(
+    op: Callable[..., Any],
+    places: int,
+    given: list[int],
+    told: list[int],
+    in_python: Callable[..., Any],
+) -> Callable[..., Any]: ...
 def nms(
     boxes: Tensor,
     scores: Tensor,

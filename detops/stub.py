@@ -10,7 +10,8 @@ _HEAD = '''"""The compiled module. Every op is the object ``torch.ops.detops.<na
 Made by ``make stub`` from csrc/contract/*.contract.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -23,6 +24,14 @@ def set_cpu_isa(name: str) -> None: ...
 def use_arena(on: bool) -> bool: ...
 def arena_size() -> tuple[int, int]: ...
 def release_arena() -> None: ...
+def forward_pass(op: Callable[..., Any], saved: list[int], shown: int) -> Callable[..., Any]: ...
+def backward_pass(
+    op: Callable[..., Any],
+    places: int,
+    given: list[int],
+    told: list[int],
+    in_python: Callable[..., Any],
+) -> Callable[..., Any]: ...
 '''
 _TYPES = {"Tensor": "Tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "bool"}
 _TYPES |= {"str": "str", "number": "float"}

@@ -6,7 +6,7 @@ from calls import CALLS
 from torch._prims_common import suggest_memory_format
 
 import detops
-from detops.ops._shared import Function
+from detops.ops._shared import Function, PassesFunction
 
 DIFFERENTIABLE = [call for call in CALLS if call.wants]
 IDS = [call.name for call in DIFFERENTIABLE]
@@ -21,7 +21,7 @@ def without(monkeypatch):
     """Takes ways to run a Function out of all of them."""
 
     def take(*names):
-        for function in Function.__subclasses__():
+        for function in [*Function.__subclasses__(), *PassesFunction.__subclasses__()]:
             for name in names:
                 monkeypatch.setattr(function, name, refuse)
 

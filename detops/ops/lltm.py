@@ -7,9 +7,10 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from ..contract import HALF
 from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
-from ._shared import Function, of_one_dtype, raw
+from ._shared import Function, PassesFunction, of_one_dtype, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
@@ -21,42 +22,12 @@ def _last(steps: Tensor, before: Tensor) -> Tensor:
     return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
 
 
-def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    """Keeps all but the bias, and what only the way back needs."""
-    input, weights, _, h, c = inputs
-    ctx.save_for_backward(input, weights, h, c, output[0], *output[-2:])
-
-
-def _back(
-    ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Back through all steps."""
-    saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
-    c, output = saved[3], saved[4]
-    if grad_output is None:
-        grad_output = torch.zeros_like(output)
-    if grad_c is None:
-        grad_c = torch.zeros_like(c)
-    elif grad_c.dtype != c.dtype:
-        grad_c = grad_c.to(c.dtype)
-    to_input, to_weights, to_bias, to_h, to_c = raw(
-        _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
-    )
-    return to_input if wanted[0] else None, to_weights, to_bias, to_h if wanted[3] else None, to_c
-
-
-class LltmCellFunction(Function):
-    """The state and the cell, never below float32; differentiable once, in all arguments."""
+class LltmCellFunction(PassesFunction):
+    """The state and the cell, float32 or wider; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
-    shown = 2
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_keep)
-
-    @staticmethod
-    def backward(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, *_: None) -> tuple:
-        """Those of the state and the cell."""
-        return _back(ctx, grad_h, None, grad_c)
+    passes = "lltm"
+    gradients = ("grad_output", "grad_c")
 
 
 class LltmFunction(Function):
@@ -64,7 +35,6 @@ class LltmFunction(Function):
 
     generate_vmap_rule = True
     shown = 3
-    setup_context = staticmethod(_keep)
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -73,9 +43,27 @@ class LltmFunction(Function):
         return output, _last(output, tensors[3]), _last(cells, tensors[4]), cells, gates
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple:
-        """Those of the states, the last state and the last cell."""
-        return _back(ctx, *grads[:3])
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Keeps all but the bias, and what only the way back needs."""
+        input, weights, _, h, c = inputs
+        ctx.set_materialize_grads(False)  # most losses read one of the results
+        ctx.save_for_backward(input, weights, h, c, output[0], *output[-2:])
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        """Back through all steps."""
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        if grad_output is None:
+            grad_output = torch.zeros_like(saved[4])
+        if grad_c is None:
+            grad_c = torch.zeros_like(saved[3])
+        to_input, to_weights, to_bias, to_h, to_c = raw(
+            _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
+        )
+        to_input, to_h = to_input if wanted[0] else None, to_h if wanted[3] else None
+        return to_input, to_weights, to_bias, to_h, to_c
 
 
 @torch.fx.wrap
@@ -111,9 +99,10 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    results = LltmCellFunction.run(*of_one_dtype(input, weights, bias, h, c))
-    new_h, new_c = results[0], results[1]
-    return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
+    tensors = of_one_dtype(input, weights, bias, h, c)
+    if tensors[0].dtype in HALF:  # whose cells come in float32
+        return lltm(tensors[0].unsqueeze(0), *tensors[1:])[1:]
+    return LltmCellFunction.run(*tensors)[:2]
 
 
 @torch.fx.wrap

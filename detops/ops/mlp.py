@@ -1,40 +1,19 @@
 """A perceptron with one hidden layer."""
 
-from typing import Any
-
 import torch
 import torch.fx
 from torch import Tensor, nn
 
 from ..module import Module, parameters_named
 from ..registration import derivative
-from ._shared import Function, of_one_dtype, raw
-
-# Resolved once: a call costs about as much as the op.
-_backward = torch.ops.detops.mlp_backward.default
+from ._shared import PassesFunction, of_one_dtype
 
 
-class MlpFunction(Function):
+class MlpFunction(PassesFunction):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
     generate_vmap_rule = True
-    shown = 1
-    forward = staticmethod(torch.ops.detops.mlp_forward.default)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-        """Keeps what the slopes depend on."""
-        input, hidden_weights, _, output_weights, _ = inputs
-        ctx.save_for_backward(input, output[1], hidden_weights, output_weights)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        """All at once; that of the input where it is wanted."""
-        if grad is None:
-            return (None,) * 5
-        wanted = ctx.needs_input_grad[0]
-        to_input, *rest = raw(_backward, grad, *ctx.saved_tensors, wanted)
-        return to_input if wanted else None, *rest
+    passes = "mlp"
 
 
 @torch.fx.wrap

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace detops {
+
+namespace py = pybind11;
+
+// The two passes of an autograd function around two raw ops. In Python they take longer than small
+// ops compute, and so they would as functions of pybind11: hence Python's own interface.
+
+using Places = std::vector<Py_ssize_t>;
+using Objects = std::vector<PyObject*>;  // without references
+
+inline py::object owned(PyObject* made) {
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+// An attribute's name, made once.
+inline PyObject* name_of(const char* attribute) { return PyUnicode_InternFromString(attribute); }
+
+// forward(ctx, *inputs): keeps what stands at `saved` in inputs and results, one after the other.
+struct ForwardPass {
+  static constexpr const char* kName = "forward";
+  py::object op;
+  Places saved;
+  Py_ssize_t shown;
+
+  py::object operator()(PyObject* const* arguments, Py_ssize_t count) const {
+    static PyObject* const save = name_of("save_for_backward");
+    const auto results = owned(PyObject_Vectorcall(op.ptr(), arguments + 1, count - 1, nullptr));
+    Objects kept;
+    kept.reserve(1 + saved.size());
+    kept.push_back(arguments[0]);
+    for (Py_ssize_t i : saved) {
+      i += 1;
+      kept.push_back(i < count ? arguments[i] : PyTuple_GetItem(results.ptr(), i - count));
+      if (kept.back() == nullptr) throw py::error_already_set();
+    }
+    owned(PyObject_VectorcallMethod(save, kept.data(), kept.size(), nullptr));
+    return owned(PyTuple_GetSlice(results.ptr(), 0, shown));
+  }
+};
+
+// apply(self, *grads): the op's arguments stand at `given` in the gradients of what is shown, what
+// was saved, which inputs want a gradient, and None, one after the other. Inputs at `told` have one
+// only where it is wanted. With gradients of gradients to come, it is the pass in Python.
+struct BackwardPass {
+  static constexpr const char* kName = "apply";
+  py::object op;
+  size_t places;
+  Places given, told;
+  py::object in_python, is_grad_enabled;
+
+  py::object operator()(PyObject* const* arguments, Py_ssize_t count) const {
+    static PyObject* const saved_tensors = name_of("saved_tensors");
+    static PyObject* const needs_input_grad = name_of("needs_input_grad");
+    if (owned(PyObject_CallNoArgs(is_grad_enabled.ptr())).ptr() == Py_True) {
+      return owned(PyObject_Vectorcall(in_python.ptr(), arguments, count, nullptr));
+    }
+    const py::tuple saved = owned(PyObject_GetAttr(arguments[0], saved_tensors));
+    const py::tuple wanted = owned(PyObject_GetAttr(arguments[0], needs_input_grad));
+    Objects pool(arguments + 1, arguments + count), taken;
+    pool.reserve(places);
+    taken.reserve(given.size());
+    for (size_t i = 0; i < saved.size(); ++i) pool.push_back(PyTuple_GET_ITEM(saved.ptr(), i));
+    for (size_t i = 0; i < wanted.size(); ++i) pool.push_back(PyTuple_GET_ITEM(wanted.ptr(), i));
+    pool.push_back(Py_None);
+    if (pool.size() != places)
+      throw std::invalid_argument("detops: not as many gradients as results");
+    for (const Py_ssize_t i : given) taken.push_back(pool[i]);
+    const py::tuple grads =
+        owned(PyObject_Vectorcall(op.ptr(), taken.data(), taken.size(), nullptr));
+    py::tuple all(grads.size());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = grads[i];
+    for (const Py_ssize_t i : told) {
+      if (PyTuple_GET_ITEM(wanted.ptr(), i) != Py_True) all[i] = py::none();
+    }
+    return all;
+  }
+};
+
+template <typename Pass>
+PyObject* enter(PyObject* pass, PyObject* const* arguments, Py_ssize_t count) {
+  try {
+    if (count == 0) throw std::invalid_argument("detops: a pass without its context");
+    const void* const state = PyCapsule_GetPointer(pass, nullptr);
+    return (*static_cast<const Pass*>(state))(arguments, count).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+template <typename Pass>
+py::object function(Pass pass) {
+  static PyMethodDef definition = {
+      Pass::kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&enter<Pass>)),
+      METH_FASTCALL, nullptr};
+  const py::capsule kept(new Pass(std::move(pass)), [](void* p) { delete static_cast<Pass*>(p); });
+  return owned(PyCFunction_New(&definition, kept.ptr()));
+}
+
+inline py::object forward_pass(py::object op, Places saved, Py_ssize_t shown) {
+  return function(ForwardPass{std::move(op), std::move(saved), shown});
+}
+
+inline py::object backward_pass(py::object op, size_t places, Places given, Places told,
+                                py::object in_python) {
+  const py::object asked = py::module_::import("torch").attr("is_grad_enabled");
+  const py::object apply = function(
+      BackwardPass{std::move(op), places, std::move(given), std::move(told), in_python, asked});
+  return owned(PyInstanceMethod_New(apply.ptr()));
+}
+
+}  // namespace detops
