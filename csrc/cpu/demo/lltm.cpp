@@ -79,7 +79,7 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
                  const Tensor& out) {
   const int64_t rows = left.size(0), depth = left.size(1), more_depth = more.size(1);
   const int64_t columns = weights.size(0), all = depth + more_depth;
-  if (rows < 8 || out.scalar_type() != kFloat) {
+  if (rows < 3 || out.scalar_type() != kFloat) {
     const Tensor both = empty({rows, all}, left.options());
     both.narrow(1, 0, depth).copy_(left);
     both.narrow(1, depth, more_depth).copy_(more);

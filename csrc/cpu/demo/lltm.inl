@@ -27,9 +27,16 @@ DETOPS_INLINE void product_tile(const Product<T>& p, int64_t row) {
   each([](T* to, int64_t n, const Vector<T>& sums) { store_first(to, sums, n); });
 }
 
-// The same for up to a vector of columns, two depths at a time. Of the right matrix, every two rows
-// are zipped, so that a load on the left, of two numbers, serves as many products as there are
-// vectors of pairs: one for each, as above, takes longer than the product.
+// Two neighbours again and again.
+DETOPS_INLINE Vector<float> splat_pair(const float* p) {
+  int64_t both;
+  __builtin_memcpy(&both, p, sizeof both);
+  return (Vector<float>)splat(both);
+}
+
+// The same as product_tile for up to a vector of columns, two depths at a time. Of the right
+// matrix, every two rows are zipped, so that a load on the left, of two numbers, serves as many
+// products as there are vectors of pairs: one for each, as above, takes longer than the product.
 template <int kRows, int kVectors, typename T>
 DETOPS_INLINE void product_pairs_tile(const Product<T>& p, int64_t row) {
   const T* left = p.left + row * p.left_row;

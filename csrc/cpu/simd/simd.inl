@@ -170,13 +170,6 @@ DETOPS_INLINE Vector<A> splat(A x) {
   return x - Vector<A>{};  // not x + 0: that would turn -0 into +0
 }
 
-// Two neighbours again and again.
-DETOPS_INLINE Vector<float> splat_pair(const float* p) {
-  int64_t both;
-  __builtin_memcpy(&both, p, sizeof both);
-  return (Vector<float>)splat(both);
-}
-
 // a b + c, fused where the instruction set can: only where no decision hangs on the rounding.
 template <typename V>
 DETOPS_INLINE V fused(V a, V b, V c) {
