@@ -18,8 +18,9 @@ inline py::object owned(PyObject* made) {
   return py::reinterpret_steal<py::object>(made);
 }
 
-// An attribute's name, made once.
-inline PyObject* name_of(const char* attribute) { return PyUnicode_InternFromString(attribute); }
+inline py::object name_of(const char* attribute) {
+  return owned(PyUnicode_InternFromString(attribute));
+}
 
 // forward(ctx, *inputs): keeps what stands at `saved` in inputs and results, one after the other.
 struct ForwardPass {
@@ -27,10 +28,11 @@ struct ForwardPass {
   py::object op;
   Places saved;
   Py_ssize_t shown;
+  py::object save = name_of("save_for_backward");
 
   py::object operator()(PyObject* const* arguments, Py_ssize_t count) const {
-    static PyObject* const save = name_of("save_for_backward");
-    const auto results = owned(PyObject_Vectorcall(op.ptr(), arguments + 1, count - 1, nullptr));
+    const py::tuple results =
+        owned(PyObject_Vectorcall(op.ptr(), arguments + 1, count - 1, nullptr));
     Objects kept;
     kept.reserve(1 + saved.size());
     kept.push_back(arguments[0]);
@@ -39,7 +41,7 @@ struct ForwardPass {
       kept.push_back(i < count ? arguments[i] : PyTuple_GetItem(results.ptr(), i - count));
       if (kept.back() == nullptr) throw py::error_already_set();
     }
-    owned(PyObject_VectorcallMethod(save, kept.data(), kept.size(), nullptr));
+    owned(PyObject_VectorcallMethod(save.ptr(), kept.data(), kept.size(), nullptr));
     return owned(PyTuple_GetSlice(results.ptr(), 0, shown));
   }
 };
@@ -52,16 +54,17 @@ struct BackwardPass {
   py::object op;
   size_t places;
   Places given, told;
-  py::object in_python, is_grad_enabled;
+  py::object in_python;
+  py::object is_grad_enabled = py::module_::import("torch").attr("is_grad_enabled");
+  py::object saved_tensors = name_of("saved_tensors");
+  py::object needs_input_grad = name_of("needs_input_grad");
 
   py::object operator()(PyObject* const* arguments, Py_ssize_t count) const {
-    static PyObject* const saved_tensors = name_of("saved_tensors");
-    static PyObject* const needs_input_grad = name_of("needs_input_grad");
     if (owned(PyObject_CallNoArgs(is_grad_enabled.ptr())).ptr() == Py_True) {
       return owned(PyObject_Vectorcall(in_python.ptr(), arguments, count, nullptr));
     }
-    const py::tuple saved = owned(PyObject_GetAttr(arguments[0], saved_tensors));
-    const py::tuple wanted = owned(PyObject_GetAttr(arguments[0], needs_input_grad));
+    const py::tuple saved = owned(PyObject_GetAttr(arguments[0], saved_tensors.ptr()));
+    const py::tuple wanted = owned(PyObject_GetAttr(arguments[0], needs_input_grad.ptr()));
     Objects pool(arguments + 1, arguments + count), taken;
     pool.reserve(places);
     taken.reserve(given.size());
@@ -73,6 +76,7 @@ struct BackwardPass {
     for (const Py_ssize_t i : given) taken.push_back(pool[i]);
     const py::tuple grads =
         owned(PyObject_Vectorcall(op.ptr(), taken.data(), taken.size(), nullptr));
+    if (grads.size() != wanted.size()) throw std::invalid_argument("detops: not a gradient each");
     py::tuple all(grads.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = grads[i];
     for (const Py_ssize_t i : told) {
@@ -111,9 +115,8 @@ inline py::object forward_pass(py::object op, Places saved, Py_ssize_t shown) {
 
 inline py::object backward_pass(py::object op, size_t places, Places given, Places told,
                                 py::object in_python) {
-  const py::object asked = py::module_::import("torch").attr("is_grad_enabled");
   const py::object apply = function(
-      BackwardPass{std::move(op), places, std::move(given), std::move(told), in_python, asked});
+      BackwardPass{std::move(op), places, std::move(given), std::move(told), std::move(in_python)});
   return owned(PyInstanceMethod_New(apply.ptr()));
 }
 

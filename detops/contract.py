@@ -21,9 +21,6 @@ from .contract_call import (
     FLOAT as FLOAT,
 )
 from .contract_call import (
-    HALF as HALF,
-)
-from .contract_call import (
     INTEGER as INTEGER,
 )
 from .contract_call import (

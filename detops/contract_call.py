@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HALF = (torch.float16, torch.bfloat16)
-FLOAT = (torch.float32, torch.float64, *HALF)
+FLOAT = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DISCRETE = (*INTEGER, torch.bool, torch.uint16, torch.uint32, torch.uint64)
 # What a class of dtypes holds, and how a message calls it.

@@ -5,6 +5,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 if TYPE_CHECKING:
     Parameters = ParamSpec("Parameters")
@@ -40,6 +41,8 @@ def parameters_named(*names: str) -> Callable[[nn.Module], tuple[Any, ...]]:
     parameters, attributes = itemgetter(*names), attrgetter(*names)
 
     def of(module: nn.Module) -> tuple[Any, ...]:
+        if is_dynamo_compiling():  # it knows neither of them
+            return tuple(getattr(module, name) for name in names)
         try:
             return parameters(module._parameters)
         except KeyError:

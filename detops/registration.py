@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _C
-from .contract import HALF, Contract, read
+from .contract import Contract, read
 
 CONTRACTS: dict[str, Contract] = read(_C.contracts)
 _LIBRARY = torch.library.Library("detops", "IMPL")
@@ -35,7 +35,7 @@ _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch
 
 
 def _in_float32(x: Any) -> Any:
-    narrow = isinstance(x, torch.Tensor) and x.dtype in HALF
+    narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
     return x.float() if narrow else x
 
 

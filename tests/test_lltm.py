@@ -234,6 +234,18 @@ def test_bad_input(device, grad):
                 op(**{**good, name: value})
 
 
+def test_a_row_has_the_same_bits_wherever_it_stands(isa):
+    one = one_step(arguments((1, 1, 33, 47), grad=False))
+    first = None
+    for rows in (3, 4, 8, 9, 16, 17, 31, 40, 70):
+        given = [
+            x.expand(rows, -1).contiguous() if k in (0, 3, 4) else x for k, x in enumerate(one)
+        ]
+        h, c = detops.lltm_cell(*given)
+        first = first or (h[0], c[0])
+        assert all(torch.equal(h[r], first[0]) and torch.equal(c[r], first[1]) for r in range(rows))
+
+
 def test_second_derivative_is_refused():
     args = arguments((2, 3, 4, 5))
     (grad,) = torch.autograd.grad(detops.lltm(*args)[0].sum(), args[0], create_graph=True)

@@ -54,3 +54,13 @@ def test_a_replica_of_data_parallel_has_attributes_alone(make):
         setattr(replica, name, parameter + 0)
     assert not replica._parameters
     torch.testing.assert_close(replica(*args), module(*args), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
+def test_it_is_one_graph_and_exports_strictly(make):
+    module, _, args = make()
+    expected = module(*args)
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*args), expected)
+    exported = torch.export.export(module, args, strict=True).module()
+    torch.testing.assert_close(exported(*args), expected)

@@ -130,3 +130,22 @@ def test_nothing_is_kept_alive(function):
     after = [sys.getrefcount(x) for x in counted]
     assert after[:-1] == before[:-1]
     assert abs(after[-1] - before[-1]) < 50 or sys.version_info >= (3, 12)  # None is immortal
+
+
+class NoGradient(torch.autograd.Function):
+    """Its input gets none, not zeros."""
+
+    forward = staticmethod(lambda ctx, x: x.clone())
+    backward = staticmethod(lambda ctx, grad: None)
+
+
+@FUNCTIONS
+def test_no_gradient_gives_none(function):
+    args = arguments(function)
+    outputs = function.apply(*args)[: function.shown]
+    sum(NoGradient.apply(o).sum() for o in outputs).backward()
+    assert all(x.grad is None for x in args)
+    first, *rest = function.apply(*args)[: function.shown]
+    (first.sum() + sum(NoGradient.apply(o).sum() for o in rest)).backward()
+    alone = torch.autograd.grad(function._recorded(*args)[0].sum(), args)
+    assert all(map(torch.equal, [x.grad for x in args], alone))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -25,7 +26,7 @@ class Function(torch.autograd.Function):
     whether or not there will be a backward pass.
 
     Results that only the backward pass reads come after the first ``shown``; they have no gradient,
-    and :meth:`run` may leave them out.
+    and :meth:`run` may leave them out. ``forward`` may be a raw op.
     """
 
     shown: int | None = None
@@ -40,6 +41,10 @@ class Function(torch.autograd.Function):
         super().__init_subclass__()
 
         compute, keep, shown = cls.forward, cls.setup_context, cls.shown
+        if isinstance(compute, OpOverload):
+            cls.forward = staticmethod(_function(compute))  # type: ignore[method-assign]
+            compute = compute._op
+        cls._compute = staticmethod(compute)
 
         def forward(ctx: Any, *args: Any) -> Any:
             output = compute(*args)
@@ -48,6 +53,7 @@ class Function(torch.autograd.Function):
 
         def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
             ctx.mark_non_differentiable(*output[shown:])
+            ctx.set_materialize_grads(False)  # no zeros for those
             keep(ctx, inputs, output)
 
         if shown is not None:
@@ -55,11 +61,11 @@ class Function(torch.autograd.Function):
 
         # A class of its own: torch.compile takes no function with a rule for forward mode.
         cls._transformed = _with_forward_mode(cls, cls.linear_in) if cls.linear_in else cls
-        cls._record(compute, forward)
+        cls._record(forward)
 
     @classmethod
-    def _record(cls, compute: Callable[..., Any], forward: Callable[..., Any]) -> type[Any]:
-        """Makes these what :meth:`run` calls without and with a backward pass to come.
+    def _record(cls, forward: Callable[..., Any]) -> type[Any]:
+        """Makes ``forward`` what :meth:`run` calls where a backward pass may come.
 
         Transforms of torch.func need a setup_context; without them a forward that fills the context
         itself is cheaper.
@@ -67,7 +73,7 @@ class Function(torch.autograd.Function):
         body = {"forward": staticmethod(forward), "backward": staticmethod(cls.backward)}
         base = torch.autograd.Function
         eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
-        cls._compute, cls._recorded = staticmethod(compute), super(base, eager).apply  # type: ignore[misc]
+        cls._recorded = super(base, eager).apply  # type: ignore[misc]
         return eager
 
     @classmethod
@@ -86,6 +92,11 @@ class Function(torch.autograd.Function):
                         return cls.apply(*args)
                     return cls._recorded(*args)
         return (cls.forward if is_dynamo_compiling() else cls._compute)(*args)
+
+
+def _function(op: OpOverload) -> Callable[..., Any]:
+    """A function for torch.compile to trace; elsewhere ``op._op`` costs a frame of Python less."""
+    return lambda *args: op(*args)
 
 
 def _with_forward_mode(
@@ -128,39 +139,42 @@ class PassesFunction(Function):
         raw_forward = getattr(torch.ops.detops, f"{cls.passes}_forward").default
         raw_backward = getattr(torch.ops.detops, f"{cls.passes}_backward").default
         inputs = [argument.name for argument in raw_forward._schema.arguments]
-        named = inputs + [result.name for result in raw_forward._schema.returns]
+        results = [result.name for result in raw_forward._schema.returns]
         takes = [argument.name for argument in raw_backward._schema.arguments]
-        kept = [name for name in takes if name in named]
-        saved = [named.index(name) for name in kept]
+        kept = [name for name in takes if name in inputs + results]
+        saved = [(inputs + results).index(name) for name in kept]
         told = [i for i, name in enumerate(inputs) if f"{name}_wanted" in takes]
         pool = [*cls.gradients, *kept, *(f"{name}_wanted" for name in inputs), None]
         given = [pool.index(name if name in pool else None) for name in takes]
-
-        def forward(*args: Any) -> Any:
-            return raw_forward(*args)
 
         def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
             both = inputs + output
             ctx.save_for_backward(*(both[i] for i in saved))
 
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            wanted = ctx.needs_input_grad
-            shown = grads[: len(cls.gradients)]
-            pool = (*shown, *ctx.saved_tensors, *wanted, None)
-            results = list(raw(raw_backward, *(pool[i] for i in given)))
+            tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad
+            shown = list(grads[: len(cls.gradients)])
+            if all(grad is None for grad in shown):
+                return (None,) * len(inputs)
+            for i, grad in enumerate(shown):
+                if grad is None:
+                    shown[i] = torch.zeros_like(tensors[kept.index(results[i])])
+            pool = (*shown, *tensors, *wanted, None)
+            all_grads = list(raw(raw_backward, *(pool[i] for i in given)))
             for i in told:
-                results[i] = results[i] if wanted[i] else None
-            return tuple(results)
+                all_grads[i] = all_grads[i] if wanted[i] else None
+            return tuple(all_grads)
 
         cls.shown = len(cls.gradients)
-        cls.forward = staticmethod(forward)  # type: ignore[method-assign]
+        cls.forward = staticmethod(raw_forward)  # type: ignore[method-assign]
         cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
         cls.backward = staticmethod(backward)  # type: ignore[method-assign]
         super().__init_subclass__()
-        # What PyTorch calls for them in the end costs a frame of Python less each.
-        compute, back = raw_forward._op, raw_backward._op
-        eager = cls._record(compute, _C.forward_pass(compute, saved, cls.shown))
-        eager._backward_cls.apply = _C.backward_pass(back, len(pool), given, told, backward)
+        # What PyTorch calls for the ops in the end costs a frame of Python less each.
+        eager = cls._record(_C.forward_pass(raw_forward._op, saved, cls.shown))
+        eager._backward_cls.apply = _C.backward_pass(
+            raw_backward._op, len(pool), given, told, backward
+        )
 
 
 class _RawFunction(Function):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..contract import FLOAT, HALF, INTEGER, MOST_SIZE
+from ..contract import FLOAT, INTEGER, MOST_SIZE
 from ..registration import CONTRACTS, composition
 
 _DEGREE = math.pi / 180
@@ -143,7 +143,7 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
         raise ValueError(f"detops.box_area: fmt must be xyxy, xywh or cxcywh, got {fmt}")
     _check("box_area", boxes, 4, fmt=fmt)
     wide = boxes
-    if boxes.dtype in HALF:  # their products overflow from 256 pixels on
+    if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on
         wide = boxes.float()
     elif boxes.dtype not in FLOAT:
         wide = _without_narrow_integers(boxes)

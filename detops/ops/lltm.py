@@ -7,7 +7,6 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from ..contract import HALF
 from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
 from ._shared import Function, PassesFunction, of_one_dtype, raw
@@ -46,7 +45,6 @@ class LltmFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
         """Keeps all but the bias, and what only the way back needs."""
         input, weights, _, h, c = inputs
-        ctx.set_materialize_grads(False)  # most losses read one of the results
         ctx.save_for_backward(input, weights, h, c, output[0], *output[-2:])
 
     @staticmethod
@@ -99,10 +97,9 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    tensors = of_one_dtype(input, weights, bias, h, c)
-    if tensors[0].dtype in HALF:  # whose cells come in float32
-        return lltm(tensors[0].unsqueeze(0), *tensors[1:])[1:]
-    return LltmCellFunction.run(*tensors)[:2]
+    results = LltmCellFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    new_h, new_c = results[0], results[1]
+    return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
 
 
 @torch.fx.wrap
@@ -201,8 +198,8 @@ class LLTMSequence(_LLTMParameters):
         Without a state, from zeros.
         """
         if state is None:
-            zeros = input.new_zeros(input.size(1), self.state_size)
-            state = (zeros, zeros)
+            size = (input.size(1), self.state_size)
+            state = (input.new_zeros(size), input.new_zeros(size))  # torch.compile wants two
         h, c = state
         weights, bias = _parameters(self)
         output, h, c = lltm(input, weights, bias, h, c)

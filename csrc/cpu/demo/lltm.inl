@@ -62,59 +62,66 @@ DETOPS_INLINE void product_pairs_tile(const Product<T>& p, int64_t row) {
   }
 }
 
-template <int kVectors, typename T>
-void product_pairs(const Product<T>& p, int64_t begin, int64_t end) {
+template <typename T>
+void product_pairs(Product<T> p, int64_t begin, int64_t end) {
+  alignas(64) T packed[kProductDepth * kLanes<T>];
+  const int64_t columns = p.columns < kLanes<T> ? p.columns : kLanes<T>;
+  transpose_matrix(p.right, p.right_column, columns, p.depth, packed, kLanes<T>);
+  for (int64_t k = 0; k < p.depth; k += 2) {
+    T *first = packed + k * kLanes<T>, *second = first + kLanes<T>;
+    Vector<T> a = load_first(first, columns);
+    if (k + 1 < p.depth) {
+      Vector<T> b = load_first(second, columns);
+      zip<T>(a, b, AllLanes<T>());
+      store(second, b);
+    }
+    store(first, a);
+  }
+  p.right = packed;
+  const bool half = 2 * columns <= kLanes<T>;
+  const auto tile =
+      half ? product_pairs_tile<kTileRows, 1, T> : product_pairs_tile<kTileRows, 2, T>;
+  const auto one = half ? product_pairs_tile<1, 1, T> : product_pairs_tile<1, 2, T>;
   int64_t row = begin;
-  for (; row + kTileRows <= end; row += kTileRows) product_pairs_tile<kTileRows, kVectors>(p, row);
-  for (; row < end; ++row) product_pairs_tile<1, kVectors>(p, row);
+  for (; row + kTileRows <= end; row += kTileRows) tile(p, row);
+  for (; row < end; ++row) one(p, row);
 }
 
-// The first kVectors vectors of columns. The right matrix is packed where it lies turned, and where
-// many rows read it: its own rows may all lie in the same few places of the first cache.
+// The first kVectors vectors of columns. The right matrix is packed where many rows read it: its
+// own rows may all lie in the same few places of the first cache.
 template <int kVectors, typename T>
 void product_columns(Product<T> p, int64_t begin, int64_t end) {
   constexpr int64_t kColumns = kVectors * kLanes<T>;
   alignas(64) T packed[kProductDepth * kColumns];
-  const int64_t columns = p.columns < kColumns ? p.columns : kColumns;
-  const bool turned = p.right_column != 1;
-  if (turned) transpose_matrix(p.right, p.right_column, columns, p.depth, packed, kColumns);
-  if (turned || end - begin > 64) {
-    for (int64_t k = 0; k < p.depth && !turned; ++k) {
+  if (end - begin > 64) {
+    for (int64_t k = 0; k < p.depth; ++k) {
       for (int64_t j = 0; j < kColumns; j += kLanes<T>) {
-        store(packed + k * kColumns + j, load_first(p.right + k * p.right_row + j, columns - j));
+        store(packed + k * kColumns + j, load_first(p.right + k * p.right_row + j, p.columns - j));
       }
     }
     p.right = packed;
     p.right_row = kColumns;
-  }
-  if (kVectors == 1 && turned && p.left_depth == 1) {
-    for (int64_t k = 0; k + 1 < p.depth; k += 2) {
-      T* pair = packed + k * kColumns;
-      Vector<T> a = load_first(pair, columns), b = load_first(pair + kColumns, columns);
-      zip<T>(a, b, AllLanes<T>());
-      store(pair, a);
-      store(pair + kColumns, b);
-    }
-    (2 * columns > kColumns ? product_pairs<2, T> : product_pairs<1, T>)(p, begin, end);
-    return;
   }
   int64_t row = begin;
   for (; row + kTileRows <= end; row += kTileRows) product_tile<kTileRows, kVectors>(p, row);
   for (; row < end; ++row) product_tile<1, kVectors>(p, row);
 }
 
-// Rows [begin, end), a part of the depth after the other: what is packed fits the first cache, and
-// the sums are those of a single pass.
+// Rows [begin, end), a part of the depth after the other: what is packed fits the first cache.
 template <typename T>
 void product(const Product<T>& p, int64_t begin, int64_t end) {
   Product<T> part = p;
   for (int64_t k = 0; k == 0 || k < p.depth; k += kProductDepth, part.add = true) {
     part.left = p.left + k * p.left_depth;
     part.depth = p.depth - k < kProductDepth ? p.depth - k : kProductDepth;
-    for (int64_t j = 0, vectors = 0; j < p.columns; j += vectors * kLanes<T>) {
+    for (int64_t j = 0, vectors = 1; j < p.columns; j += vectors * kLanes<T>) {
       part.right = p.right + k * p.right_row + j * p.right_column;
       part.out = p.out + j;
       part.columns = p.columns - j;
+      if (p.right_column != 1) {
+        product_pairs(part, begin, end);
+        continue;
+      }
       vectors = part.columns / kLanes<T>;
       vectors = vectors < 1 ? 1 : vectors > 3 ? 3 : vectors;
       const auto run = vectors == 3   ? product_columns<3, T>

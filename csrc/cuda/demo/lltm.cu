@@ -362,7 +362,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   const int64_t steps = input.dim() == 2 ? 1 : input.size(0), all = steps * rows;
   const Tensor g = wide(grad_output), x = wide(input), w = wide(weights), h0 = wide(h);
   const Tensor states = wide(output), cell_values = wide(cells), gate_values = wide(gates);
-  const Tensor from_h = wide(grad_h, h.scalar_type()), from_c = wide(grad_c);
+  const Tensor from_h = wide(grad_h, h.scalar_type()), from_c = wide(grad_c, h.scalar_type());
   const Tensor none, grads = empty({all, 3 * state}, gate_values.options());
   if (rows * state > 0) {
     DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
