@@ -65,9 +65,10 @@ struct BackwardPass {
     }
     const py::tuple saved = owned(PyObject_GetAttr(arguments[0], saved_tensors.ptr()));
     const py::tuple wanted = owned(PyObject_GetAttr(arguments[0], needs_input_grad.ptr()));
-    Objects pool(arguments + 1, arguments + count), taken;
+    Objects pool, taken;
     pool.reserve(places);
     taken.reserve(given.size());
+    pool.assign(arguments + 1, arguments + count);
     for (size_t i = 0; i < saved.size(); ++i) pool.push_back(PyTuple_GET_ITEM(saved.ptr(), i));
     for (size_t i = 0; i < wanted.size(); ++i) pool.push_back(PyTuple_GET_ITEM(wanted.ptr(), i));
     pool.push_back(Py_None);

@@ -246,6 +246,18 @@ def test_a_row_has_the_same_bits_wherever_it_stands(isa):
         assert all(torch.equal(h[r], first[0]) and torch.equal(c[r], first[1]) for r in range(rows))
 
 
+def test_a_single_column_may_have_any_stride(isa):
+    for place in (0, 3, 4):  # inputs, state and cell of one number a row
+        args = one_step(arguments((1, 16, 1, 1)))
+        lying = args[place].detach().repeat(1, 5).t().contiguous().t()[:, :1].requires_grad_()
+        assert lying.is_contiguous() and lying.stride(1) != 1
+        given = [*args[:place], lying, *args[place + 1 :]]
+        for ours, plain in zip(
+            gradients(detops.lltm_cell, given), gradients(detops.lltm_cell, args), strict=True
+        ):
+            assert torch.equal(ours, plain)
+
+
 def test_second_derivative_is_refused():
     args = arguments((2, 3, 4, 5))
     (grad,) = torch.autograd.grad(detops.lltm(*args)[0].sum(), args[0], create_graph=True)

@@ -28,8 +28,8 @@ struct LltmBackStep {
 };
 
 // out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distances of its rows and
-// columns: one of the right one's is 1, as is out's, and the left one's where the right one's rows
-// are not.
+// columns. That of columns is 1 in `out`, and in `right`, or else it is 1 in `left`, and that of
+// rows in `right`. Of a single column it may be any.
 template <typename T>
 struct Product {
   int64_t columns, depth;

@@ -111,6 +111,7 @@ void product_columns(Product<T> p, int64_t begin, int64_t end) {
 template <typename T>
 void product(const Product<T>& p, int64_t begin, int64_t end) {
   Product<T> part = p;
+  const bool turned = p.columns > 1 && p.right_column != 1;
   for (int64_t k = 0; k == 0 || k < p.depth; k += kProductDepth, part.add = true) {
     part.left = p.left + k * p.left_depth;
     part.depth = p.depth - k < kProductDepth ? p.depth - k : kProductDepth;
@@ -118,7 +119,7 @@ void product(const Product<T>& p, int64_t begin, int64_t end) {
       part.right = p.right + k * p.right_row + j * p.right_column;
       part.out = p.out + j;
       part.columns = p.columns - j;
-      if (p.right_column != 1) {
+      if (turned) {
         product_pairs(part, begin, end);
         continue;
       }
