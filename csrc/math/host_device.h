@@ -17,11 +17,14 @@
 #define DETOPS_HD inline __attribute__((always_inline))
 #endif
 
-// For what calls members of its template argument, which are of one side alone.
+// For what calls members of its template argument, which are of one side alone; and for lambdas
+// that host functions of both backends give to the for_each of theirs.
 #if defined(__CUDACC__)
 #define DETOPS_ONE_SIDE __device__ __forceinline__
+#define DETOPS_EACH __device__
 #else
 #define DETOPS_ONE_SIDE DETOPS_HD
+#define DETOPS_EACH
 #endif
 
 namespace detops::math {

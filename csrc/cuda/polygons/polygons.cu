@@ -58,43 +58,7 @@ void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
   });
 }
 
-void convex_giou_forward(const Tensor& pointsets, const Tensor& polygons, Tensor& giou) {
-  const BoxLists lists(pointsets, polygons, giou.scalar_type());
-  DETOPS_WIDE_SWITCH(giou.scalar_type(), [&] {
-    const scalar_t *set = elements(lists.first), *quad = elements(lists.second);
-    scalar_t* to = elements(giou);
-    for_each(giou.numel(), [=] __device__(int64_t i) {
-      to[i] = static_cast<scalar_t>(
-          math::convex_giou(math::point_set(set + 18 * i), math::quad(quad + 8 * i)));
-    });
-  });
-}
-
-void convex_giou_backward(const Tensor& grad, const Tensor& pointsets, const Tensor& polygons,
-                          Tensor& to_pointsets) {
-  const ScalarType type = compute_type(pointsets, polygons);
-  const Tensor outer = wide(grad, type), sets = wide(pointsets, type), quads = wide(polygons, type);
-  DETOPS_WIDE_SWITCH(type, [&] {
-    const scalar_t *g = elements(outer), *set = elements(sets), *quad = elements(quads);
-    scalar_t* to = elements(to_pointsets);
-    for_each(outer.numel(), [=] __device__(int64_t i) {
-      double gradient[2 * math::kSetPoints];
-      math::convex_giou_gradient(math::point_set(set + 18 * i), math::quad(quad + 8 * i),
-                                 double(g[i]), gradient);
-      for (int k = 0; k < 18; ++k) to[18 * i + k] = static_cast<scalar_t>(gradient[k]);
-    });
-  });
-}
-
-void min_area_polygons(const Tensor& pointsets, Tensor& polygons) {
-  const Tensor sets = wide(pointsets);
-  DETOPS_WIDE_SWITCH(polygons.scalar_type(), [&] {
-    const scalar_t* set = elements(sets);
-    scalar_t* to = elements(polygons);
-    for_each(sets.size(0),
-             [=] __device__(int64_t i) { math::min_area_polygon(set + 18 * i, to + 8 * i); });
-  });
-}
+#include "../../polygons/point_sets.inl"
 
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
   const ScalarType type = compute_type(points, polygons);
