@@ -33,11 +33,6 @@ void with_kind(Overlap kind, const Run& run) {
                                                                                               run);
 }
 
-template <typename Run>
-void with_base(Base base, const Run& run) {
-  with_constant<Base::kUnion, Base::kFirst>(base, run);
-}
-
 // A box with what depends on it alone. V is a number T or, in CPU kernels, a vector of T.
 template <typename V>
 struct OverlapBox {

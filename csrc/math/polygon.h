@@ -197,8 +197,7 @@ DETOPS_HD double intersection(const Quad& first, const Quad& second) {
 }
 
 // At most 1; NaN where there is no value.
-template <Base base = Base::kUnion>
-DETOPS_HD double iou(const Quad& a, const Quad& b) {
+DETOPS_HD double iou(const Quad& a, const Quad& b, Base base = Base::kUnion) {
   const double of_a = area(a), of_b = area(b);
   const double common = min(intersection(a, b), min(of_a, of_b)) + (of_b - of_b);
   return common / (base == Base::kUnion ? of_a + of_b - common : of_a);

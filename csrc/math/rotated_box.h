@@ -147,19 +147,19 @@ DETOPS_HD void put(const RotatedGradient& area, double of_area, double to_w, dou
   to[4] = static_cast<T>(of_area * area.angle);
 }
 
-// grad times the derivative of iou(a, b).
-template <math::Base base, typename T>
-DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, double grad,
-                            T* to_a, T* to_b) {
+// grad times the derivative of iou(a, b, base).
+template <typename T>
+DETOPS_HD void iou_gradient(const RotatedBox<double>& a, const RotatedBox<double>& b, Base base,
+                            double grad, T* to_a, T* to_b) {
   const double common = intersection(a, b);
-  const double whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
+  const double whole = base == Base::kUnion ? a.area + b.area - common : a.area;
   if (!(common > 0 && common / whole > 0)) {
     for (int i = 0; i < 5; ++i) to_a[i] = to_b[i] = T(0);
     return;
   }
   const double share = common / whole;
-  const double of_area = grad * (base == math::Base::kUnion ? 1 + share : 1) / whole;
-  const double of_base = -grad * share / whole, of_other = base == math::Base::kUnion ? of_base : 0;
+  const double of_area = grad * (base == Base::kUnion ? 1 + share : 1) / whole;
+  const double of_base = -grad * share / whole, of_other = base == Base::kUnion ? of_base : 0;
   put(intersection_gradient(b, a), of_area, of_base * 2 * a.half_h, of_base * 2 * a.half_w, to_a);
   put(intersection_gradient(a, b), of_area, of_other * 2 * b.half_h, of_other * 2 * b.half_w, to_b);
 }

@@ -86,8 +86,9 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
 }
 
 // At most 1; NaN where the base is not a positive finite number.
-template <math::Base base = math::Base::kUnion, typename V>
-DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b) {
+template <typename V>
+DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b,
+                math::Base base = math::Base::kUnion) {
   const V common = intersection(a, b);
   const V whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
   return smaller(common / whole, V{} + 1);

@@ -15,14 +15,14 @@ void rotated_iou_row(const RotatedBox& box, const RotatedBox* others, const NmsB
     return false;
   };
   scan_bounds<2>(bounds, 0, count, own.box, own.scaled, [&](int64_t k) {
-    return add<base>(pairs, static_cast<uint32_t>(k), box, others, use);
+    return add(pairs, static_cast<uint32_t>(k), box, others, use, base);
   });
-  flush<base>(pairs, box, others, use);
+  flush(pairs, box, others, use, base);
 }
 
 // Box a[i] with box b[i], both [count, 5], as many pairs at a time as a vector holds.
-template <math::Base base, typename T>
-void rotated_iou_pairs(const T* a, const T* b, int64_t count, T* ratios) {
+template <typename T>
+void rotated_iou_pairs(const T* a, const T* b, int64_t count, math::Base base, T* ratios) {
   RotatedBox first[kPairs], second[kPairs];
   uint32_t index[kPairs];
   for (int64_t k = 0; k < kPairs; ++k) index[k] = static_cast<uint32_t>(k);
@@ -34,7 +34,7 @@ void rotated_iou_pairs(const T* a, const T* b, int64_t count, T* ratios) {
       second[k] = math::rotated_box(b + 5 * pair);
     }
     double ratio[kPairs];
-    store(ratio, rotated::iou<base>(load_boxes(first, index), load_boxes(second, index)));
+    store(ratio, rotated::iou(load_boxes(first, index), load_boxes(second, index), base));
     for (int64_t k = 0; k < n; ++k) ratios[i + k] = ratio[k] == ratio[k] ? T(ratio[k]) : T(0);
   }
 }

@@ -36,13 +36,13 @@ struct RotatedPairs {
   int64_t count;
 };
 
-template <math::Base base = math::Base::kUnion, typename Use>
+template <typename Use>
 DETOPS_INLINE bool flush(RotatedPairs& pairs, const RotatedBox& box, const RotatedBox* others,
-                         Use&& use) {
+                         Use&& use, math::Base base = math::Base::kUnion) {
   if (pairs.count == 0) return false;
   for (int64_t i = pairs.count; i < kPairs; ++i) pairs.index[i] = pairs.index[0];
   double iou[kPairs];
-  store(iou, rotated::iou<base>(splat_box(box), load_boxes(others, pairs.index)));
+  store(iou, rotated::iou(splat_box(box), load_boxes(others, pairs.index), base));
   const int64_t count = pairs.count;
   pairs.count = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -51,9 +51,9 @@ DETOPS_INLINE bool flush(RotatedPairs& pairs, const RotatedBox& box, const Rotat
   return false;
 }
 
-template <math::Base base = math::Base::kUnion, typename Use>
+template <typename Use>
 DETOPS_INLINE bool add(RotatedPairs& pairs, uint32_t index, const RotatedBox& box,
-                       const RotatedBox* others, Use&& use) {
+                       const RotatedBox* others, Use&& use, math::Base base = math::Base::kUnion) {
   pairs.index[pairs.count++] = index;
-  return pairs.count == kPairs && flush<base>(pairs, box, others, use);
+  return pairs.count == kPairs && flush(pairs, box, others, use, base);
 }

@@ -7,33 +7,29 @@ namespace detops::cpu {
 void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                     Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  const auto overlap = [base = overlap_base(mode)](const math::Quad& p, const math::Quad& q) {
+    return math::iou(p, q, base);
+  };
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
     const auto row_of = [&](int64_t i) { return bounded_quad(a + 8 * i); };
-    math::with_base(overlap_base(mode), [&](auto base) {
-      overlap_with_quads(b, output, row_of, [&](const math::Quad& p, const math::Quad& q) {
-        return math::iou<decltype(base)::value>(p, q);
-      });
-    });
+    overlap_with_quads(b, output, row_of, overlap);
   });
 }
 
 void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                           Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  const auto overlap = [base = overlap_base(mode)](const math::Quad& p, const math::Quad& q) {
+    return math::iou(p, q, base);
+  };
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
     const scalar_t* a = lists.first.const_data_ptr<scalar_t>();
     const scalar_t* b = lists.second.const_data_ptr<scalar_t>();
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    math::with_base(overlap_base(mode), [&](auto base) {
-      const auto overlap = [&](const math::Quad& p, const math::Quad& q) {
-        return math::iou<decltype(base)::value>(p, q);
-      };
-      parallel_each(output.numel(), kPairsPerThread, [&](int64_t i) {
-        out[i] =
-            bounded_overlap<scalar_t>(bounded_quad(a + 8 * i), bounded_quad(b + 8 * i), overlap);
-      });
+    parallel_each(output.numel(), kPairsPerThread, [&](int64_t i) {
+      out[i] = bounded_overlap<scalar_t>(bounded_quad(a + 8 * i), bounded_quad(b + 8 * i), overlap);
     });
   });
 }

@@ -2,36 +2,22 @@
 #include "../../math/rotated_box.h"
 
 #include "../../boxes/box_lists.h"
-#include "rotated_boxes.cuh"
+#include "../common/launch.cuh"
 
 namespace detops::cuda {
 namespace {
 
-template <math::Base base, typename T>
-__global__ void box_iou_rotated_kernel(const RotatedBox* a, int64_t n, const RotatedBox* b,
-                                       int64_t m, T* out) {
-  DETOPS_FOR_EACH(i, n * m) {
-    const double iou = math::rotated::iou<base>(a[i / m], b[i % m]);
-    out[i] = iou == iou ? static_cast<T>(iou) : T(0);
-  }
-}
+using RotatedBox = math::RotatedBox<double>;
 
-template <math::Base base, typename T>
-__global__ void rotated_iou_kernel(const T* a, const T* b, int64_t count, T* ratios) {
-  DETOPS_FOR_EACH(i, count) {
-    const double ratio =
-        math::rotated::iou<base>(math::rotated_box(a + 5 * i), math::rotated_box(b + 5 * i));
-    ratios[i] = ratio == ratio ? static_cast<T>(ratio) : T(0);
-  }
-}
-
-template <math::Base base, typename T>
-__global__ void rotated_iou_backward_kernel(const T* grad, const T* a, const T* b, int64_t count,
-                                            T* to_a, T* to_b) {
-  DETOPS_FOR_EACH(i, count) {
-    math::rotated::iou_gradient<base>(math::rotated_box(a + 5 * i), math::rotated_box(b + 5 * i),
-                                      double(grad[i]), to_a + 5 * i, to_b + 5 * i);
-  }
+// A RotatedBox for each of the boxes: float32 or float64 [N, 5], contiguous.
+template <typename T>
+Tensor rotated_boxes(const Tensor& boxes) {
+  constexpr int64_t kNumbers = sizeof(RotatedBox) / sizeof(double);
+  const Tensor prepared = empty({boxes.size(0), kNumbers}, boxes.options().dtype(kDouble));
+  const T* from = elements(boxes);
+  RotatedBox* to = elements(prepared);
+  for_each(boxes.size(0), [=] __device__(int64_t i) { to[i] = math::rotated_box(from + 5 * i); });
+  return prepared;
 }
 
 }  // namespace
@@ -39,12 +25,16 @@ __global__ void rotated_iou_backward_kernel(const T* grad, const T* a, const T* 
 void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                      Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  const math::Base base = overlap_base(mode);
+  const int64_t m = lists.second.size(0);
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
-    const Tensor a = rotated_boxes<scalar_t>(lists.first);
-    const Tensor b = rotated_boxes<scalar_t>(lists.second);
-    math::with_base(overlap_base(mode), [&](auto base) {
-      launch(box_iou_rotated_kernel<base, scalar_t>, blocks_for(output.numel()), a, a.size(0), b,
-             b.size(0), output);
+    const Tensor first = rotated_boxes<scalar_t>(lists.first);
+    const Tensor second = rotated_boxes<scalar_t>(lists.second);
+    const RotatedBox *a = elements(first), *b = elements(second);
+    scalar_t* out = elements(output);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const double iou = math::rotated::iou(a[i / m], b[i % m], base);
+      out[i] = iou == iou ? static_cast<scalar_t>(iou) : scalar_t(0);
     });
   });
 }
@@ -52,10 +42,14 @@ void box_iou_rotated(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
 void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                          Tensor& ratios) {
   const BoxLists lists(boxes1, boxes2, ratios.scalar_type());
+  const math::Base base = overlap_base(mode);
   DETOPS_WIDE_SWITCH(ratios.scalar_type(), [&] {
-    math::with_base(overlap_base(mode), [&](auto base) {
-      launch(rotated_iou_kernel<base, scalar_t>, blocks_for(ratios.numel()), lists.first,
-             lists.second, ratios.numel(), ratios);
+    const scalar_t *a = elements(lists.first), *b = elements(lists.second);
+    scalar_t* out = elements(ratios);
+    for_each(ratios.numel(), [=] __device__(int64_t i) {
+      const double ratio =
+          math::rotated::iou(math::rotated_box(a + 5 * i), math::rotated_box(b + 5 * i), base);
+      out[i] = ratio == ratio ? static_cast<scalar_t>(ratio) : scalar_t(0);
     });
   });
 }
@@ -63,10 +57,14 @@ void rotated_iou_forward(const Tensor& boxes1, const Tensor& boxes2, std::string
 void rotated_iou_backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2,
                           std::string_view mode, Tensor& grad1, Tensor& grad2) {
   const BoxListGradients lists(grad, boxes1, boxes2);
+  const math::Base base = overlap_base(mode);
   DETOPS_WIDE_SWITCH(lists.type(), [&] {
-    math::with_base(overlap_base(mode), [&](auto base) {
-      launch(rotated_iou_backward_kernel<base, scalar_t>, blocks_for(grad.numel()), lists.grad,
-             lists.first, lists.second, grad.numel(), grad1, grad2);
+    const scalar_t *g = elements(lists.grad), *a = elements(lists.first),
+                   *b = elements(lists.second);
+    scalar_t *to_a = elements(grad1), *to_b = elements(grad2);
+    for_each(lists.grad.numel(), [=] __device__(int64_t i) {
+      math::rotated::iou_gradient(math::rotated_box(a + 5 * i), math::rotated_box(b + 5 * i), base,
+                                  double(g[i]), to_a + 5 * i, to_b + 5 * i);
     });
   });
 }

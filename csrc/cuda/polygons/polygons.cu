@@ -7,24 +7,20 @@
 namespace detops::cuda {
 namespace {
 
-// Of all pairs, with m columns, or of matched boxes.
-template <bool matched, math::Base base, typename T>
-__global__ void box_iou_quadri_kernel(const T* a, const T* b, int64_t m, int64_t count, T* out) {
-  DETOPS_FOR_EACH(i, count) {
-    const int64_t row = matched ? i : i / m, column = matched ? i : i % m;
-    const double iou = math::iou<base>(math::quad(a + 8 * row), math::quad(b + 8 * column));
-    out[i] = iou == iou ? static_cast<T>(iou) : T(0);
-  }
-}
-
+// Of all pairs, or of matched boxes.
 template <bool matched>
-void launch_overlaps(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
-                     const Tensor& output) {
+void overlaps(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
+              const Tensor& output) {
   const BoxLists lists(boxes1, boxes2, output.scalar_type());
+  const math::Base base = overlap_base(mode);
+  const int64_t m = lists.second.size(0);
   DETOPS_WIDE_SWITCH(output.scalar_type(), [&] {
-    math::with_base(overlap_base(mode), [&](auto base) {
-      launch(box_iou_quadri_kernel<matched, base, scalar_t>, blocks_for(output.numel()),
-             lists.first, lists.second, lists.second.size(0), output.numel(), output);
+    const scalar_t *a = elements(lists.first), *b = elements(lists.second);
+    scalar_t* out = elements(output);
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const int64_t row = matched ? i : i / m, column = matched ? i : i % m;
+      const double iou = math::iou(math::quad(a + 8 * row), math::quad(b + 8 * column), base);
+      out[i] = iou == iou ? static_cast<scalar_t>(iou) : scalar_t(0);
     });
   });
 }
@@ -33,12 +29,12 @@ void launch_overlaps(const Tensor& boxes1, const Tensor& boxes2, std::string_vie
 
 void box_iou_quadri(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                     Tensor& output) {
-  launch_overlaps<false>(boxes1, boxes2, mode, output);
+  overlaps<false>(boxes1, boxes2, mode, output);
 }
 
 void box_iou_quadri_pairs(const Tensor& boxes1, const Tensor& boxes2, std::string_view mode,
                           Tensor& output) {
-  launch_overlaps<true>(boxes1, boxes2, mode, output);
+  overlaps<true>(boxes1, boxes2, mode, output);
 }
 
 void convex_iou(const Tensor& pointsets, const Tensor& polygons, Tensor& ious) {
