@@ -41,15 +41,12 @@ __global__ void __launch_bounds__(kThreads)
 
 #ifdef DETOPS_EMULATE_CUDA
 template <typename Key>
-void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
+void sort(const Tensor& keys, const int* values, int count, int* sorted) {
+  const Key* key = static_cast<const Key*>(keys.const_data_ptr());
   std::vector<int> order(count);
   std::iota(order.begin(), order.end(), 0);
-  const auto low = [&](int i) { return keys[i] << (8 * sizeof(Key) - bits); };
-  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return low(i) < low(j); });
-  for (int i = 0; i < count; ++i) {
-    static_cast<Key*>(sorted.keys.mutable_data_ptr())[i] = keys[order[i]];
-    sorted.values.mutable_data_ptr<int>()[i] = values[order[i]];
-  }
+  std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return key[i] < key[j]; });
+  for (int i = 0; i < count; ++i) sorted[i] = values[order[i]];
 }
 #else
 // Calls one of cub's functions, sort(memory, bytes): it says how many bytes it wants, and gets
@@ -66,27 +63,25 @@ void with_memory(const Options& options, const Sort& sort) {
 }
 
 template <typename Key>
-void sort(const Key* keys, const int* values, int count, int bits, const Pairs& sorted) {
-  with_memory(sorted.keys.options(), [&](void* memory, size_t& bytes) {
+void sort(const Tensor& keys, const int* values, int count, int* sorted) {
+  const Tensor sorted_keys = empty_like(keys);
+  with_memory(keys.options(), [&](void* memory, size_t& bytes) {
     return cub::DeviceRadixSort::SortPairs(
-        memory, bytes, keys, static_cast<Key*>(sorted.keys.mutable_data_ptr()), values,
-        sorted.values.mutable_data_ptr<int>(), count, 0, bits, current_stream());
+        memory, bytes, static_cast<const Key*>(keys.const_data_ptr()),
+        static_cast<Key*>(sorted_keys.mutable_data_ptr()), values, sorted, count, 0,
+        8 * sizeof(Key), current_stream());
   });
 }
 #endif
 
 }  // namespace
 
-Pairs sort_pairs(const Tensor& keys, const Tensor& values, int bits) {
-  const Pairs sorted{empty_like(keys), empty_like(values)};
+Tensor sort_by_key(const Tensor& keys, const Tensor& values) {
+  const Tensor sorted = empty_like(values);
   const int count = narrow(keys.size(0));
-  const void* key = keys.const_data_ptr();
   if (count == 0) return sorted;
-  if (keys.scalar_type() == kLong) {
-    sort(static_cast<const uint64_t*>(key), elements(values), count, bits, sorted);
-  } else {
-    sort(static_cast<const uint32_t*>(key), elements(values), count, bits, sorted);
-  }
+  const auto run = keys.scalar_type() == kLong ? sort<uint64_t> : sort<uint32_t>;
+  run(keys, elements(values), count, elements(sorted));
   return sorted;
 }
 
@@ -133,7 +128,7 @@ Tensor selection_order(const Tensor& scores) {
       key[i] = key_of(score[i * stride]);
       place[i] = static_cast<int>(i);
     });
-    return sort_pairs(keys, order, 8 * sizeof(Key)).values;
+    return sort_by_key(keys, order);
   });
 }
 

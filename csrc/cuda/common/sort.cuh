@@ -6,13 +6,8 @@
 // By cub, stable: what is equal stays in order.
 namespace detops::cuda {
 
-struct Pairs {
-  Tensor keys, values;
-};
-
-// In ascending order of the lowest `bits` of the keys. Keys are int32[N] or int64[N], taken for
-// unsigned, and values int32[N].
-Pairs sort_pairs(const Tensor& keys, const Tensor& values, int bits);
+// The values, int32[N], in ascending order of their keys: int32[N] or int64[N], taken for unsigned.
+Tensor sort_by_key(const Tensor& keys, const Tensor& values);
 
 // Pairs of int32, [N, 2], ordered by the second number, which is of [0, last]. What `pairs` holds
 // is lost.

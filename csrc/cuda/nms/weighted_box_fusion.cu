@@ -91,7 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   for_each(count, [=] __device__(int64_t i) {
     key[i] = number[place[i]] ^ std::numeric_limits<int64_t>::min();  // unsigned, in their order
   });
-  const Tensor order = sort_pairs(keys, by_confidence, 64).values;
+  const Tensor order = sort_by_key(keys, by_confidence);
   const Tensor fused =
       empty({count, int64_t(sizeof(math::FusedBox))}, boxes.options().dtype(kByte));
   const Tensor out_scores = empty({count}, doubles).fill_(-1);
