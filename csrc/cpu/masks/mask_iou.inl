@@ -37,12 +37,6 @@ DETOPS_INLINE Vector<uint64_t> count_bits(Vector<uint64_t> v) {
 #endif
 }
 
-DETOPS_INLINE int64_t sum_of_lanes(Vector<uint64_t> v) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < kLanes<uint64_t>; ++i) sum += v[i];
-  return static_cast<int64_t>(sum);
-}
-
 // Packs a mask's pixels into words, up to a whole tile; says how many are set in each tile.
 void pack_mask(const uint8_t* mask, int64_t pixels, uint64_t* words, int64_t* of_tiles) {
   static constexpr uint8_t kNone[64] = {};
@@ -78,7 +72,9 @@ DETOPS_INLINE void add_shared_with(const uint64_t* mask, const MaskTile* others,
       sum[k] += count_bits(bits & load_words(others[k].words + i));
     }
   }
-  DETOPS_UNROLL for (int k = 0; k < kMasks; ++k) counts[others[k].index] += sum_of_lanes(sum[k]);
+  DETOPS_UNROLL for (int k = 0; k < kMasks; ++k) {
+    counts[others[k].index] += static_cast<int64_t>(sum_lanes<uint64_t>(sum[k]));
+  }
 }
 
 // The pixels that a mask shares with each of some others, in `words` words of each: added to

@@ -43,8 +43,7 @@ int64_t soft_nms_rescale(const BoxColumns<T>& list, int64_t count,
     take<T>(best, score);
     best.at += static_cast<lane_index_t<T>>(kLanes<T>);
   }
-  remaining = 0;
-  for (int64_t i = 0; i < kLanes<T>; ++i) remaining += left[i];
+  remaining = sum_lanes<lane_index_t<T>>(left);
   T highest = 0;
   return first_of(best, highest);
 }
@@ -70,11 +69,6 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
     const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.more + i));
     weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
   }
-  T most_of_all = most[0], weight_of_all = weight[0];
-  for (int64_t i = 1; i < kLanes<T>; ++i) {
-    most_of_all = math::max(most_of_all, most[i]);
-    weight_of_all = math::max(weight_of_all, weight[i]);
-  }
-  largest_iou = most_of_all;
-  largest_weight = weight_of_all;
+  largest_iou = joined<T>(most, vector_max<Vector<T>>, AllLanes<T>())[0];
+  largest_weight = joined<T>(weight, vector_max<Vector<T>>, AllLanes<T>())[0];
 }
