@@ -11,20 +11,6 @@
 namespace detops::cpu {
 namespace {
 
-// What one thread needs; memory is kept from one segment to the next.
-template <typename T>
-class Nms {
- public:
-  void operator()(const NmsSegment<T>& s) {
-    const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept_.reserve(s.count));
-    if (settled < s.count) DETOPS_IN_USE(nms_grid<T>)(s, grid_.build(s, settled), settled);
-  }
-
- private:
-  NmsBoxList<T> kept_;
-  NmsGridStorage<T> grid_;
-};
-
 // From how many boxes on one class is worth several threads. They settle all of its boxes, where
 // one thread ends with the last that is to be kept.
 constexpr int64_t kShared = 32768;
@@ -90,11 +76,14 @@ struct OverlapRule {
     // A thread is worth its start from a few thousand boxes on.
     const auto segments = static_cast<int64_t>(rest.size());
     parallel_for(0, segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
-      Nms<T> nms;
+      NmsBoxList<T> kept;
+      NmsGridStorage<T> grid;
       for (; k < last; ++k) {
         const int64_t begin = selection.begin(rest[k]), count = selection.count(rest[k]);
-        nms({all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin, count, threshold,
-             limit, keep + begin});
+        const NmsSegment<T> s{all.x1 + begin, all.y1 + begin, all.x2 + begin, all.y2 + begin,
+                              count,          threshold,      limit,          keep + begin};
+        const int64_t settled = DETOPS_IN_USE(nms_flat<T>)(s, kept.reserve(count));
+        if (settled < count) DETOPS_IN_USE(nms_grid<T>)(s, grid.build(s, settled), settled);
       }
     });
   }
