@@ -29,11 +29,11 @@ DETOPS_HD T intersection(const Box<T>& a, const Box<T>& b) {
 // which stays the double it was given as. A NaN IoU (0/0, NaN or infinite boxes) suppresses
 // nothing.
 template <typename T>
-DETOPS_HD bool suppresses(const Box<T>& a, T area_a, const Box<T>& b, T area_b, double threshold) {
+DETOPS_HD bool suppresses(const Box<T>& a, const Box<T>& b, T area_b, double threshold) {
   const T overlap = intersection(a, b);
   // Most pairs do not meet: a comparison costs less than a division.
   if (!(overlap > 0) && threshold >= 0) return false;
-  return static_cast<double>(overlap / (area_a + area_b - overlap)) > threshold;
+  return static_cast<double>(overlap / (area(a) + area_b - overlap)) > threshold;
 }
 
 }  // namespace detops::math

@@ -19,7 +19,7 @@ void check_nms(std::mt19937& random, int64_t n, T reach, double threshold) {
     scores[i] = static_cast<float>(n - i);
     const math::Box<T>& box = boxes[i];
     const bool falls = std::any_of(expected.begin(), expected.end(), [&](int64_t j) {
-      return math::suppresses(boxes[j], math::area(boxes[j]), box, math::area(box), threshold);
+      return math::suppresses(boxes[j], box, math::area(box), threshold);
     });
     if (!falls) expected.push_back(i);
   }

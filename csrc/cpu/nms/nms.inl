@@ -44,8 +44,7 @@ DETOPS_INLINE bool scan(const NmsBoxes<T>& list, int64_t begin, int64_t end, con
   const math::Box<T> box = c.box;  // copies: what a lambda refers to stays in memory
   const T area = c.area;
   return scan_bounds<kVectors>(list, begin, end, box, c.scaled, [&, box, area](int64_t k) {
-    const math::Box<T> other = box_at(list, k);
-    return math::suppresses(other, math::area(other), box, area, test.threshold) && hit(k);
+    return math::suppresses(box_at(list, k), box, area, test.threshold) && hit(k);
   });
 }
 
@@ -63,10 +62,7 @@ DETOPS_INLINE int64_t first_suppressing(const NmsSegment<T>& s, int64_t i, const
   const math::Box<T> box = box_at(s, i);
   int64_t j = 0;
   for (; j < i; ++j) {
-    const math::Box<T> other = box_at(s, j);
-    if (kept(j) && math::suppresses(other, math::area(other), box, math::area(box), s.threshold)) {
-      break;
-    }
+    if (kept(j) && math::suppresses(box_at(s, j), box, math::area(box), s.threshold)) break;
   }
   return j;
 }

@@ -17,7 +17,7 @@ struct BoxTest {
 
   static __device__ Item item(const T* b) { return {{b[0], b[1], b[2], b[3]}}; }
   __device__ bool operator()(const Item& by, const Item& box) const {
-    return math::suppresses(by, math::area(by), box, math::area(box), threshold);
+    return math::suppresses(by, box, math::area(box), threshold);
   }
 };
 
@@ -124,8 +124,7 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
       const scalar_t area = math::area(own);
       int64_t k = 0;
       for (; k < *number && places[k] != i; ++k) {
-        const math::Box<scalar_t> by = box[places[k]];
-        if (math::suppresses(by, math::area(by), own, area, iou_threshold)) break;
+        if (math::suppresses(box[places[k]], own, area, iou_threshold)) break;
       }
       to[i] = k < *number ? places[k] : i;
     });
