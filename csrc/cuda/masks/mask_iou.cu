@@ -107,10 +107,6 @@ struct MaskTest {
   }
 };
 
-struct Index {
-  __device__ int operator()(int mask) const { return mask; }
-};
-
 }  // namespace
 
 void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode, Tensor& output) {
@@ -126,7 +122,8 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
   const Tensor matrix = empty({n, n}, masks.options().dtype(kFloat));
   overlaps(all, all, false, matrix);
   const MaskTest test{elements(matrix), n, iou_threshold};
-  return without_padding(select_boxes(test, Index(), {scores, nullptr, {}, n}));
+  const auto index = [] __device__(int mask) { return mask; };
+  return without_padding(select_boxes(test, index, {scores, nullptr, {}, n}));
 }
 
 }  // namespace detops::cuda

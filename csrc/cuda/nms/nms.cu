@@ -10,7 +10,6 @@ namespace {
 // Tests of boxes. T is the type that an IoU is rounded to; kNumbers of them make a box.
 template <typename T>
 struct BoxTest {
-  using Number = T;
   static constexpr int kNumbers = 4;
   struct alignas(4 * sizeof(T)) Item : math::Box<T> {};
   double threshold;
@@ -23,7 +22,6 @@ struct BoxTest {
 
 template <typename T>
 struct RotatedTest {
-  using Number = T;
   static constexpr int kNumbers = 5;
   using Item = math::RotatedBox<double>;
   double threshold;
@@ -36,7 +34,6 @@ struct RotatedTest {
 
 template <typename T>
 struct QuadTest {
-  using Number = T;
   static constexpr int kNumbers = 8;
   using Item = math::Quad;
   double threshold;
@@ -47,23 +44,17 @@ struct QuadTest {
   }
 };
 
-template <typename Test, typename T>
-struct ItemOfRow {
-  const T* rows;  // [N, kNumbers]
-
-  __device__ typename Test::Item operator()(int64_t box) const {
-    typename Test::Number numbers[Test::kNumbers];
-    for (int k = 0; k < Test::kNumbers; ++k) numbers[k] = rows[box * Test::kNumbers + k];
-    return Test::item(numbers);
-  }
-};
-
 template <template <typename> class TestOf>
 Selected select(const Tensor& boxes, double threshold, const Wanted& wanted) {
   const Tensor rows = boxes.contiguous();
   return DETOPS_FLOAT_SWITCH(rows.scalar_type(), [&] {
     using Test = TestOf<accumulate_t<scalar_t>>;
-    const ItemOfRow<Test, scalar_t> item_of{elements(rows)};
+    const scalar_t* row = elements(rows);
+    const auto item_of = [=] __device__(int64_t box) {
+      accumulate_t<scalar_t> numbers[Test::kNumbers];
+      for (int k = 0; k < Test::kNumbers; ++k) numbers[k] = row[box * Test::kNumbers + k];
+      return Test::item(numbers);
+    };
     return select_boxes(Test{threshold}, item_of, wanted);
   });
 }
