@@ -14,13 +14,6 @@ struct Focal {
   T gamma;
 };
 
-inline Focus focus_of(double gamma) {
-  return gamma == 0   ? Focus::kZero
-         : gamma == 1 ? Focus::kOne
-         : gamma == 2 ? Focus::kTwo
-                      : Focus::kAny;
-}
-
 // Without weights for an alpha below 0.
 template <typename T>
 Focal<T> focal_of(double alpha, double gamma) {
@@ -43,7 +36,11 @@ struct SoftmaxFocal {
 };
 
 template <typename Run>
-void with_focus(Focus focus, const Run& run) {
+void with_focus(double gamma, const Run& run) {
+  const Focus focus = gamma == 0   ? Focus::kZero
+                      : gamma == 1 ? Focus::kOne
+                      : gamma == 2 ? Focus::kTwo
+                                   : Focus::kAny;
   with_constant<Focus::kZero, Focus::kOne, Focus::kTwo, Focus::kAny>(focus, run);
 }
 

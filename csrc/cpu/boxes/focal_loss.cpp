@@ -16,7 +16,7 @@ constexpr int64_t kChunk = 8192;
 template <typename Run>
 void with_types(ScalarType type, double gamma, const Run& run) {
   with_element_type(type, [&](auto element) {
-    math::with_focus(math::focus_of(gamma), [&](auto focus) { run(element, focus); });
+    math::with_focus(gamma, [&](auto focus) { run(element, focus); });
   });
 }
 

@@ -71,7 +71,7 @@ void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad
     const auto f = math::focal_of<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t), *each = elements(grad);
     scalar_t* to = elements(results);
-    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+    math::with_focus(gamma, [&](auto focus) {
       with_vector<scalar_t>(0, {from, target, each, to}, [&](auto n) {
         launch(focal_loss_kernel<backward, decltype(focus)::value, n, scalar_t, A>,
                blocks_for(count, kThreads * n), f, from, target, each, grad_of_all, count, to);
@@ -167,7 +167,7 @@ void launch_rows(const Tensor& grad, const Tensor& inputs, const Tensor& targets
   DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const math::SoftmaxFocal<A> f{A(alpha), A(gamma), elements(weights), x.size(1)};
-    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+    math::with_focus(gamma, [&](auto focus) {
       const int lanes = lanes_for_runs(narrow(f.classes), Logits<scalar_t, A>::kHeld);
       launch(softmax_focal_kernel<backward, focus, scalar_t>,
              blocks_for(x.size(0), kThreads / lanes), f, grad, x, t, x.size(0), lanes, results);
@@ -198,7 +198,7 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
     using A = accumulate_t<scalar_t>;
     const auto f = math::focal_of<A>(alpha, gamma);
     const scalar_t *from = elements(x), *target = elements(t);
-    math::with_focus(math::focus_of(gamma), [&](auto focus) {
+    math::with_focus(gamma, [&](auto focus) {
       with_vector<scalar_t>(0, {from, target}, [&](auto n) {
         launch(focal_loss_sums_kernel<decltype(focus)::value, n, scalar_t, A>, blocks, f, from,
                target, count, sums);
