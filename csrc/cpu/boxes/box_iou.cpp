@@ -17,8 +17,7 @@ template <math::Overlap kind, typename T, typename Visit>
 void each_row(const BoxLists& lists, const Visit& visit) {
   const int64_t m = lists.second.size(0);
   const auto *boxes = rows<math::Box, T>(lists.first), *others = rows<math::Box, T>(lists.second);
-  Buffer<T> memory;
-  const BoxColumns<T> columns(memory, m);
+  const BoxColumns<T> columns(m);
   for (int64_t j = 0; j < m; ++j) {
     columns.set(j, others[j]);
     columns.more[j] = math::overlap_box<kind>(others[j]).angle;

@@ -15,13 +15,12 @@ namespace {
 template <typename T>
 struct SoftNmsBoxes {
   static constexpr T kNone = std::numeric_limits<T>::quiet_NaN();
-  Buffer<T> memory;
   const BoxColumns<T> list;
   Buffer<uint32_t> index;
   int64_t count = 0;
 
   SoftNmsBoxes(const math::Box<T>* boxes, const T* scores, int64_t n, T min_score)
-      : list(memory, n), index(n) {
+      : list(n), index(n) {
     for (int64_t i = 0; i < n; ++i) {
       if (!(scores[i] >= min_score)) continue;
       list.set(count, boxes[i]);
@@ -85,8 +84,8 @@ Buffer<T> rescored(const math::Box<T>* boxes, const T* scores, const Selection& 
                    T min_score) {
   const uint32_t* order = selection.order();
   const int64_t n = selection.ends().back();
-  Buffer<T> memory, factors(n), result(n);
-  const BoxColumns<T> list(memory, n);
+  Buffer<T> factors(n), result(n);
+  const BoxColumns<T> list(n);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t from = order[i];
     // A box without a score says nothing, and is dropped.

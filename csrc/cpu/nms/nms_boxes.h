@@ -51,9 +51,10 @@ constexpr int64_t kColumnPadding = 16;
 template <typename T>
 struct BoxColumns {
   T *x1, *y1, *x2, *y2, *area, *more;
+  Buffer<T> memory;
 
-  // At most so many, in some memory; all are empty.
-  BoxColumns(Buffer<T>& memory, int64_t most) {
+  // At most so many; all are empty.
+  explicit BoxColumns(int64_t most) {
     const int64_t stride = most + kColumnPadding;
     T* next = memory.reserve(6 * stride);
     std::fill_n(next, 6 * stride, T(0));

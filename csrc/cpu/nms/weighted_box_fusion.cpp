@@ -47,8 +47,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   const auto segments = static_cast<int64_t>(selection.ends().size());
   std::vector<std::vector<math::FusedBox>> fused(segments);
   parallel_each(segments, grain_for(segments * 512, n + 1), [&](int64_t k) {
-    Buffer<double> memory;
-    const BoxColumns<double> columns(memory, selection.count(k));
+    const BoxColumns<double> columns(selection.count(k));
     std::vector<math::FusedBox> of_label;  // in the order in which they began
     for (int64_t i = selection.begin(k); i < selection.ends()[k]; ++i) {
       const int64_t from = selection.order()[i];
