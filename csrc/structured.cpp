@@ -41,12 +41,6 @@ void take(StableIValue from, std::string& to) {
   check_status(torch_delete_string(string), "torch_delete_string");
 }
 
-void take(StableIValue from, FiveFlags& to) {
-  const auto list = list_of(from);
-  to.size = int64_t(list.size());
-  for (size_t i = 0; i < std::min(to.flags.size(), list.size()); ++i) to.flags[i] = list[i] & 1;
-}
-
 StableIValue given(std::vector<Tensor>& list) {
   StableListHandle result = nullptr;
   check_status(torch_new_list_reserve_size(list.size(), &result), "torch_new_list_reserve_size");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -16,11 +15,7 @@ namespace detops {
 // What holds a parameter of a host function while it runs.
 template <typename P>
 struct Held {
-  using type = P;
-};
-template <typename P>
-struct Held<const P&> {
-  using type = P;
+  using type = std::decay_t<P>;
 };
 template <typename T>
 struct Held<ArrayRef<T>> {
@@ -30,15 +25,6 @@ template <>
 struct Held<std::string_view> {
   using type = std::string;
 };
-template <>
-struct Held<std::array<bool, 5>> {
-  struct type {
-    std::array<bool, 5> flags{};
-    int64_t size = 0;  // which a contract compares with 5
-    operator const std::array<bool, 5>&() const { return flags; }
-  };
-};
-using FiveFlags = Held<std::array<bool, 5>>::type;
 
 // The values of a list.
 std::vector<StableIValue> list_of(StableIValue value);
@@ -52,7 +38,6 @@ inline void take(StableIValue from, Tensor& to) {
   to = Tensor(reinterpret_cast<AtenTensorHandle>(from));
 }
 void take(StableIValue from, std::string& to);
-void take(StableIValue from, FiveFlags& to);
 
 template <typename T>
 void take(StableIValue from, std::optional<T>& to) {
@@ -68,7 +53,8 @@ void take(StableIValue from, std::vector<T>& to) {
   for (const StableIValue each : list_of(from)) take(each, to.emplace_back());
 }
 
-// These describe them to a contract; `facts` are for those of a list of tensors.
+// These describe them to a contract; `facts` are for those of a list of tensors. A flag of a list
+// is a uint8_t, since a std::vector<bool> has no array of them.
 template <typename T>
 constexpr Argument::Kind kKind = std::is_same_v<T, int64_t>  ? Argument::Kind::kInts
                                  : std::is_same_v<T, double> ? Argument::Kind::kFloats
@@ -82,9 +68,6 @@ Argument argument(const T& number, Facts&) {
 template <typename T>
 Argument argument(const std::vector<T>& numbers, Facts&) {
   return {kKind<T>, true, int64_t(numbers.size()), numbers.data()};
-}
-inline Argument argument(const FiveFlags& list, Facts&) {
-  return {Argument::Kind::kFlags, true, list.size, list.flags.data()};
 }
 inline Argument argument(const std::string& text, Facts&) {
   return {Argument::Kind::kText, false, int64_t(text.size()), text.data()};

@@ -35,7 +35,7 @@ struct Argument {
   // One of several numbers, or the only one.
   Number number(int64_t i) const {
     if (kind == Kind::kInts) return static_cast<const int64_t*>(data)[i];
-    if (kind == Kind::kFlags) return int64_t(static_cast<const bool*>(data)[i]);
+    if (kind == Kind::kFlags) return int64_t(static_cast<const uint8_t*>(data)[i]);
     return static_cast<const double*>(data)[i];
   }
   // As messages have it: of a tensor its shape.

@@ -284,7 +284,7 @@ void deform_conv2d_forward(const Tensor& input, const Tensor& offset,
 void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tensor& offset,
                             const std::optional<Tensor>& mask, const Tensor& weight,
                             const std::optional<Tensor>& bias, IntArrayRef stride,
-                            IntArrayRef padding, IntArrayRef dilation, std::array<bool, 5> wanted,
+                            IntArrayRef padding, IntArrayRef dilation, ArrayRef<uint8_t> wanted,
                             bool edge_gradient, Tensor& to_input, Tensor& to_offset,
                             Tensor& to_mask, Tensor& to_weight, Tensor& to_bias) {
   if (grad.numel() == 0) {
