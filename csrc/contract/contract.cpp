@@ -232,11 +232,7 @@ std::string Argument::shown() const {
 }
 
 void Contract::check(const Argument* values, Outputs& made) const {
-  try {
-    Check(*this, values).run(made);
-  } catch (const std::overflow_error& error) {
-    throw std::runtime_error("detops." + name + ": " + error.what());
-  }
+  Check(*this, values).run(made);
 }
 
 }  // namespace detops
