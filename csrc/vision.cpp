@@ -48,9 +48,8 @@ namespace {
   DETOPS_PASSES(op, rotated_iou) \
   DETOPS_PASSES(op, encode_boxes) \
   DETOPS_PASSES(op, decode_boxes) \
-  op(sigmoid_focal_loss_forward, sigmoid_focal_loss_forward) \
+  DETOPS_RAW_PASSES(op, sigmoid_focal_loss) \
   op(sigmoid_focal_loss_sum, sigmoid_focal_loss_sum) \
-  op(sigmoid_focal_loss_backward, sigmoid_focal_loss_backward) \
   DETOPS_RAW_PASSES(op, softmax_focal_loss) \
   DETOPS_PASSES(op, chamfer_distance) \
   op(masks_to_boxes, masks_to_boxes) \
@@ -114,9 +113,7 @@ STABLE_TORCH_LIBRARY(detops, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(detops, CPU, m) {
   implement_ops(m);
-#define DETOPS_IMPLEMENT_ON_CPU(op, function) \
-  static constexpr char op[] = #op;           \
-  m.impl(op, &detops::Structured<op, &detops::cpu::function>::call);
-  DETOPS_CPU_OPS(DETOPS_IMPLEMENT_ON_CPU)
+  namespace backend = detops::cpu;
+  DETOPS_CPU_OPS(DETOPS_IMPLEMENT)
 }
 #endif
