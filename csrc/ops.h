@@ -29,9 +29,6 @@ inline math::Decay decay_method(std::string_view method) {
   return method == "gaussian" ? math::Decay::kGaussian : math::Decay::kNaive;
 }
 
-// Pyramids of more levels are refused: a level per power of two from 1 to 32,768 is enough.
-constexpr int64_t kMaxLevels = 16;
-
 // COCO's compressed run lengths as text on the host, one mask after another, and where each ends.
 std::tuple<Tensor, Tensor> masks_to_rle(const Tensor& masks);
 

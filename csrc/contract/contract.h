@@ -50,7 +50,7 @@ struct Output {
 
 // Of one call; on the stack, since a call may take a microsecond in all.
 struct Outputs {
-  static constexpr int kMost = 16;  // a map per level
+  static constexpr int kMost = 16;  // a map per level: a contract refuses more
   Output items[kMost];
   int count = 0;
   Options device{kFloat, kCPU, -1};  // of the first tensor

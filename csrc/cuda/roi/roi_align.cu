@@ -30,7 +30,7 @@ struct RoIAlignParams : RoIPooling<accumulate_t<T>> {
   using A = accumulate_t<T>;
   RoIAlignRule rule;
   int64_t first_level, n_levels;
-  LevelParams<T> levels[kMaxLevels];
+  LevelParams<T> levels[Outputs::kMost];
 
   __device__ Place place(int64_t k) const {
     const A* roi = this->roi(k);
