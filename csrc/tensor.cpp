@@ -247,7 +247,6 @@ Tensor empty_like(const Tensor& t, const Options& options) {
 }
 Tensor empty_like(const Tensor& t) { return empty_like(t, t.options()); }
 Tensor zeros(IntArrayRef sizes, const Options& options) { return empty(sizes, options).zero_(); }
-Tensor zeros_like(const Tensor& t) { return empty_like(t).zero_(); }
 
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type) {
   AtenTensorHandle result = nullptr;

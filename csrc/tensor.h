@@ -165,7 +165,6 @@ Tensor empty(IntArrayRef sizes, const Options& options,
 Tensor empty_like(const Tensor& t);
 Tensor empty_like(const Tensor& t, const Options& options);
 Tensor zeros(IntArrayRef sizes, const Options& options);
-Tensor zeros_like(const Tensor& t);
 // Of memory that outlives it.
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type);
 

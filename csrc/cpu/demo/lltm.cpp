@@ -169,7 +169,7 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   if (grad_h) {
     to_state = empty_like(*h0).copy_(*grad_h);
   } else if (steps != 1) {
-    to_state = zeros_like(*h0);
+    to_state = empty_like(*h0).zero_();
   }
   assign(to_c, grad_c);
   const Tensor to_gates = empty_like(*gate_values);
