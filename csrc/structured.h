@@ -53,35 +53,28 @@ void take(StableIValue from, std::vector<T>& to) {
   for (const StableIValue each : list_of(from)) take(each, to.emplace_back());
 }
 
-// These describe them to a contract; `facts` are for those of a list of tensors. A flag of a list
-// is a uint8_t, since a std::vector<bool> has no array of them.
+// These describe them to a contract. A flag of a list is a uint8_t, since a std::vector<bool> has
+// no array of them.
 template <typename T>
-constexpr Argument::Kind kKind = std::is_same_v<T, int64_t>  ? Argument::Kind::kInts
-                                 : std::is_same_v<T, double> ? Argument::Kind::kFloats
-                                                             : Argument::Kind::kFlags;
+constexpr Argument::Kind kKind = std::is_same_v<T, Tensor>    ? Argument::Kind::kTensors
+                                 : std::is_same_v<T, int64_t> ? Argument::Kind::kInts
+                                 : std::is_same_v<T, double>  ? Argument::Kind::kFloats
+                                                              : Argument::Kind::kFlags;
 
-using Facts = std::vector<TensorFacts>;
 template <typename T>
-Argument argument(const T& number, Facts&) {
-  return {kKind<T>, false, 1, &number};
+Argument argument(const T& value) {
+  return {kKind<T>, false, 1, &value};
 }
 template <typename T>
-Argument argument(const std::vector<T>& numbers, Facts&) {
-  return {kKind<T>, true, int64_t(numbers.size()), numbers.data()};
+Argument argument(const std::vector<T>& values) {
+  return {kKind<T>, true, int64_t(values.size()), values.data()};
 }
-inline Argument argument(const std::string& text, Facts&) {
+inline Argument argument(const std::string& text) {
   return {Argument::Kind::kText, false, int64_t(text.size()), text.data()};
 }
-inline Argument argument(const Tensor& t, Facts&) {
-  return {Argument::Kind::kTensors, false, 1, &t.facts()};
-}
-inline Argument argument(const std::vector<Tensor>& list, Facts& facts) {
-  for (const Tensor& t : list) facts.push_back(t.facts());
-  return {Argument::Kind::kTensors, true, int64_t(list.size()), facts.data()};
-}
 template <typename T>
-Argument argument(const std::optional<T>& value, Facts& facts) {
-  return value ? argument(*value, facts) : Argument{};
+Argument argument(const std::optional<T>& value) {
+  return value ? argument(*value) : Argument{};
 }
 
 template <typename P>
@@ -155,8 +148,7 @@ struct Structured<op, function> {
     const auto gradients = no_grad();
     std::tuple<typename Held<std::tuple_element_t<in, Parameters>>::type...> values;
     (take(stack[in], std::get<in>(values)), ...);
-    Facts facts[kInputs];
-    const Argument arguments[] = {argument(std::get<in>(values), facts[in])...};
+    const Argument arguments[] = {argument(std::get<in>(values))...};
     Outputs described;
     contract.check(arguments, described);
     const Options device = described.device;

@@ -37,7 +37,7 @@ class Check : Scope {
     for (size_t i = 0; i < contract_.arguments.size(); ++i) {
       const Argument& a = arguments[i];
       for (int64_t k = 0; a.kind == Argument::Kind::kTensors && k < a.size; ++k) {
-        const TensorFacts& t = a.tensors()[k];
+        const TensorFacts& t = a.tensor(k);
         if (t.strides == nullptr) {
           refuse(contract_.arguments[i], " must be ",
                  t.dim < 0 ? "strided, got another layout" : "a tensor, got None");
@@ -80,7 +80,7 @@ class Check : Scope {
       name(line.slot, line.expression(*this).whole);
     } else {
       const Argument& a = arguments[line.argument];
-      for (int64_t i = 0; i < a.size; ++i) tensor(line, a.tensors()[i]);
+      for (int64_t i = 0; i < a.size; ++i) tensor(line, a.tensor(i));
     }
   }
 
@@ -110,7 +110,7 @@ class Check : Scope {
         add(sizes[d.slot]);
       }
     }
-    if (line.like >= 0) to.channels_last = is_channels_last(*arguments[line.like].tensors());
+    if (line.like >= 0) to.channels_last = is_channels_last(arguments[line.like].tensor());
   }
 
   void tensor(const Line& line, const TensorFacts& t) {
@@ -122,7 +122,7 @@ class Check : Scope {
     if (type.kind == Type::Kind::kClass ? !type.of->has(t.type) : t.type != type_of(type)) {
       refuse(name, " must ", type_text(type), ", got ", dtype_name(t.type));
     }
-    const ScalarType shared = arguments[line.argument].tensors()->type;
+    const ScalarType shared = arguments[line.argument].tensor().type;
     if (t.type != shared) {
       refuse(name, " must share one dtype (", dtype_name(shared), "), got ", dtype_name(t.type));
     }
@@ -198,8 +198,8 @@ class Check : Scope {
   ScalarType type_of(const Type& type) const {
     if (type.kind == Type::Kind::kOne) return type.one;
     const bool given = type.argument >= 0 && arguments[type.argument].given();
-    ScalarType found = arguments[given ? type.argument : 0].tensors()->type;
-    if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensors()->type);
+    ScalarType found = arguments[given ? type.argument : 0].tensor().type;
+    if (type.other >= 0) found = promoted_type(found, arguments[type.other].tensor().type);
     return type.kind == Type::Kind::kWide ? compute_type(found) : found;
   }
 
@@ -224,7 +224,7 @@ class Check : Scope {
 }  // namespace
 
 std::string Argument::shown() const {
-  if (kind == Kind::kTensors) return shape_text(*tensors());
+  if (kind == Kind::kTensors) return shape_text(tensor());
   if (kind == Kind::kText) return std::string(text());
   std::string all;
   for (int64_t i = 0; i < size; ++i) all += (i ? ", " : "") + number(i).text();

@@ -146,7 +146,7 @@ class Parser {
       expect("(");
       const int i = closed(argument_(word()), ")");
       if (name == "len") return [i](const Scope& s) { return s.arguments[i].size; };
-      if (name == "count") return [i](const Scope& s) { return s.arguments[i].tensors()->numel(); };
+      if (name == "count") return [i](const Scope& s) { return s.arguments[i].tensor().numel(); };
       return [i](const Scope& s) { return int64_t(s.arguments[i].given()); };
     }
     const int i = argument_(name);

@@ -30,7 +30,10 @@ struct Argument {
   const void* data = nullptr;
 
   bool given() const { return kind != Kind::kNone; }
-  const TensorFacts* tensors() const { return static_cast<const TensorFacts*>(data); }
+  // One of several tensors, or the only one.
+  const TensorFacts& tensor(int64_t i = 0) const {
+    return static_cast<const Tensor*>(data)[i].facts();
+  }
   std::string_view text() const { return {static_cast<const char*>(data), size_t(size)}; }
   // One of several numbers, or the only one.
   Number number(int64_t i) const {
