@@ -154,7 +154,8 @@ struct Structured<op, function> {
     const Options device = described.device;
     const auto guard = on_device(device);
     if constexpr (kOutputs == 0) {
-      give(stack, function(std::get<in>(values)...));
+      std::tuple results(function(std::get<in>(values)...));  // one or several
+      std::apply([&](auto&... each) { ((*stack++ = given(each)), ...); }, results);
     } else if constexpr ((std::is_same_v<P, std::vector<Tensor>&> || ...)) {
       std::vector<Tensor> outputs;
       outputs.reserve(described.count);
@@ -169,12 +170,6 @@ struct Structured<op, function> {
         stack[i] = given(outputs[i], described.items[i]);
       }
     }
-  }
-
-  static void give(StableIValue* stack, Tensor result) { stack[0] = given(result); }
-  template <typename... T>
-  static void give(StableIValue* stack, std::tuple<T...> results) {
-    std::apply([&](auto&... each) { ((*stack++ = given(each)), ...); }, results);
   }
 };
 
