@@ -287,23 +287,14 @@ class Reader {
 };
 
 std::vector<Contract> read_all() {
-  std::vector<Contract> contracts;
+  std::vector<Reader> readers;
   std::map<Text, std::vector<Text>> checks;  // of groups and ops, by their names
   std::vector<Text> names;                   // of those that the next lines are about
-  std::vector<Reader> readers;               // of the ops among them
-  const auto open = [&](Text name) {
-    if (!checks.emplace(name, std::vector<Text>()).second) fail("a second one", name);
-    names.push_back(name);
-  };
+  size_t first = 0;                          // reader of the ops among them
   const auto read = [&](Text line) {
-    for (Reader& reader : readers) reader.read(line);
+    for (size_t i = first; i < readers.size(); ++i) readers[i].read(line);
     if (line.substr(0, 2) == "->" || line.substr(0, 7) == "called ") return;
     for (const Text name : names) checks[name].push_back(line);
-  };
-  const auto close = [&] {
-    for (Reader& reader : readers) contracts.push_back(reader.take());
-    readers.clear();
-    names.clear();
   };
   bool in_lines = false;
   for (Text rest = kText; !rest.empty();) {
@@ -311,16 +302,16 @@ std::vector<Contract> read_all() {
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (trimmed(line).empty() || line[0] == '#') continue;
     if (line[0] != ' ') {
-      if (in_lines) close();
-      in_lines = false;
-      if (skip(line, "group ")) {
-        open(line);
-        continue;
+      if (std::exchange(in_lines, false)) {
+        names.clear();
+        first = readers.size();
       }
+      const bool is_group = skip(line, "group ");
       const Text heads = line.substr(0, line.find('('));
       for (const Text name : split(heads)) {
-        open(name);
-        readers.emplace_back(name, line.substr(heads.size()));
+        if (!checks.emplace(name, std::vector<Text>()).second) fail("a second one", name);
+        names.push_back(name);
+        if (!is_group) readers.emplace_back(name, line.substr(heads.size()));
       }
       continue;
     }
@@ -335,7 +326,8 @@ std::vector<Contract> read_all() {
       for (const Text each : checks[name]) read(each);
     }
   }
-  close();
+  std::vector<Contract> contracts;
+  for (Reader& reader : readers) contracts.push_back(reader.take());
   for (Contract& each : contracts) {
     const std::string caller = each.op.substr(0, each.op.rfind("_forward"));
     const bool exists = std::any_of(contracts.begin(), contracts.end(),
