@@ -145,14 +145,6 @@ void Tensor::expect_elements(ScalarType type) const {
   }
 }
 
-void Tensor::fetch(ScalarType type, void* value) const {
-  expect_elements(type);
-  check(numel() == 1, "one element was asked of a tensor of ", numel());
-  const Tensor host = is_cpu() ? *this : empty(sizes(), {type, kCPU, -1}).copy_(*this);
-  const char* data = static_cast<const char*>(host.const_data_ptr());
-  std::copy_n(data, element_size(), static_cast<char*>(value));
-}
-
 Tensor Tensor::as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset) const {
   AtenTensorHandle result = nullptr;
   DETOPS_STABLE(aoti_torch__reinterpret_tensor, handle_, int64_t(sizes.size()), sizes.data(),

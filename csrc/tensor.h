@@ -5,7 +5,6 @@
 #include <torch/headeronly/core/MemoryFormat.h>
 #include <torch/headeronly/util/HeaderOnlyArrayRef.h>
 
-#include <exception>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -115,11 +114,7 @@ class Tensor {
   }
   // The element of a tensor of one.
   template <typename T>
-  T item() const {
-    T value;
-    fetch(torch::headeronly::CppTypeToScalarType<T>::value, &value);
-    return value;
-  }
+  T item() const;
 
   // The same elements.
   Tensor as_strided(IntArrayRef sizes, IntArrayRef strides, int64_t offset = 0) const;
@@ -141,7 +136,6 @@ class Tensor {
 
  private:
   void expect_elements(ScalarType type) const;
-  void fetch(ScalarType type, void* value) const;
 
   AtenTensorHandle handle_ = nullptr;
   TensorFacts facts_{};
@@ -167,6 +161,13 @@ Tensor empty_like(const Tensor& t, const Options& options);
 Tensor zeros(IntArrayRef sizes, const Options& options);
 // Of memory that outlives it.
 Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, ScalarType type);
+
+template <typename T>
+T Tensor::item() const {
+  check(numel() == 1, "one element was asked of a tensor of ", numel());
+  const Tensor host = is_cpu() ? *this : empty(sizes(), {facts_.type, kCPU, -1}).copy_(*this);
+  return *host.const_data_ptr<T>();
+}
 
 // An arena has memory for large tensors on the CPU that stays when they go, for the next ones. The
 // C library gives each such block back to the system, and the system clears page after page for the
