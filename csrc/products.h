@@ -40,21 +40,9 @@ inline void baddbmm_out(const Tensor& out, const Tensor& bias, const Tensor& lef
       "baddbmm");
 }
 
-inline Tensor mm(const Tensor& left, const Tensor& right) {
-  Tensor out = empty({left.size(0), right.size(1)}, left.options());
-  mm_out(out, left, right);
-  return out;
-}
-
 // out = the sums of the columns of a matrix, [1, columns]
 inline void sum_of_rows_out(const Tensor& out, const Tensor& t) {
   mm_out(out, empty({1, t.size(0)}, t.options()).fill_(1), t);
-}
-
-inline Tensor sum_of_rows(const Tensor& t) {
-  Tensor sums = empty({1, t.size(1)}, t.options());
-  sum_of_rows_out(sums, t);
-  return sums;
 }
 
 // With stride 1, in the shape and type of `like`. As the derivative of a transposed convolution,

@@ -109,7 +109,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                  Tensor& hidden) {
   const Widened x(input), w(hidden_weights), b(hidden_bias), v(output_weights), c(output_bias);
   if (!fits(*w, *v)) {
-    std::tie(output, hidden) = mlp_products(*x, *w, *b, *v, *c);
+    mlp_products(*x, *w, *b, *v, *c, output, hidden);
     return;
   }
   DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
@@ -130,14 +130,15 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
   const Tensor dense = in_layout(grad, MemoryFormat::Contiguous);
   const Widened g(dense), x(input), h(hidden), w(hidden_weights), v(output_weights);
   if (!fits(*w, *v)) {
-    const Tensor to_hidden = mm(*g, *v);
+    const Tensor to_hidden = empty_like(*h);
+    mm_out(to_hidden, *g, *v);
     DETOPS_WIDE_SWITCH(x->scalar_type(), [&] {
       scalar_t* to = to_hidden.mutable_data_ptr<scalar_t>();
       const scalar_t* unit = h->const_data_ptr<scalar_t>();
       for (int64_t i = 0; i < h->numel(); ++i) to[i] = unit[i] > 0 ? to[i] : scalar_t(0);
     });
-    std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
-        mlp_gradients(*g, to_hidden, *x, *h, *w, to_input, input_wanted);
+    mlp_gradients(*g, to_hidden, *x, *h, *w, input_wanted, to_input, to_hidden_weights,
+                  to_hidden_bias, to_output_weights, to_output_bias);
     return;
   }
   Tensor* const to[] = {&to_input, &to_hidden_weights, &to_hidden_bias, &to_output_weights,

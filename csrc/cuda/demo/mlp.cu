@@ -61,7 +61,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
   const Tensor x = wide(input), w = wide(hidden_weights), b = wide(hidden_bias);
   const Tensor v = wide(output_weights), c = wide(output_bias);
   if (!fits(w, v)) {
-    std::tie(output, hidden) = mlp_products(x, w, b, v, c);
+    mlp_products(x, w, b, v, c, output, hidden);
     return;
   }
   DETOPS_WIDE_SWITCH(x.scalar_type(), [&] {
@@ -92,8 +92,8 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
       to[i] = unit[i] <= scalar_t(0) ? scalar_t(0) : sum;
     });
   });
-  std::tie(to_input, to_hidden_weights, to_hidden_bias, to_output_weights, to_output_bias) =
-      mlp_gradients(g, to_hidden, x, h, w, to_input, input_wanted);
+  mlp_gradients(g, to_hidden, x, h, w, input_wanted, to_input, to_hidden_weights, to_hidden_bias,
+                to_output_weights, to_output_bias);
 }
 
 }  // namespace detops::cuda
