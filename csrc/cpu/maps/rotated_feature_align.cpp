@@ -107,10 +107,18 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
   }
 }
 
-Buffer<uint32_t> rows_in_order(int64_t height) {
-  Buffer<uint32_t> order(height);
-  std::iota(order.data(), order.data() + height, 0u);
-  return order;
+// Every row of every image as a RoI of the map: forward where M is const, else the gradient.
+template <typename M, typename P, typename A>
+void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refined, bool last) {
+  Buffer<uint32_t> order(g.height);
+  std::iota(order.data(), order.data() + g.height, 0u);
+  Batch<BinTable<A>> batch;
+  for (int64_t image = 0; image < g.images; ++image) {
+    const Planes<P> rows = planes_of<P>(refined, image, last);
+    pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
+             {0, g.channels, 0, 0, 1, g.width}, planes_of<M>(maps, image, last), maps.nbytes(),
+             [&](int64_t k) { return row_of(rows, k); });
+  }
 }
 
 }  // namespace
@@ -128,14 +136,7 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
     if (from_samples(g)) {
       return refine_samples<T, T>(g, maps, output, false, DETOPS_IN_USE(add_samples<T>));
     }
-    const Buffer<uint32_t> order = rows_in_order(g.height);
-    Batch<BinTable<A>> batch;
-    for (int64_t image = 0; image < g.images; ++image) {
-      const Planes<T> refined = planes_of<T>(output, image, last);
-      pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
-               {0, g.channels, 0, 0, 1, g.width}, planes_of<const T>(maps, image, last),
-               output.nbytes(), [&](int64_t k) { return row_of(refined, k); });
-    }
+    refine_rows<const T, T>(g, maps, output, last);
   });
 }
 
@@ -160,14 +161,7 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
       return;
     }
     const Tensor outer = in_layout(grad, to_features.suggest_memory_format());
-    const Buffer<uint32_t> order = rows_in_order(g.height);
-    Batch<BinTable<A>> batch;
-    for (int64_t image = 0; image < g.images; ++image) {
-      const Planes<const T> refined = planes_of<const T>(outer, image, last);
-      pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
-               {0, g.channels, 0, 0, 1, g.width}, planes_of<T>(to_features, image, last),
-               to_features.nbytes(), [&](int64_t k) { return row_of(refined, k); });
-    }
+    refine_rows<T, const T>(g, to_features, outer, last);
   });
 }
 
