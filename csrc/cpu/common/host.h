@@ -14,6 +14,7 @@
 namespace detops::cpu {
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t to) { return divide_up(a, to) * to; }
 
 // How many items are worth a thread, if so much work is and each of them is `each`.
 inline int64_t grain_for(int64_t work, int64_t each) {

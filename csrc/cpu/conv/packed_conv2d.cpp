@@ -47,7 +47,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   int64_t width = std::min(s.output_width, kBlockRows / tile * tile), height = 1;
   while (width > tile && bytes(1, width) > kWindowBytes) width -= tile;
   width = divide_up(s.output_width, divide_up(s.output_width, width));
-  width = std::min(s.output_width, divide_up(width, tile) * tile);
+  width = std::min(s.output_width, round_up(width, tile));
   while (height < s.output_height && (height + 1) * width <= kBlockRows &&
          bytes(height + 1, width) <= kWindowBytes) {
     ++height;
@@ -90,7 +90,7 @@ void winograd(const ConvSizes& s, const ConvData<T>& data) {
   const int64_t blocks = std::max(divide_up(count, kWinogradTiles),
                                   std::min<int64_t>(get_num_threads(), divide_up(count, 14)));
   const int64_t row = DETOPS_IN_USE(kTileRows);
-  const int64_t size = divide_up(divide_up(count, blocks), row) * row;
+  const int64_t size = round_up(divide_up(count, blocks), row);
   const auto kernel = DETOPS_IN_USE(winograd_tiles<T>);
   const std::vector<T> zeros(s.channels);
   parallel_for(0, divide_up(count, size), 1, [&](int64_t begin, int64_t end) {

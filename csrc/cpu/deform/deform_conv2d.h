@@ -215,7 +215,7 @@ class DeformTile {
       : g_(g),
         offset_(elements<A>(offset)),
         mask_(mask.defined() ? elements<A>(mask) : nullptr),
-        stride_(divide_up(most, kRoom) * kRoom),
+        stride_(round_up(most, kRoom)),
         pixels_(samples()),
         weights_(4 * samples()),
         windows_(2 * stride_) {}

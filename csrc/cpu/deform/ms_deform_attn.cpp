@@ -86,10 +86,7 @@ class Attention {
   }
 
   // Up to whole vectors.
-  static int64_t padded(int64_t n) {
-    const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
-    return divide_up(n, lanes) * lanes;
-  }
+  static int64_t padded(int64_t n) { return round_up(n, DETOPS_IN_USE(kLanes<A>)); }
 
   // Where a head of an image begins in tensors like the value.
   int64_t offset(int64_t image, int64_t head) const {

@@ -113,7 +113,7 @@ void sum_into(const Tensor& rows, const Tensor& out) {
 template <typename T, typename Pack>
 Buffer<T> pack(const Tensor& weights, int64_t state, int64_t steps, const Pack& kernel) {
   const int64_t columns = DETOPS_IN_USE(kLltmColumns<T>);
-  Buffer<T> packed(steps > 1 ? 3 * state * divide_up(state, columns) * columns : 0);
+  Buffer<T> packed(steps > 1 ? 3 * state * round_up(state, columns) : 0);
   if (steps > 1) kernel(weights.const_data_ptr<T>(), weights.stride(0), state, packed.data());
   return packed;
 }

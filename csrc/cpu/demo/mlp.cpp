@@ -36,7 +36,7 @@ constexpr int64_t kLanesAtMost = 16;
 constexpr int64_t kChunk = 512;
 
 // Numbers of a vector of hidden units with its padding.
-int64_t whole(int64_t units) { return divide_up(units, kLanesAtMost) * kLanesAtMost; }
+int64_t whole(int64_t units) { return round_up(units, kLanesAtMost); }
 
 // Whether layers go through the fused kernel.
 bool fits(const Tensor& hidden_weights, const Tensor& output_weights) {

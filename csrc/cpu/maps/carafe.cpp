@@ -9,7 +9,7 @@ struct ReassemblyRows : Reassembly {
   int64_t whole, padded;
 
   ReassemblyRows(const Reassembly& g, int64_t lanes)
-      : Reassembly(g), whole(divide_up(width, lanes) * lanes), padded(whole + 2 * radius()) {}
+      : Reassembly(g), whole(round_up(width, lanes)), padded(whole + 2 * radius()) {}
 
   int64_t phases() const { return scale * scale; }
   // Where the output row begins that is the py-th of a row of features.

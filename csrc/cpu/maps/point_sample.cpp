@@ -37,12 +37,6 @@ namespace {
 constexpr int64_t kSamplesPerThread = 8192;
 constexpr int64_t kGroup = 32;  // channels whose parts of the points' gradients one thread sums
 
-template <typename A>
-int64_t whole_vectors(int64_t count) {
-  const int64_t lanes = DETOPS_IN_USE(kLanes<A>);
-  return divide_up(count, lanes) * lanes;
-}
-
 // Owns what a PlacedPoints points at.
 template <typename A>
 struct PointPlaces : PlacedPoints<A> {
@@ -51,7 +45,7 @@ struct PointPlaces : PlacedPoints<A> {
   Buffer<EdgePoint<A>> edge_points;
 
   PointPlaces(int64_t count, bool slopes) : PlacedPoints<A>{}, edge_points(count) {
-    const int64_t padded = whole_vectors<A>(count);
+    const int64_t padded = round_up(count, DETOPS_IN_USE(kLanes<A>));
     A* next = shares.reserve(padded * (slopes ? 6 : 4));
     for (A*& share : this->share) share = next, next += padded;
     this->right = slopes ? next : nullptr;
@@ -102,7 +96,8 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     using A = accumulate_t<T>;
     const auto spread = DETOPS_IN_USE(spread_plane<T>);
     const auto slope = DETOPS_IN_USE(add_slopes<T>);
-    const int64_t groups = divide_up(channels, kGroup), padded = whole_vectors<A>(count);
+    const int64_t groups = divide_up(channels, kGroup),
+                  padded = round_up(count, DETOPS_IN_USE(kLanes<A>));
     // Of each group: x, then y. Those of a point are added up in order.
     Buffer<A> sums(points_wanted ? images * groups * 2 * padded : 0);
     const T *from = elements<T>(maps), *gradient = elements<T>(outer);

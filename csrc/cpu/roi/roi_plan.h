@@ -113,7 +113,7 @@ class Footprint {
     if (reads.empty()) return;
     all_.include(reads);
     positions_ += reads.area();
-    squares_ += (reads.last - reads.first) * (divide_up(reads.width(), kSquare) * kSquare);
+    squares_ += (reads.last - reads.first) * round_up(reads.width(), kSquare);
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
