@@ -133,9 +133,7 @@ __global__ void __launch_bounds__(kForwardThreads)
       }
     }
     if (!active) continue;
-    Vector<T, n> result;
-    for (int c = 0; c < n; ++c) result.at[c] = static_cast<T>(sums.at[c]);
-    store(output + row * p.channels + channel, result);
+    store_channels<n, true>(output + row * p.channels + channel, 0, n, sums);
   }
 }
 
@@ -198,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t image = map / p.heads, head = map % p.heads;
     for (int64_t at = int64_t(blockIdx.x) * lanes.rows + lanes.row; at < p.positions; at += step) {
       for (int c = lanes.lane * n; c < p.channels; c += lanes.count * n) {
-        A sums[n] = {};
+        Vector<A, n> sums{};
         for (int l = 0; l < p.levels; ++l) {
           const math::Level level = level_of(p, l);
           const int64_t inside = at - level.start;
@@ -210,13 +208,11 @@ __global__ void __launch_bounds__(kThreads)
             const A share = shares[j].at[corner];
             // Levels may lie in one place. What a sample has no share of is not looked at.
             if (from.at[1] != l || share == A(0)) return;
-            const Vector<T, n> g = load<n>(grad + int64_t(from.at[0]) * p.channels + c);
-            for (int k = 0; k < n; ++k) sums[k] = multiply_add(share, A(g.at[k]), sums[k]);
+            add_weighted(share, load<n>(grad + int64_t(from.at[0]) * p.channels + c), sums);
           });
         }
-        Vector<T, n> result;
-        for (int k = 0; k < n; ++k) result.at[k] = static_cast<T>(sums[k]);
-        store(to_value + ((image * p.positions + at) * p.heads + head) * p.channels + c, result);
+        T* to = to_value + ((image * p.positions + at) * p.heads + head) * p.channels + c;
+        store_channels<n, true>(to, 0, n, sums);
       }
     }
   }
