@@ -13,23 +13,6 @@ __device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int6
   return at >= 1 && at <= g.entries ? at - 1 : -1;
 }
 
-// For each place of each rotation the first entry that goes there, and from each entry the next
-// one, or -1.
-__global__ void sources_kernel(TurnedFilters g, const int64_t* indices, int* first, int* next) {
-  DETOPS_FOR_EACH(i, g.rotations * g.entries) {
-    const int64_t rotation = i / g.entries, own = i % g.entries;
-    const int64_t place = place_of(g, indices, rotation, own);
-    int first_here = -1, next_there = -1;
-    for (int64_t l = g.entries - 1; l >= 0; --l) {
-      const int64_t at = place_of(g, indices, rotation, l);
-      if (at == own) first_here = static_cast<int>(l);
-      if (at == place && l > own) next_there = static_cast<int>(l);
-    }
-    first[i] = first_here;
-    next[i] = next_there;
-  }
-}
-
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
@@ -37,8 +20,22 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
   const Tensor filters = input.contiguous(), places = as_type(indices, kLong).contiguous();
   const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
   const Tensor next = empty_like(first);
-  launch(sources_kernel, blocks_for(first.numel()), g, places, first, next);
-  const int *first_of = elements(first), *next_of = elements(next);
+  const int64_t* place = elements(places);
+  int *first_of = elements(first), *next_of = elements(next);
+  // For each place of each rotation the first entry that goes there, and from each entry the next
+  // one, or -1.
+  for_each(first.numel(), [=] __device__(int64_t i) {
+    const int64_t rotation = i / g.entries, own = i % g.entries;
+    const int64_t own_place = place_of(g, place, rotation, own);
+    int first_here = -1, next_there = -1;
+    for (int64_t l = g.entries - 1; l >= 0; --l) {
+      const int64_t at = place_of(g, place, rotation, l);
+      if (at == own) first_here = static_cast<int>(l);
+      if (at == own_place && l > own) next_there = static_cast<int>(l);
+    }
+    first_of[i] = first_here;
+    next_of[i] = next_there;
+  });
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const scalar_t* all = elements(filters);

@@ -4,29 +4,6 @@
 #include "../common/vector.cuh"
 
 namespace detops::cuda {
-namespace {
-
-// A thread per output pixel of a channel.
-template <typename T, typename A = accumulate_t<T>>
-__global__ void carafe_kernel(Reassembly g, const T* features, const A* masks, T* output) {
-  const int64_t radius = g.radius(), size = g.output_size();
-  DETOPS_FOR_EACH(i, g.images * g.channels * size) {
-    const int64_t plane = i / size, pixel = i % size;
-    const int64_t y = pixel / g.output_width() / g.scale, x = pixel % g.output_width() / g.scale;
-    const T* from = features + plane * g.size();
-    const A* mask = masks + plane / g.group_channels() * g.taps() * size + pixel;
-    A sum = 0;
-    for (int64_t v = y - radius; v <= y + radius; ++v) {
-      for (int64_t u = x - radius; u <= x + radius; ++u, mask += size) {
-        if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
-        sum = multiply_add(*mask, A(from[v * g.width + u]), sum);
-      }
-    }
-    output[i] = T(sum);
-  }
-}
-
-}  // namespace
 
 void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_size,
                     int64_t group_size, int64_t scale_factor, Tensor& output) {
@@ -34,7 +11,26 @@ void carafe_forward(const Tensor& features, const Tensor& masks, int64_t kernel_
   const Reassembly g(features, kernel_size, group_size, scale_factor);
   const Tensor maps = features.contiguous(), weights = wide(masks, type);
   DETOPS_FLOAT_SWITCH(type, [&] {
-    launch(carafe_kernel<scalar_t>, blocks_for(output.numel()), g, maps, weights, output);
+    using A = accumulate_t<scalar_t>;
+    const scalar_t* feature = elements(maps);
+    const A* weight = elements(weights);
+    scalar_t* to = elements(output);
+    // A thread per output pixel of a channel.
+    for_each(output.numel(), [=] __device__(int64_t i) {
+      const int64_t radius = g.radius(), size = g.output_size();
+      const int64_t plane = i / size, pixel = i % size;
+      const int64_t y = pixel / g.output_width() / g.scale, x = pixel % g.output_width() / g.scale;
+      const scalar_t* from = feature + plane * g.size();
+      const A* mask = weight + plane / g.group_channels() * g.taps() * size + pixel;
+      A sum = 0;
+      for (int64_t v = y - radius; v <= y + radius; ++v) {
+        for (int64_t u = x - radius; u <= x + radius; ++u, mask += size) {
+          if (v < 0 || v >= g.height || u < 0 || u >= g.width) continue;
+          sum = multiply_add(*mask, A(from[v * g.width + u]), sum);
+        }
+      }
+      to[i] = scalar_t(sum);
+    });
   });
 }
 
