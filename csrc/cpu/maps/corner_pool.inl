@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Included once per instruction set; see variants.h.
 
-// What comes after `best`; see csrc/maps/corner_pool.h.
+// What comes after `best`; see CornerLines.
 template <typename A>
 DETOPS_INLINE Vector<A> larger_or_later(Vector<A> best, Vector<A> x) {
   return ((x >= best) | (x != x)) ? x : best;

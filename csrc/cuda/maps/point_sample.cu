@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../math/deform.h"
-#include "../../ops.h"
-#include "../common/launch.cuh"
 #include "../deform/sorted_samples.cuh"
 
 namespace detops::cuda {
