@@ -71,12 +71,6 @@ struct RowSampling {
   }
 };
 
-// Row k of an image, as if it were pooled from it.
-template <typename T>
-Planes<T> row_of(const Planes<T>& map, int64_t k) {
-  return {map.at(0, k, 0), map.channels, 1, map.width, map.channels_last, map.height};
-}
-
 // Whether samples are taken straight from the map: tables of them pay for many channels.
 template <typename A>
 bool from_samples(const Refinement<A>& g) {
@@ -117,7 +111,9 @@ void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refin
     const Planes<P> rows = planes_of<P>(refined, image, last);
     pool_run(batch, RowSampling<A>{in_image(g, image)}, order.data(), {image, 0, 0, g.height},
              {0, g.channels, 0, 0, 1, g.width}, planes_of<M>(maps, image, last), maps.nbytes(),
-             [&](int64_t k) { return row_of(rows, k); });
+             [&](int64_t k) -> Planes<P> {
+               return {rows.at(0, k, 0), g.channels, 1, g.width, last, g.height};
+             });
   }
 }
 
