@@ -140,13 +140,7 @@ void add_products(const TileBlock& block, const Tensor& gradients, const Tensor&
     const Tensor sum = sums.narrow(0, group.first, group.count);
     const Tensor left = gradients.narrow(0, group.first, group.count).narrow(2, begin, rows);
     const Tensor right = values.narrow(0, group.first, group.count).narrow(1, begin, rows);
-    if (!set && rows > 0) {
-      baddbmm_out(sum, sum, left, right);
-    } else if (rows > 0) {
-      bmm_out(sum, left, right);
-    } else if (set) {
-      sum.zero_();
-    }
+    set ? bmm_out(sum, left, right) : baddbmm_out(sum, sum, left, right);
   }
 }
 
