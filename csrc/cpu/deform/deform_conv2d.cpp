@@ -24,7 +24,7 @@ void forward(const DeformGeometry& g, const Tensor& input, const Tensor& offset,
     const int64_t rows = map.rows();
     parallel_each(images * blocks * rows, 32, [&](int64_t i) {
       const int64_t row = i % rows, image = i / rows / blocks, c = i / rows % blocks * kRoIChannels;
-      map.load_row(deform_planes<const T>(g, input, first + image), c,
+      map.load_row(planes_of<const T>(input, first + image, is_channels_last(input)), c,
                    std::min(kRoIChannels, g.channels - c), row,
                    maps.data() + i / rows * map.size());
     });
@@ -100,8 +100,8 @@ class SliceBackward {
     A *map = maps_.data(), *grad_map = map + map_.size();
     for (int64_t image = first; image < last; ++image) {
       for (int64_t row = 0; row < map_.rows(); ++row) {
-        map_.load_row(deform_planes<const T>(g_, in_.input, image), slice.channel, slice.channels,
-                      row, map);
+        map_.load_row(planes_of<const T>(in_.input, image, is_channels_last(in_.input)),
+                      slice.channel, slice.channels, row, map);
       }
       if (to_samples) std::fill_n(grad_map, map_.size(), A(0));
       for (int64_t begin = 0; begin < g_.positions(); begin += tile_) {
@@ -119,8 +119,8 @@ class SliceBackward {
       }
       for (int64_t y = 0; out_.input.defined() && y < g_.height; ++y) {
         store_lanes(grad_map + (y + 2) * map_.row() + kRoIChannels,
-                    deform_planes<T>(g_, out_.input, image), slice.channel, slice.channels, y, 0,
-                    g_.width);
+                    planes_of<T>(out_.input, image, is_channels_last(out_.input)), slice.channel,
+                    slice.channels, y, 0, g_.width);
       }
     }
   }

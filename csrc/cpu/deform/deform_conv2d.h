@@ -5,7 +5,7 @@
 #include "../../math/deform.h"
 #include "../../products.h"
 #include "../common/host.h"
-#include "../roi/planes.h"
+#include "../roi/roi_plan.h"
 
 // What the two passes of a deformable convolution share. The samples of a tile of output positions
 // are brought into columns, [position, kernel point, channel], which a matrix product then takes
@@ -171,13 +171,6 @@ struct DeformMap {
     if (row_index + 1 == rows()) std::fill(to + row(), map + size(), A(0));
   }
 };
-
-template <typename T>
-Planes<T> deform_planes(const DeformGeometry& g, const Tensor& maps, int64_t image) {
-  T* data = const_cast<T*>(elements<T>(maps)) + image * g.channels * g.height * g.width;
-  return {data, g.channels, g.height, g.width,
-          maps.suggest_memory_format() == MemoryFormat::ChannelsLast};
-}
 
 // As many positions as keep the columns in a near cache: of an image, so that neither the number of
 // threads nor that of images changes a product.
