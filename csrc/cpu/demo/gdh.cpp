@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "../../demo/strided_of.h"
-#include "../../math/strided.h"
 #include "../../ops.h"
 
 namespace detops::cpu {

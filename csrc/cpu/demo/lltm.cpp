@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "../../math/host_device.h"
 #include "../../products.h"
 #include "../common/host.h"
 

@@ -50,8 +50,8 @@ DETOPS_INLINE void clear(A* to, int64_t count) {
 }
 
 // to[tap, phase of both axes, x]: the masks of a group over a row of features.
-template <typename T, typename A = accumulate_t<T>>
-void load_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
+template <typename A>
+void load_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
     for (int64_t py = 0; py < g.scale; ++py, to += g.scale * g.whole) {
       split_row(masks + tap * g.output_size() + g.output_row(row, py), g, g.scale, to, g.whole);
@@ -135,8 +135,8 @@ void reassemble_row(const ReassemblyRows& g, const A* masks, const T* features, 
 }
 
 // Adds what some channels give to the gradient of masks that load_masks would load.
-template <int kChannels, typename T, typename A = accumulate_t<T>>
-void add_mask_gradients(const ReassemblyRows& g, const T* grad, const T* features, int64_t row,
+template <int kChannels, typename A>
+void add_mask_gradients(const ReassemblyRows& g, const A* grad, const A* features, int64_t row,
                         A* rows, A* split, A* to_masks) {
   const int64_t phases = g.phases(), whole = g.whole;
   load_features(g, features, kChannels, row, rows);
@@ -166,8 +166,8 @@ void add_mask_gradients(const ReassemblyRows& g, const T* grad, const T* feature
   }
 }
 
-template <typename T, typename A = accumulate_t<T>>
-void store_masks(const ReassemblyRows& g, const A* from, int64_t row, T* masks) {
+template <typename A>
+void store_masks(const ReassemblyRows& g, const A* from, int64_t row, A* masks) {
   for (int64_t tap = 0; tap < g.taps(); ++tap) {
     for (int64_t py = 0; py < g.scale; ++py, from += g.scale * g.whole) {
       merge_row(from, g.whole, g, masks + tap * g.output_size() + g.output_row(row, py));
@@ -176,8 +176,8 @@ void store_masks(const ReassemblyRows& g, const A* from, int64_t row, T* masks) 
 }
 
 // to[i, j, phase, x + radius]: masks of output pixels that a row's features reach by tap (i, j).
-template <typename T, typename A = accumulate_t<T>>
-void load_reached_masks(const ReassemblyRows& g, const T* masks, int64_t row, A* to) {
+template <typename A>
+void load_reached_masks(const ReassemblyRows& g, const A* masks, int64_t row, A* to) {
   const int64_t size = g.phases() * g.padded;
   for (int64_t tap = 0; tap < g.taps(); ++tap, to += size) {
     load_padded(g, g.scale, masks + tap * g.output_size(), row - tap / g.kernel + g.radius(), to);
@@ -185,9 +185,9 @@ void load_reached_masks(const ReassemblyRows& g, const T* masks, int64_t row, A*
 }
 
 // The gradient of a row of some channels' features. split[channel, i, phase, x] is scratch.
-template <int kChannels, typename T, typename A = accumulate_t<T>>
-void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const T* grad, int64_t row,
-                              A* split, T* to_features) {
+template <int kChannels, typename A>
+void gather_feature_gradients(const ReassemblyRows& g, const A* masks, const A* grad, int64_t row,
+                              A* split, A* to_features) {
   const int64_t size = g.phases() * g.padded;
   for (int c = 0; c < kChannels; ++c) {
     for (int64_t i = 0; i < g.kernel; ++i) {
