@@ -76,94 +76,82 @@ struct Gradients {
 // A slice of one block of channels, for a number of images: no other task adds to its part of the
 // input's gradient. What several tasks add to is summed afterwards, in the order of the tasks.
 template <typename T>
-class SliceBackward {
- public:
+struct SliceBackward {
   using A = accumulate_t<T>;
 
-  SliceBackward(const DeformGeometry& g, const Inputs& in, const Gradients& out, int64_t tile)
-      : g_(g),
-        in_(in),
-        out_(out),
-        tile_(std::min(tile, g.positions())),
-        map_(g),
-        taps_(g, in.offset, in.mask, tile_),
-        maps_(2 * map_.size()),
-        columns_(taps_.stride() * g.points() * kRoIChannels + taps_.kRoom),
-        dots_(taps_.stride() * g.points() * 4) {}
+  const DeformGeometry& g;
+  const Inputs& in;
+  const Gradients& out;
+  int64_t tile;  // positions
+  DeformMap shape{g};
+  DeformTile<A> taps{g, in.offset, in.mask, tile};
+  Buffer<A> maps = Buffer<A>(2 * shape.size());
+  Buffer<A> columns = Buffer<A>(taps.stride() * g.points() * kRoIChannels + taps.kRoom);
+  Buffer<A> dots = Buffer<A>(taps.stride() * g.points() * 4);
 
   // `packed` [outputs, points, channels]; to `grad_packed`, alike, the weights' gradient is added,
   // and the gradients of samples go to sums(image, group) [3, points, positions]: y, x, mask.
   template <typename Sums>
   void run(const DeformSlice& slice, const A* packed, A* grad_packed, int64_t first, int64_t last,
            const Sums& sums) {
-    const bool to_samples = out_.input.defined() || out_.offset.defined() || out_.mask.defined();
-    A *map = maps_.data(), *grad_map = map + map_.size();
+    const bool to_samples = out.input.defined() || out.offset.defined() || out.mask.defined();
+    A *map = maps.data(), *grad_map = map + shape.size();
     for (int64_t image = first; image < last; ++image) {
-      for (int64_t row = 0; row < map_.rows(); ++row) {
-        map_.load_row(planes_of<const T>(in_.input, image, is_channels_last(in_.input)),
-                      slice.channel, slice.channels, row, map);
+      for (int64_t row = 0; row < shape.rows(); ++row) {
+        shape.load_row(planes_of<const T>(in.input, image, is_channels_last(in.input)),
+                       slice.channel, slice.channels, row, map);
       }
-      if (to_samples) std::fill_n(grad_map, map_.size(), A(0));
-      for (int64_t begin = 0; begin < g_.positions(); begin += tile_) {
-        taps_.move(image, begin, std::min(tile_, g_.positions() - begin));
+      if (to_samples) std::fill_n(grad_map, shape.size(), A(0));
+      for (int64_t begin = 0; begin < g.positions(); begin += tile) {
+        taps.move(image, begin, std::min(tile, g.positions() - begin));
         for (int64_t group = 0; group < slice.groups && to_samples; ++group) {
-          const DeformProduct t = taps_.product(slice, group, in_.grad, columns_.data(), packed);
+          const DeformProduct t = taps.product(slice, group, in.grad, columns.data(), packed);
           mm_out(t.columns, t.outputs, t.weight);
         }
         take_samples(slice, image, begin, to_samples, sums);
         for (int64_t group = 0; group < slice.groups && grad_packed != nullptr; ++group) {
-          const DeformProduct t =
-              taps_.product(slice, group, in_.grad, columns_.data(), grad_packed);
+          const DeformProduct t = taps.product(slice, group, in.grad, columns.data(), grad_packed);
           addmm_out(t.weight, t.weight, t.outputs.t(), t.columns);
         }
       }
-      for (int64_t y = 0; out_.input.defined() && y < g_.height; ++y) {
-        store_lanes(grad_map + (y + 2) * map_.row() + kRoIChannels,
-                    planes_of<T>(out_.input, image, is_channels_last(out_.input)), slice.channel,
-                    slice.channels, y, 0, g_.width);
+      for (int64_t y = 0; out.input.defined() && y < g.height; ++y) {
+        store_lanes(grad_map + (y + 2) * shape.row() + kRoIChannels,
+                    planes_of<T>(out.input, image, is_channels_last(out.input)), slice.channel,
+                    slice.channels, y, 0, g.width);
       }
     }
   }
 
- private:
   template <typename Sums>
   void take_samples(const DeformSlice& slice, int64_t image, int64_t begin, bool to_samples,
                     const Sums& sums) {
-    A *map = maps_.data(), *grad_map = map + map_.size();
+    A *map = maps.data(), *grad_map = map + shape.size();
     const int64_t end = slice.channel + slice.channels;
-    const int64_t apart = taps_.stride() * g_.points(), all = g_.points() * g_.positions();
+    const int64_t apart = taps.stride() * g.points(), all = g.points() * g.positions();
     int64_t located = -1;
-    each_run(g_, slice, slice.channel, end, [&](const DeformRun& run, int64_t group) {
+    each_run(g, slice, slice.channel, end, [&](const DeformRun& run, int64_t group) {
       if (run.offset_group != located) {
         located = run.offset_group;
-        taps_.locate(located);
-        std::fill_n(dots_.data(), 4 * apart, A(0));
+        taps.locate(located);
+        std::fill_n(dots.data(), 4 * apart, A(0));
       }
       const auto block =
-          taps_.block(slice, run, group, map, run.channel - slice.channel, columns_.data());
+          taps.block(slice, run, group, map, run.channel - slice.channel, columns.data());
       if (!to_samples) {
         DETOPS_IN_USE(deform_gather<A>)(block);
         return;
       }
-      DETOPS_IN_USE(deform_scatter<A>)(block, grad_map, dots_.data());
+      DETOPS_IN_USE(deform_scatter<A>)(block, grad_map, dots.data());
       const int64_t next = run.channel + run.channels;
-      if (next != end && next % (g_.channels / g_.offset_groups) != 0) return;
+      if (next != end && next % (g.channels / g.offset_groups) != 0) return;
       A* to = sums(image, located) + begin;
-      for (int64_t k = 0; k < g_.points(); ++k, to += g_.positions()) {
-        DETOPS_IN_USE(deform_differentiate<A>)(taps_.point(located, k),
-                                               dots_.data() + k * taps_.stride(), apart, to,
-                                               to + all, to + 2 * all);
+      for (int64_t k = 0; k < g.points(); ++k, to += g.positions()) {
+        DETOPS_IN_USE(deform_differentiate<A>)(taps.point(located, k),
+                                               dots.data() + k * taps.stride(), apart, to, to + all,
+                                               to + 2 * all);
       }
     });
   }
-
-  const DeformGeometry& g_;
-  const Inputs& in_;
-  const Gradients& out_;
-  int64_t tile_;
-  DeformMap map_;
-  DeformTile<A> taps_;
-  Buffer<A> maps_, columns_, dots_;
 };
 
 // Of an image and an offset group, what the slices have of it, [3, points, positions] each, summed
@@ -210,7 +198,8 @@ void backward(const DeformGeometry& g, const Inputs& in, const Gradients& out) {
   Buffer<A> grad_packed(out.weight.defined() ? chunks * all_weights : 0);
   Buffer<A> sums(g.images * first_part.back() * part_size);
   each_task(chunks * n_slices, [&](int64_t task, int64_t end) {
-    SliceBackward<T> backward(g, in, out, deform_tile<A>(g, kRoIChannels * g.points()));
+    const int64_t tile = std::min(g.positions(), deform_tile<A>(g, kRoIChannels * g.points()));
+    SliceBackward<T> backward{g, in, out, tile};
     for (; task < end; ++task) {
       const int64_t chunk = task / n_slices, slice = task % n_slices;
       const DeformSlice& s = slices[slice];
