@@ -101,13 +101,6 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
   });
 }
 
-void sum_into(const Tensor& rows, const Tensor& out) {
-  DETOPS_WIDE_SWITCH(out.scalar_type(), [&] {
-    DETOPS_IN_USE(sum_rows<scalar_t>)(elements<scalar_t>(rows), rows.size(0), rows.size(1),
-                                      mutable_elements<scalar_t>(out));
-  });
-}
-
 // The state's weights [3H, ...] as a kernel packs them; nothing for a single step.
 template <typename T, typename Pack>
 Buffer<T> pack(const Tensor& weights, int64_t state, int64_t steps, const Pack& kernel) {
@@ -212,7 +205,10 @@ void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_
   if (input_wanted) {
     multiply_into(grads, w->narrow(1, state, inputs), to_input.view({steps * rows, inputs}));
   }
-  sum_into(grads, to_bias);
+  DETOPS_WIDE_SWITCH(grads.scalar_type(), [&] {
+    DETOPS_IN_USE(sum_rows<scalar_t>)
+    (elements<scalar_t>(grads), steps * rows, 3 * state, mutable_elements<scalar_t>(to_bias));
+  });
 }
 
 }  // namespace detops::cpu

@@ -135,7 +135,7 @@ void product(const Product<T>& p, int64_t begin, int64_t end) {
 
 template <typename T>
 void sum_rows(const T* row, int64_t rows, int64_t columns, T* sum) {
-  std::fill_n(sum, columns, T(0));
+  for (int64_t j = 0; j < columns; ++j) sum[j] = 0;
   for (const T* end = row + rows * columns; row < end; row += columns) {
     for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
   }
