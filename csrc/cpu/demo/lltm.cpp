@@ -29,14 +29,13 @@ struct LltmBackStep {
 // out[r, c] = sum over k of left[r, k] right[k, c], each matrix with the distances of its rows and
 // columns. That of columns is 1 in `out`, and in `right`, or else it is 1 in `left`, and that of
 // rows in `right`. Of a single column it may be any.
-template <typename T>
 struct Product {
   int64_t columns, depth;
-  const T* left;
+  const float* left;
   int64_t left_row, left_depth;
-  const T* right;
+  const float* right;
   int64_t right_row, right_column;
-  T* out;
+  float* out;
   int64_t out_row;
   bool add;  // to what is in `out`
 };
@@ -65,11 +64,10 @@ void multiply_into(const Tensor& left, const Tensor& right, const Tensor& out, b
     return;
   }
   each_rows(left.size(0), right.numel(), [&](int64_t begin, int64_t end) {
-    DETOPS_IN_USE(product<float>)(
-        {right.size(1), left.size(1), elements<float>(left), left.stride(0), left.stride(1),
-         elements<float>(right), right.stride(0), right.stride(1), mutable_elements<float>(out),
-         out.stride(0), add},
-        begin, end);
+    DETOPS_IN_USE(product)({right.size(1), left.size(1), elements<float>(left), left.stride(0),
+                            left.stride(1), elements<float>(right), right.stride(0),
+                            right.stride(1), mutable_elements<float>(out), out.stride(0), add},
+                           begin, end);
   });
 }
 
@@ -93,7 +91,7 @@ void linear_into(const Tensor& left, const Tensor& more, const Tensor& weights, 
   each_rows(columns, rows * all, [&](int64_t begin, int64_t end) {
     float* sums = turned.data();
     for (int64_t j = begin; j < end; ++j) std::fill_n(sums + j * rows, rows, offsets[j]);
-    const auto run = DETOPS_IN_USE(product<float>);
+    const auto run = DETOPS_IN_USE(product);
     run({rows, depth, w, all, 1, x, 1, depth, sums, rows, true}, begin, end);
     run({rows, more_depth, w + depth, all, 1, y, 1, more_depth, sums, rows, true}, begin, end);
     const auto turn_back = DETOPS_IN_USE(transpose_matrix<float>);

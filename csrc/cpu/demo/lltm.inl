@@ -11,20 +11,20 @@
 // 8 x 3 accumulators out of 32 registers, or 4 x 3 out of 16.
 constexpr int kTileRows = DETOPS_VECTOR_BYTES == 64 ? 8 : 4;
 
-template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void product_tile(const Product<T>& p, int64_t row) {
-  T* out = p.out + row * p.out_row;
-  Vector<T> acc[kRows][kVectors] = {};
+template <int kRows, int kVectors>
+DETOPS_INLINE void product_tile(const Product& p, int64_t row) {
+  float* out = p.out + row * p.out_row;
+  Vector<float> acc[kRows][kVectors] = {};
   const auto each = [&](const auto& visit) {
     DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v)
-          visit(out + r * p.out_row + v * kLanes<T>, p.columns - v * kLanes<T>, acc[r][v]);
+          visit(out + r * p.out_row + v * kLanes<float>, p.columns - v * kLanes<float>, acc[r][v]);
     }
   };
-  if (p.add) each([](T* to, int64_t n, Vector<T>& sums) { sums = load_first(to, n); });
+  if (p.add) each([](float* to, int64_t n, Vector<float>& sums) { sums = load_first(to, n); });
   multiply<kRows, kVectors>(p.left + row * p.left_row, p.right,
                             {p.left_row, p.left_depth, p.right_row}, p.depth, p.columns, acc);
-  each([](T* to, int64_t n, const Vector<T>& sums) { store_first(to, sums, n); });
+  each([](float* to, int64_t n, const Vector<float>& sums) { store_first(to, sums, n); });
 }
 
 // Two neighbours again and again.
@@ -37,51 +37,50 @@ DETOPS_INLINE Vector<float> splat_pair(const float* p) {
 // The same as product_tile for up to a vector of columns, two depths at a time. Of the right
 // matrix, every two rows are zipped, so that a load on the left, of two numbers, serves as many
 // products as there are vectors of pairs: one for each, as above, takes longer than the product.
-template <int kRows, int kVectors, typename T>
-DETOPS_INLINE void product_pairs_tile(const Product<T>& p, int64_t row) {
-  const T* left = p.left + row * p.left_row;
-  Vector<T> acc[kRows][2] = {};
+template <int kRows, int kVectors>
+DETOPS_INLINE void product_pairs_tile(const Product& p, int64_t row) {
+  const float* left = p.left + row * p.left_row;
+  Vector<float> acc[kRows][2] = {};
   int64_t k = 0;
   for (; k + 1 < p.depth; k += 2) {
-    Vector<T> pairs[kVectors];
-    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) pairs[v] = load(p.right + (k + v) * kLanes<T>);
+    Vector<float> pairs[kVectors];
+    DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) pairs[v] =
+        load(p.right + (k + v) * kLanes<float>);
     DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
-      const Vector<T> x = splat_pair(left + r * p.left_row + k);
+      const Vector<float> x = splat_pair(left + r * p.left_row + k);
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fused(x, pairs[v], acc[r][v]);
     }
   }
   DETOPS_UNROLL for (int r = 0; r < kRows; ++r) {
-    T* out = p.out + (row + r) * p.out_row;
-    unzip<T>(acc[r][0], acc[r][1], AllLanes<T>());
-    Vector<T> sums = acc[r][0] + acc[r][1];
+    float* out = p.out + (row + r) * p.out_row;
+    unzip<float>(acc[r][0], acc[r][1], AllLanes<float>());
+    Vector<float> sums = acc[r][0] + acc[r][1];
     if (k < p.depth) {
-      sums = fused(splat(left[r * p.left_row + k]), load(p.right + k * kLanes<T>), sums);
+      sums = fused(splat(left[r * p.left_row + k]), load(p.right + k * kLanes<float>), sums);
     }
     if (p.add) sums += load_first(out, p.columns);
     store_first(out, sums, p.columns);
   }
 }
 
-template <typename T>
-void product_pairs(Product<T> p, int64_t begin, int64_t end) {
-  alignas(64) T packed[kProductDepth * kLanes<T>];
-  const int64_t columns = p.columns < kLanes<T> ? p.columns : kLanes<T>;
-  transpose_matrix(p.right, p.right_column, columns, p.depth, packed, kLanes<T>);
+void product_pairs(Product p, int64_t begin, int64_t end) {
+  alignas(64) float packed[kProductDepth * kLanes<float>];
+  const int64_t columns = p.columns < kLanes<float> ? p.columns : kLanes<float>;
+  transpose_matrix(p.right, p.right_column, columns, p.depth, packed, kLanes<float>);
   for (int64_t k = 0; k < p.depth; k += 2) {
-    T *first = packed + k * kLanes<T>, *second = first + kLanes<T>;
-    Vector<T> a = load_first(first, columns);
+    float *first = packed + k * kLanes<float>, *second = first + kLanes<float>;
+    Vector<float> a = load_first(first, columns);
     if (k + 1 < p.depth) {
-      Vector<T> b = load_first(second, columns);
-      zip<T>(a, b, AllLanes<T>());
+      Vector<float> b = load_first(second, columns);
+      zip<float>(a, b, AllLanes<float>());
       store(second, b);
     }
     store(first, a);
   }
   p.right = packed;
-  const bool half = 2 * columns <= kLanes<T>;
-  const auto tile =
-      half ? product_pairs_tile<kTileRows, 1, T> : product_pairs_tile<kTileRows, 2, T>;
-  const auto one = half ? product_pairs_tile<1, 1, T> : product_pairs_tile<1, 2, T>;
+  const bool half = 2 * columns <= kLanes<float>;
+  const auto tile = half ? product_pairs_tile<kTileRows, 1> : product_pairs_tile<kTileRows, 2>;
+  const auto one = half ? product_pairs_tile<1, 1> : product_pairs_tile<1, 2>;
   int64_t row = begin;
   for (; row + kTileRows <= end; row += kTileRows) tile(p, row);
   for (; row < end; ++row) one(p, row);
@@ -89,13 +88,13 @@ void product_pairs(Product<T> p, int64_t begin, int64_t end) {
 
 // The first kVectors vectors of columns. The right matrix is packed where many rows read it: its
 // own rows may all lie in the same few places of the first cache.
-template <int kVectors, typename T>
-void product_columns(Product<T> p, int64_t begin, int64_t end) {
-  constexpr int64_t kColumns = kVectors * kLanes<T>;
-  alignas(64) T packed[kProductDepth * kColumns];
+template <int kVectors>
+void product_columns(Product p, int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = kVectors * kLanes<float>;
+  alignas(64) float packed[kProductDepth * kColumns];
   if (end - begin > 64) {
     for (int64_t k = 0; k < p.depth; ++k) {
-      for (int64_t j = 0; j < kColumns; j += kLanes<T>) {
+      for (int64_t j = 0; j < kColumns; j += kLanes<float>) {
         store(packed + k * kColumns + j, load_first(p.right + k * p.right_row + j, p.columns - j));
       }
     }
@@ -108,14 +107,13 @@ void product_columns(Product<T> p, int64_t begin, int64_t end) {
 }
 
 // Rows [begin, end), a part of the depth after the other: what is packed fits the first cache.
-template <typename T>
-void product(const Product<T>& p, int64_t begin, int64_t end) {
-  Product<T> part = p;
+void product(const Product& p, int64_t begin, int64_t end) {
+  Product part = p;
   const bool turned = p.columns > 1 && p.right_column != 1;
   for (int64_t k = 0; k == 0 || k < p.depth; k += kProductDepth, part.add = true) {
     part.left = p.left + k * p.left_depth;
     part.depth = p.depth - k < kProductDepth ? p.depth - k : kProductDepth;
-    for (int64_t j = 0, vectors = 1; j < p.columns; j += vectors * kLanes<T>) {
+    for (int64_t j = 0, vectors = 1; j < p.columns; j += vectors * kLanes<float>) {
       part.right = p.right + k * p.right_row + j * p.right_column;
       part.out = p.out + j;
       part.columns = p.columns - j;
@@ -123,11 +121,11 @@ void product(const Product<T>& p, int64_t begin, int64_t end) {
         product_pairs(part, begin, end);
         continue;
       }
-      vectors = part.columns / kLanes<T>;
+      vectors = part.columns / kLanes<float>;
       vectors = vectors < 1 ? 1 : vectors > 3 ? 3 : vectors;
-      const auto run = vectors == 3   ? product_columns<3, T>
-                       : vectors == 2 ? product_columns<2, T>
-                                      : product_columns<1, T>;
+      const auto run = vectors == 3   ? product_columns<3>
+                       : vectors == 2 ? product_columns<2>
+                                      : product_columns<1>;
       run(part, begin, end);
     }
   }
