@@ -61,6 +61,14 @@ DETOPS_HD void visit_corners(const Taps<T>& y, const Taps<T>& x, Visit&& visit) 
   corner(y.high, x.high, y.weight_high * x.weight_high);
 }
 
+// The same for a sample at (y, x) of a map, if it counts.
+template <typename T, typename Visit>
+DETOPS_HD void visit_corners(T y, T x, int64_t height, int64_t width, Visit&& visit) {
+  Taps<T> rows, cols;
+  if (!bilinear_taps(y, height, rows) || !bilinear_taps(x, width, cols)) return;
+  visit_corners(rows, cols, visit);
+}
+
 // A bilinear sample lies in the cell between four pixels, in the order upper left, upper right,
 // lower left, lower right. A cell has the number of its upper left pixel; samples that lie up to a
 // pixel above or left of a map are moved into the first row or column of cells, their shares with

@@ -37,9 +37,7 @@ template <typename From, typename To, typename Visit>
 void visit_exactly(const RefinedPlanes<From, To>& t, int64_t pixel, const Visit& visit) {
   using A = typename RefinedPlanes<From, To>::A;
   math::visit_box_points(t.boxes + pixel * 5, t.scale, t.points, [&](A y, A x) {
-    math::Taps<A> rows, cols;
-    if (!math::bilinear_taps(y, t.height, rows) || !math::bilinear_taps(x, t.width, cols)) return;
-    math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+    math::visit_corners(y, x, t.height, t.width, [&](int64_t row, int64_t col, A weight) {
       visit(row * t.width + col, weight);
     });
   });

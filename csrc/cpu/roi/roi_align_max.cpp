@@ -104,9 +104,7 @@ void sum_in_planes(const Tensor& grad, int64_t tasks, Tensor& map, const Add& ad
 // Adds what a sample at (y, x) gives to its pixels of a plane.
 template <typename A>
 void add_sample(A* plane, int64_t height, int64_t width, A y, A x, A grad) {
-  math::Taps<A> rows, cols;
-  if (!math::bilinear_taps(y, height, rows) || !math::bilinear_taps(x, width, cols)) return;
-  math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+  math::visit_corners(y, x, height, width, [&](int64_t row, int64_t col, A weight) {
     plane[row * width + col] += weight * grad;
   });
 }

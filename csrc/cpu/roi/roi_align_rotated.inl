@@ -57,9 +57,7 @@ void visit_exactly(const RotatedTask<M, P>& t, int64_t bin, const Visit& visit) 
   const int64_t height = t.taps.height, width = t.width;
   const A factor = 1 / (roi.rows.count * roi.cols.count);
   const auto add = [&](A y, A x) {
-    math::Taps<A> rows, cols;
-    if (!math::bilinear_taps(y, height, rows) || !math::bilinear_taps(x, width, cols)) return;
-    math::visit_corners(rows, cols, [&](int64_t row, int64_t col, A weight) {
+    math::visit_corners(y, x, height, width, [&](int64_t row, int64_t col, A weight) {
       visit(row * width + col, weight * factor);
     });
   };

@@ -34,14 +34,6 @@ Tensor box_points(const Maps& maps, int64_t points, const Tensor& boxes, double 
   return places;
 }
 
-template <typename A, typename Visit>
-__device__ void visit_sample(const Maps& maps, const A* place, const Visit& visit) {
-  math::Taps<A> rows, cols;
-  if (math::bilinear_taps(place[0], maps.h, rows) && math::bilinear_taps(place[1], maps.w, cols)) {
-    math::visit_corners(rows, cols, visit);
-  }
-}
-
 }  // namespace
 
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
@@ -62,9 +54,10 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
       const A* place = all + ((at.n * maps.h + at.h) * maps.w + at.w) * points * 2;
       A sum = static_cast<A>(feature[i]);
       for (int64_t p = 0; p < points; ++p, place += 2) {
-        visit_sample(maps, place, [&](int64_t row, int64_t col, A weight) {
+        const auto add = [&](int64_t row, int64_t col, A weight) {
           sum += weight * static_cast<A>(plane[row * s.h + col * s.w]);
-        });
+        };
+        math::visit_corners(place[0], place[1], maps.h, maps.w, add);
       }
       to[i] = static_cast<scalar_t>(sum);
     });
@@ -98,9 +91,10 @@ void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, dou
                     static_cast<int>(maps.w), [&](int j, int) {
                       const int64_t s = order[j].at[0], from = s / points % maps.pixels();
                       const A g = static_cast<A>(plane[from * maps.strides.w]);
-                      visit_sample(maps, place + 2 * s, [&](int64_t row, int64_t col, A weight) {
+                      const auto add = [&](int64_t row, int64_t col, A weight) {
                         if (row == at.h && col == at.w) sum += weight * g;
-                      });
+                      };
+                      math::visit_corners(place[2 * s], place[2 * s + 1], maps.h, maps.w, add);
                     });
       to[i] = static_cast<scalar_t>(sum);
     });

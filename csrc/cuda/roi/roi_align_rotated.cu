@@ -30,12 +30,8 @@ struct RotatedSampling {
   __device__ A visit_bin(int64_t k, int64_t, int64_t ph, int64_t pw, const math::Rectangle& reach,
                          const Visit& visit) const {
     const math::RotatedRoI<A> r = roi(k);
-    math::visit_samples(r, ph, pw, reach, [&](A y, A x) {
-      math::Taps<A> rows, cols;
-      if (math::bilinear_taps(y, p.maps.h, rows) && math::bilinear_taps(x, p.maps.w, cols)) {
-        math::visit_corners(rows, cols, visit);
-      }
-    });
+    math::visit_samples(r, ph, pw, reach,
+                        [&](A y, A x) { math::visit_corners(y, x, p.maps.h, p.maps.w, visit); });
     return 1 / math::max(r.rows.count * r.cols.count, A(1));
   }
 };
