@@ -57,21 +57,6 @@ void turn(const TurnedFilters& g, const Turns& turns, const T* input, T* output)
   });
 }
 
-template <typename A>
-void add_back(const TurnedFilters& g, const Turns& turns, const A* grad, A* to_input) {
-  each_filter(g, [&](int64_t i) {
-    A* to = to_input + i * g.entries;
-    const A* from = grad + g.turned(i, 0);
-    const int64_t apart = g.inputs * g.entries;
-    for (int64_t l = 0; l < g.entries; ++l) {
-      const int32_t* at = turns.to.data() + l;
-      A sum = 0;
-      for (int64_t k = 0; k < g.rotations; ++k) sum += from[k * apart + at[k * g.entries]];
-      to[l] = sum;
-    }
-  });
-}
-
 }  // namespace
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
@@ -98,7 +83,18 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
   const Tensor outer = wide(grad);
   to_input = as_type(to_input, outer.scalar_type());
   DETOPS_WIDE_SWITCH(outer.scalar_type(), [&] {
-    add_back(g, turns, outer.const_data_ptr<scalar_t>(), to_input.mutable_data_ptr<scalar_t>());
+    const scalar_t* turned = outer.const_data_ptr<scalar_t>();
+    scalar_t* filters = to_input.mutable_data_ptr<scalar_t>();
+    each_filter(g, [&](int64_t i) {
+      const scalar_t* from = turned + g.turned(i, 0);
+      const int64_t apart = g.inputs * g.entries;
+      for (int64_t l = 0; l < g.entries; ++l) {
+        const int32_t* at = turns.to.data() + l;
+        scalar_t sum = 0;
+        for (int64_t k = 0; k < g.rotations; ++k) sum += from[k * apart + at[k * g.entries]];
+        filters[i * g.entries + l] = sum;
+      }
+    });
   });
 }
 
