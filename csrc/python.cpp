@@ -35,6 +35,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         return py::make_tuple(held, free);
       },
       "The bytes that are kept, and those of them that no tensor has.");
+  m.def("runner", &detops::runner, py::arg("compute"), py::arg("recorded"), py::arg("special"),
+        "What an op calls, of an autograd function's parts, for the tensors of the call.");
   m.def("forward_pass", &detops::forward_pass, py::arg("op"), py::arg("saved"), py::arg("shown"),
         "The forward of an autograd function that is a raw op.");
   m.def("backward_pass", &detops::backward_pass, py::arg("op"), py::arg("places"), py::arg("given"),

@@ -108,7 +108,7 @@ def test_what_is_wrong_is_an_error(function):
                 node.apply(*wrong)
         assert all(map(torch.equal, node.apply(*grads), expected))
         for made in (type(node).apply, type(node)._forward_cls.forward):
-            with pytest.raises(RuntimeError, match="without its context"):
+            with pytest.raises(RuntimeError, match="without its arguments"):
                 made()
         with pytest.raises(AttributeError):
             type(node).apply(object(), *grads)

@@ -31,11 +31,15 @@ class Function(torch.autograd.Function):
 
     shown: int | None = None
 
+    # Whether all tensors must have one: under autocast it is float32.
+    one_dtype = False
+
     # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
     linear_in: tuple[slice, ...] = ()
     _transformed: type[torch.autograd.Function]
-    _recorded: Callable[..., Any]
     _compute: Callable[..., Any]
+    _recorded: Callable[..., Any]
+    _run: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -74,11 +78,19 @@ class Function(torch.autograd.Function):
         base = torch.autograd.Function
         eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
         cls._recorded = super(base, eager).apply  # type: ignore[misc]
+        cls._run = _C.runner(cls._compute, cls._recorded, cls._special)
         return eager
 
     @classmethod
     def run(cls, *args: Any) -> Any:
         """The op, recorded for a backward pass if one of ``args`` wants a gradient."""
+        return (cls._special if is_dynamo_compiling() else cls._run)(*args)
+
+    @classmethod
+    def _special(cls, *args: Any) -> Any:
+        """The same, whatever PyTorch does at the time."""
+        if cls.one_dtype:
+            args = of_one_dtype(*args)
         # Without a rule for it, forward mode is refused, not lost.
         if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return (cls if is_dynamo_compiling() else cls._transformed).apply(*args)
@@ -231,13 +243,13 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4)
     return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 
-def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast all of them in float32, for ops that take one dtype for all."""
+def of_one_dtype(*args: Any) -> tuple[Any, ...]:
+    """Under autocast all tensors in float32, for ops that take one dtype for all."""
     if torch._C._is_any_autocast_enabled():
-        device = tensors[0].device.type
+        device = args[0].device.type
         if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-            return tuple(t.float() for t in tensors)
-    return tensors
+            return tuple(x.float() if isinstance(x, Tensor) else x for x in args)
+    return args
 
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:

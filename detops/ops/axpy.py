@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, of_one_dtype
+from ._shared import Function
 
 
 class AxpyFunction(Function):
@@ -79,7 +79,7 @@ def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
         >>> axpy(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]))
         tensor([12., 24.])
     """
-    result: Tensor = AxpyFunction.run(*of_one_dtype(x, y), alpha)
+    result: Tensor = AxpyFunction.run(x, y, alpha)
     return result
 
 

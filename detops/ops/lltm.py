@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
-from ._shared import Function, PassesFunction, of_one_dtype, raw
+from ._shared import Function, PassesFunction, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
@@ -25,6 +25,7 @@ class LltmCellFunction(PassesFunction):
     """The state and the cell, float32 or wider; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
+    one_dtype = True
     passes = "lltm"
     gradients = ("grad_output", "grad_c")
 
@@ -33,6 +34,7 @@ class LltmFunction(Function):
     """All states, the last one again and the last cell; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
+    one_dtype = True
     shown = 3
 
     @staticmethod
@@ -97,7 +99,7 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    results = LltmCellFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    results = LltmCellFunction.run(input, weights, bias, h, c)
     new_h, new_c = results[0], results[1]
     return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
 
@@ -132,7 +134,7 @@ def lltm(
     """
     if input.dim() != 3:
         CONTRACTS["lltm"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    output, last_h, last_c, *_ = LltmFunction.run(*of_one_dtype(input, weights, bias, h, c))
+    output, last_h, last_c, *_ = LltmFunction.run(input, weights, bias, h, c)
     return output, last_h, last_c
 
 

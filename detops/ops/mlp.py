@@ -6,13 +6,14 @@ from torch import Tensor, nn
 
 from ..module import Module, parameters_named
 from ..registration import derivative
-from ._shared import PassesFunction, of_one_dtype
+from ._shared import PassesFunction
 
 
 class MlpFunction(PassesFunction):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
     generate_vmap_rule = True
+    one_dtype = True
     passes = "mlp"
 
 
@@ -47,7 +48,7 @@ def mlp(
         >>> mlp(torch.tensor([[1.0, 2.0]]), ones, -ones[:, :1], 5 * ones[:, :1], ones[:, :1])
         tensor([[11.]])
     """
-    tensors = of_one_dtype(input, hidden_weights, hidden_bias, output_weights, output_bias)
+    tensors = (input, hidden_weights, hidden_bias, output_weights, output_bias)
     return MlpFunction.run(*tensors)[0]
 
 
