@@ -192,9 +192,8 @@ void pool_in_lanes(const Batch<Table>& batch, const Share& share, const Planes<c
     };
   };
   pool_from_lanes(
-      map, {share.channel, share.channels, Table::kWholeRows}, batch.footprint, batch.size,
-      batch.size * share.channels * share.bins(), [&](int64_t i) { return batch.taps(i).reads(); },
-      make_pool);
+      map, share, Table::kWholeRows, batch.footprint, batch.size,
+      [&](int64_t i) { return batch.taps(i).reads(); }, make_pool);
 }
 
 // Threads own a block of channels: as in place, but each number of the map is written about once.

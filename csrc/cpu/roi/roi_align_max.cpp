@@ -199,9 +199,8 @@ void forward_lanes(const Plan& plan, const MaxPooling<T>& pooling) {
         roi.pool(order[i], c, n, window.origin(), window.stride(), kRoIChannels);
       };
     };
-    const int64_t outputs = count * pooling.output.numel() / pooling.output.size(0);
     pool_from_lanes(
-        map, {0, map.channels}, footprint, count, outputs, [&](int64_t i) { return reads[i]; },
+        map, all_bins(pooling.output), false, footprint, count, [&](int64_t i) { return reads[i]; },
         make_pool);
   }
 }

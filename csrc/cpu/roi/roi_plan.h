@@ -138,7 +138,7 @@ class Footprint {
   // RoIs that are few and far between: together they read less than the rows they touch.
   bool sparse() const { return positions_ < area(); }
 
-  // Bytes of the least band in lanes; see RoIWindow and LaneSource.
+  // Bytes of the least band in lanes; see RoIWindow and pool_from_lanes.
   template <typename A>
   int64_t window_bytes(bool whole_rows = false) const {
     const int64_t read = sparse() ? widest_ : columns().end - columns().begin;
@@ -274,35 +274,32 @@ struct PlaneTasks {
   }
 };
 
-// Channels of a map to be brought into lanes. With whole_rows, rows of the window have all columns,
-// so that positions mean the same there as on the map; columns that are not read stay empty.
-struct LaneSource {
-  int64_t channel, channels;
-  bool whole_rows = false;
-};
-
 // A block of channels at a time: the rows that RoIs read are brought into lanes, and RoI by RoI
 // pool(i, channel, channels, window) finds them there. What many RoIs read is brought in once, and
-// they find it in a near cache. make_pool() gives each thread a pool of its own.
+// they find it in a near cache. make_pool() gives each thread a pool of its own. With whole_rows,
+// rows of the window have all columns, so that positions mean the same there as on the map; columns
+// that are not read stay empty.
 template <typename T, typename ReadsOf, typename MakePool>
-void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
-                     const Footprint& footprint, int64_t count, int64_t outputs,
-                     const ReadsOf& reads_of, const MakePool& make_pool) {
-  const int64_t blocks = blocks_of(source.channels);
+void pool_from_lanes(const Planes<const T>& map, const Share& share, bool whole_rows,
+                     const Footprint& footprint, int64_t count, const ReadsOf& reads_of,
+                     const MakePool& make_pool) {
+  const int64_t blocks = blocks_of(share.channels);
+  const int64_t outputs = count * share.channels * share.bins();
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
   const int64_t parts = divide_up(get_num_threads(), blocks);
   const bool sparse = footprint.sparse();
   const auto columns_of = [&](const Columns& read) {
-    return source.whole_rows ? Columns{0, map.width} : read;
+    return whole_rows ? Columns{0, map.width} : read;
   };
-  const auto share = [&](int64_t task, int64_t last_task) {
+  const int64_t grain = tasks_per_thread(blocks * parts, outputs);
+  parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
     auto pool = make_pool();
     RoIWindow<accumulate_t<T>> window(map.height, footprint.tallest(),
                                       band_bytes(outputs * int64_t(sizeof(T))),
                                       columns_of(footprint.columns()));
     for (; task < last_task; ++task) {
       const int64_t first = task / parts * kRoIChannels, part = task % parts;
-      const int64_t c = source.channel + first, n = std::min(kRoIChannels, source.channels - first);
+      const int64_t c = share.channel + first, n = std::min(kRoIChannels, share.channels - first);
       if (!sparse) window.restart(window.columns(), 0);
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const Reads reads = reads_of(i);
@@ -318,8 +315,7 @@ void pool_from_lanes(const Planes<const T>& map, const LaneSource& source,
         pool(i, c, n, window);
       }
     }
-  };
-  parallel_for(0, blocks * parts, tasks_per_thread(blocks * parts, outputs), share);
+  });
 }
 
 }  // namespace detops::cpu

@@ -135,7 +135,7 @@ struct Forward {
       };
     };
     pool_from_lanes(
-        map, {0, channels}, footprint, count, count * channels * bins,
+        map, all_bins(output), false, footprint, count,
         [&](int64_t i) { return ranges.reads(run.begin + i); }, make_pool);
   }
 
