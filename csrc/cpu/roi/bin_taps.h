@@ -56,6 +56,7 @@ class BinTable {
   template <typename Sampling>
   void add(const Sampling& sampling, int64_t roi, const Share& share, int64_t height,
            int64_t width) {
+    height_ = height;
     width_ = width;
     entries_.push_back({begin_.size(), position_.size(), share.bins(), Reads::none()});
     begin_.push_back(0);
@@ -79,6 +80,14 @@ class BinTable {
     tap[2] = {bottom, left, y.weight_high * x.weight_low};
     tap[3] = {bottom, right, y.weight_high * x.weight_high};
     collected_ += 4;
+  }
+
+  // At (y, x), if it counts.
+  void add_sample(A y, A x) {
+    math::Taps<A> rows, cols;
+    if (math::bilinear_taps(y, height_, rows) && math::bilinear_taps(x, width_, cols)) {
+      add_sample(rows, cols);
+    }
   }
 
   // Samples of a bin are neighbours more often than not: the taps that they share are added up on a
@@ -163,7 +172,7 @@ class BinTable {
   std::vector<Entry> entries_;
   std::vector<int32_t> begin_, position_;
   std::vector<A> weight_;
-  int64_t width_ = 0;
+  int64_t height_ = 0, width_ = 0;
 
   // Of the bin that is being added.
   std::vector<Tap> taps_;

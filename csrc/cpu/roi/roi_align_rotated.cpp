@@ -52,14 +52,9 @@ struct RotatedSampling {
   }
 
   auto bins_of(int64_t k) const {
-    return [r = roi(k), reach = math::reach_of_map(height, width), height = height, width = width](
-               int64_t ph, int64_t pw, BinTable<A>& table) {
-      math::visit_samples(r, ph, pw, reach, [&](A y, A x) {
-        math::Taps<A> rows, cols;
-        if (math::bilinear_taps(y, height, rows) && math::bilinear_taps(x, width, cols)) {
-          table.add_sample(rows, cols);
-        }
-      });
+    return [r = roi(k), reach = math::reach_of_map(height, width)](int64_t ph, int64_t pw,
+                                                                   BinTable<A>& table) {
+      math::visit_samples(r, ph, pw, reach, [&](A y, A x) { table.add_sample(y, x); });
       table.end_bin(1 / math::max(r.rows.count * r.cols.count, A(1)));
     };
   }
