@@ -60,12 +60,8 @@ struct RowSampling {
     return
         [this, row, boxes = g.boxes + row * g.width * 5](int64_t, int64_t col, BinTable<A>& table) {
           table.add_sample({row, row, A(1), A(0)}, {col, col, A(1), A(0)});
-          math::visit_box_points(boxes + col * 5, g.scale, g.points, [&](A y, A x) {
-            math::Taps<A> rows, cols;
-            if (math::bilinear_taps(y, g.height, rows) && math::bilinear_taps(x, g.width, cols)) {
-              table.add_sample(rows, cols);
-            }
-          });
+          math::visit_box_points(boxes + col * 5, g.scale, g.points,
+                                 [&](A y, A x) { table.add_sample(y, x); });
           table.end_bin(A(1));
         };
   }
