@@ -100,16 +100,13 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
   if (!from_samples<T>(sampling, all.channels)) {
     return pool_plan<BinTable<A>, M, P>(plan, maps, pooled, [&](int64_t) { return sampling; });
   }
+  using Sums = std::conditional_t<std::is_const_v<M>, M, A>;
   const bool channels_last = is_channels_last(maps);
   const auto pooled_of = [&](int64_t k) { return planes_of<P>(pooled, k, channels_last); };
   for (const Run& run : plan.runs) {
     const auto map = planes_of<M>(maps, run.image, channels_last);
     const SampledRoIs<A> some{sampling, plan.order.data() + run.begin, run.end - run.begin};
-    if constexpr (std::is_const_v<M>) {
-      run_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_forward<T>), true, pooled_of);
-    } else {
-      run_in_place(some, all, map, DETOPS_IN_USE(rotated_samples_backward<T>), true, pooled_of);
-    }
+    run_in_place(some, all, map, DETOPS_IN_USE(rotated_samples<Sums, P>), true, pooled_of);
   }
 }
 

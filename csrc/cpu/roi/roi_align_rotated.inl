@@ -86,7 +86,7 @@ DETOPS_INLINE void for_each_bin_of_samples(const RotatedTask<M, P>& t, const Run
 
 // Channels in the same order as the samples' number: kPairs is whether a bin has 2 x 2 of them.
 template <bool kPairs, typename T, typename A = accumulate_t<T>>
-DETOPS_INLINE void pool_samples(const RotatedTask<const T, T>& t) {
+DETOPS_INLINE void move_samples(const RotatedTask<const T, T>& t) {
   const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.rows.count);
   const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.cols.count);
   const int64_t apart = t.position_stride, down = t.width * apart;
@@ -115,15 +115,9 @@ DETOPS_INLINE void pool_samples(const RotatedTask<const T, T>& t) {
       });
 }
 
-template <typename T>
-void rotated_samples_forward(const RotatedTask<const T, T>& task) {
-  const RotatedTask<const T, T> t = task;  // see spread_planes in ps_roi_align.inl
-  if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return pool_samples<true>(t);
-  pool_samples<false>(t);
-}
-
+// The reverse; adds to the map.
 template <bool kPairs, typename T, typename A>
-DETOPS_INLINE void spread_samples(const RotatedTask<A, const T>& t) {
+DETOPS_INLINE void move_samples(const RotatedTask<A, const T>& t) {
   const int64_t rows = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.rows.count);
   const int64_t cols = kPairs ? 2 : static_cast<int64_t>(t.taps.roi.cols.count);
   const int64_t first_position = t.row_begin * t.width, apart = t.position_stride;
@@ -156,11 +150,11 @@ DETOPS_INLINE void spread_samples(const RotatedTask<A, const T>& t) {
       });
 }
 
-template <typename T, typename A = accumulate_t<T>>
-void rotated_samples_backward(const RotatedTask<A, const T>& task) {
-  const RotatedTask<A, const T> t = task;
-  if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return spread_samples<true>(t);
-  spread_samples<false>(t);
+template <typename M, typename P>
+void rotated_samples(const RotatedTask<M, P>& task) {
+  const RotatedTask<M, P> t = task;  // see spread_planes in ps_roi_align.inl
+  if (t.taps.roi.rows.count == 2 && t.taps.roi.cols.count == 2) return move_samples<true>(t);
+  move_samples<false>(t);
 }
 
 // to[i] = keep * first[i] + share * second[i]. What is not finite must not meet a share of zero.
