@@ -255,11 +255,10 @@ static __global__ void list_rois_kernel(RoILists lists, int64_t count, int64_t m
 template <typename RoIs>
 std::tuple<RoILists, Tensor> list_rois(const RoIs& rois, int64_t count, int64_t maps,
                                        const Options& options) {
-  constexpr int64_t kWindow = sizeof(Window) / sizeof(int64_t);
-  const Tensor memory = empty({(kWindow + 2) * count + maps + 1}, options.dtype(kLong));
-  int64_t* numbers = memory.mutable_data_ptr<int64_t>();
-  int64_t* map = numbers + kWindow * count;
-  const RoILists lists{reinterpret_cast<Window*>(numbers), map, map + count, map + 2 * count};
+  Tensor memory;
+  const auto [windows, map, order, begin] =
+      arrays<Window, int64_t, int64_t, int64_t>(memory, options, count, count, count, maps + 1);
+  const RoILists lists{windows, map, order, begin};
   for_each(count, [=] __device__(int64_t k) {
     const PlacedRoI placed = rois.placed(k);
     lists.map[k] = placed.map;
