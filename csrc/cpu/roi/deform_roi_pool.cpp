@@ -18,11 +18,7 @@ struct AxisPixel {
 
 template <typename A>
 struct BinPixels {
-  struct Axis {
-    const AxisPixel<A>* begin;
-    const AxisPixel<A>* end;
-  };
-  Axis rows, cols;
+  ArrayRef<AxisPixel<A>> rows, cols;
 };
 
 template <typename A>
@@ -41,8 +37,8 @@ namespace {
 // The pixels of one axis. Samples come in order and read a pixel and its neighbour, so what was
 // read before is one of the last two.
 template <typename A>
-typename BinPixels<A>::Axis pixels_of(const math::RoIAxis<A>& axis, int64_t bin, int64_t size,
-                                      int64_t stride, std::vector<AxisPixel<A>>& pixels) {
+ArrayRef<AxisPixel<A>> pixels_of(const math::RoIAxis<A>& axis, int64_t bin, int64_t size,
+                                 int64_t stride, std::vector<AxisPixel<A>>& pixels) {
   pixels.clear();
   const auto add = [&](int64_t i, A weight, A slope) {
     for (size_t back = 1; back <= 2 && back <= pixels.size(); ++back) {
@@ -60,7 +56,7 @@ typename BinPixels<A>::Axis pixels_of(const math::RoIAxis<A>& axis, int64_t bin,
     if (taps.weight_high == 0 && slope == 0) return;
     add(taps.high, taps.weight_high * share, slope * share);
   });
-  return {pixels.data(), pixels.data() + pixels.size()};
+  return pixels;
 }
 
 // The bins of RoIs on a map whose channels are neighbours.

@@ -8,10 +8,10 @@ DETOPS_INLINE void sum_pixels(const BinPixels<A>& b, const T* map, int64_t c, in
                               int64_t apart) {
   constexpr int64_t kWidth = kLanes<A>;
   Vector<A> sum[kVectors] = {};
-  for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
-    for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
-      const T* pixel = map + row->offset + col->offset + c;
-      const Vector<A> weight = splat(row->weight * col->weight);
+  for (const auto& row : b.rows) {
+    for (const auto& col : b.cols) {
+      const T* pixel = map + row.offset + col.offset + c;
+      const Vector<A> weight = splat(row.weight * col.weight);
       DETOPS_UNROLL for (int v = 0; v < kVectors; ++v) {
         const T* from = pixel + v * kWidth;
         sum[v] = fused(weight, kVectors > 1 ? load(from) : load_first(from, n), sum[v]);
@@ -40,25 +40,25 @@ MovedBinGradient<A> spread_moved_bin(const BinPixels<A>& b, const A* grad, const
   if (channels == 1) {  // the part of a vector that was just stored is slow to load
     MovedBinGradient<A> by{0, 0};
     const A g = *grad;
-    for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
-      for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
-        const int64_t at = row->offset + col->offset;
-        if (to_map != nullptr) to_map[at] += row->weight * col->weight * g;
+    for (const auto& row : b.rows) {
+      for (const auto& col : b.cols) {
+        const int64_t at = row.offset + col.offset;
+        if (to_map != nullptr) to_map[at] += row.weight * col.weight * g;
         if (map == nullptr) continue;
-        by.y += row->slope * col->weight * (g * map[at]);
-        by.x += row->weight * col->slope * (g * map[at]);
+        by.y += row.slope * col.weight * (g * map[at]);
+        by.x += row.weight * col.slope * (g * map[at]);
       }
     }
     return by;
   }
   constexpr int64_t kWidth = kLanes<A>;
   Vector<A> by_y{}, by_x{};
-  for (const auto* row = b.rows.begin; row != b.rows.end; ++row) {
-    for (const auto* col = b.cols.begin; col != b.cols.end; ++col) {
-      const int64_t at = row->offset + col->offset;
-      const Vector<A> weight = splat(row->weight * col->weight);
-      const Vector<A> slope_y = splat(row->slope * col->weight);
-      const Vector<A> slope_x = splat(row->weight * col->slope);
+  for (const auto& row : b.rows) {
+    for (const auto& col : b.cols) {
+      const int64_t at = row.offset + col.offset;
+      const Vector<A> weight = splat(row.weight * col.weight);
+      const Vector<A> slope_y = splat(row.slope * col.weight);
+      const Vector<A> slope_x = splat(row.weight * col.slope);
       for (int64_t c = 0; c < channels; c += kWidth) {
         const int64_t n = channels - c;
         const Vector<A> g = load_first(grad + c, n);
