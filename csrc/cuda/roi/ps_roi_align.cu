@@ -8,22 +8,20 @@ namespace detops::cuda {
 namespace {
 
 template <typename A>
-using AlignPooling = BoxPooling<SampleRule, A>;
-template <typename A>
 using PixelPooling = BoxPooling<PixelRule<0>, A>;
 
 }  // namespace
 
 void ps_roi_align_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
                           int64_t, int64_t sampling_ratio, Tensor& output) {
-  sparse_pool_forward<AlignPooling>(input, boxes, spatial_scale, output,
+  sparse_pool_forward<SampledBoxes>(input, boxes, spatial_scale, output,
                                     SampleRule{sampling_ratio, true});
 }
 
 void ps_roi_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale, int64_t,
                            int64_t, int64_t, int64_t, int64_t, int64_t, int64_t sampling_ratio,
                            Tensor& map) {
-  sparse_pool_backward<AlignPooling>(grad, boxes, spatial_scale, map,
+  sparse_pool_backward<SampledBoxes>(grad, boxes, spatial_scale, map,
                                      SampleRule{sampling_ratio, true});
 }
 

@@ -169,6 +169,9 @@ struct BoxPooling {
   }
 };
 
+template <typename A>
+using SampledBoxes = BoxPooling<SampleRule, A>;
+
 // In a forward pass, whose threads take n of them at a time.
 constexpr int channels_of_block(int n) { return (n == 1 ? 2 : n) * kWarp; }
 

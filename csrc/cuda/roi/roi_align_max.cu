@@ -80,12 +80,9 @@ void max_samples_backward(const Source& source, int64_t items, const Tensor& map
          lists, maps);
 }
 
-template <typename A>
-using MaxPooling = BoxPooling<SampleRule, A>;
-
 // Items are RoIs.
 template <typename T, typename A_>
-struct PooledMaxima : PlaceByWindow<MaxPooling<A_>> {
+struct PooledMaxima : PlaceByWindow<SampledBoxes<A_>> {
   using A = A_;
   Maps maps, pooled;
   int64_t bins;
@@ -139,7 +136,7 @@ void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spat
   const Tensor rois = wide(boxes, input.scalar_type());
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const MaxPooling<A> pooling{{rois, spatial_scale, output, maps}, {sampling_ratio, aligned}};
+    const SampledBoxes<A> pooling{{rois, spatial_scale, output, maps}, {sampling_ratio, aligned}};
     const scalar_t* from = elements(maps);
     scalar_t* to = elements(output);
     A *to_y = elements(argmax_y), *to_x = elements(argmax_x);
@@ -175,7 +172,7 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
   const Tensor cols = as_type(argmax_x, type).contiguous(format);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
-    const MaxPooling<A> pooling{{rois, spatial_scale, outer, map}, {sampling_ratio, aligned}};
+    const SampledBoxes<A> pooling{{rois, spatial_scale, outer, map}, {sampling_ratio, aligned}};
     const auto& p = pooling.p;
     const PooledMaxima<scalar_t, A> maxima{{pooling},         p.maps,          p.pooled,
                                            p.pooled.pixels(), elements(outer), elements(rows),
