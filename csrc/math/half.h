@@ -51,6 +51,7 @@ inline float to_float(Half x) {
 // Round to nearest, ties to even.
 inline void from_float(float x, float& out) { out = x; }
 inline void from_float(double x, double& out) { out = x; }
+inline void from_float(int32_t x, int32_t& out) { out = x; }
 inline void from_float(float x, BFloat16& out) {
   const uint32_t u = float_bits(x);
   out.bits = x != x ? 0x7fc0u : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);

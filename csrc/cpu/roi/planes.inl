@@ -49,12 +49,7 @@ void lanes_to_planes(const A* lanes, int64_t stride, int64_t channels, int64_t c
       if (some <= kFew || rest <= kFew) {
         for (int64_t j = 0; j < some; ++j) {
           for (int64_t k = i; k < i + rest; ++k) {
-            T& to = planes[(c + j) * stride + k];
-            if constexpr (std::is_same_v<T, A>) {
-              to = lanes[k * kApart + c + j];
-            } else {
-              math::from_float(lanes[k * kApart + c + j], to);
-            }
+            math::from_float(lanes[k * kApart + c + j], planes[(c + j) * stride + k]);
           }
         }
         continue;
