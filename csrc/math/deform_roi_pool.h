@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "roi.h"
+#include "roi_pool.h"
 
 // "Deformable Convolutional Networks" (Dai et al., 2017), section 2.2: each bin of a RoI is moved
 // by a learned offset, in units of the RoI's size; on RoIAlign's samples, or sensitive to
@@ -54,9 +54,6 @@ struct DeformPSRoIPooling {
   int64_t pooled_height, pooled_width, part_size, samples;  // samples per bin and axis
   double spatial_scale, trans_std;
 };
-
-// The cell of `cells` that bin p of `pooled` belongs to.
-DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
 
 // One axis of a RoI from `low` to `high` in image pixels: whole pixels, both ends included.
 template <typename T>

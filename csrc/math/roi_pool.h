@@ -13,9 +13,11 @@ struct PoolAxis {
   T bin;         // size of one bin; 0 for an infinite or NaN RoI
 };
 
-// Pixels [begin, end).
+// Pixels, or bins, [begin, end).
 struct PixelRange {
   int64_t begin, end;
+
+  DETOPS_HD int64_t size() const { return end - begin; }
 };
 
 DETOPS_HD bool same(const PixelRange& a, const PixelRange& b) {
@@ -43,6 +45,13 @@ DETOPS_HD PixelRange bin_range(const PoolAxis<T>& axis, int64_t p, int64_t size)
           static_cast<int64_t>(min(max(end, 0.0), double(size)))};
 }
 
+// The cell of `cells` that bin p of `pooled` belongs to, and the bins of cell i.
+DETOPS_HD int64_t cell_of(int64_t p, int64_t pooled, int64_t cells) { return p * cells / pooled; }
+DETOPS_HD PixelRange bins_of_cell(int64_t i, int64_t pooled, int64_t cells) {
+  const auto first = [&](int64_t cell) { return (cell * pooled + cells - 1) / cells; };
+  return {first(i), first(i + 1)};
+}
+
 // Whether `value` takes the place of `best`, which starts at -infinity. Pixels come row by row, so
 // the first of equals stays. A NaN is passed over. A bin in which nothing exceeds -infinity is
 // worth its first pixel.
@@ -58,7 +67,7 @@ template <typename T, typename Visit>
 DETOPS_HD void visit_taps(const PoolAxis<T>& axis, int64_t p, int64_t size, double low, double high,
                           Visit&& visit) {
   const PixelRange range = bin_range(axis, p, size - 1);
-  const T weight = T(1) / T(range.end - range.begin);
+  const T weight = T(1) / T(range.size());
   const int64_t begin = max(range.begin, static_cast<int64_t>(low));
   const int64_t end = min(range.end, static_cast<int64_t>(high) + 1);
   for (int64_t i = begin; i < end; ++i) visit(i, weight);

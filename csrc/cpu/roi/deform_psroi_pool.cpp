@@ -100,17 +100,13 @@ void pool_shares(DeformSampling<A> sampling, const Plan& plan, const Tensor& map
   const auto pooled_of = [&, last = is_channels_last(pooled)](int64_t k) {
     return planes_of<P>(pooled, k, last);
   };
-  // The first bin of cell i; cell_of is its inverse.
-  const auto first_bin = [&](int64_t i, int64_t bins) { return divide_up(i * bins, group_size); };
   Batch<BinTable<A>> batch;
   for (int64_t c = 0; c < sampling.classes; ++c) {
     sampling.of_class = c;
     for (int64_t group = 0; group < groups; ++group) {
-      const int64_t gh = group / group_size, gw = group % group_size;
-      const int64_t top = first_bin(gh, p.pooled_height), left = first_bin(gw, p.pooled_width);
-      const int64_t high = first_bin(gh + 1, p.pooled_height) - top;
-      const int64_t wide = first_bin(gw + 1, p.pooled_width) - left;
-      const Share share{c * per_class, per_class, top, left, high, wide};
+      const auto rows = math::bins_of_cell(group / group_size, p.pooled_height, group_size);
+      const auto cols = math::bins_of_cell(group % group_size, p.pooled_width, group_size);
+      const Share share{c * per_class, per_class, rows.begin, cols.begin, rows.size(), cols.size()};
       if (kForward && share.bins() == 0) continue;
       for (const Run& run : plan.runs) {
         Planes<M> planes = planes_of<M>(maps, run.image, channels_last);

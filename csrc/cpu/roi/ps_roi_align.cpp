@@ -118,7 +118,7 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
       const Planes<T> planes{map.at(bin, 0, 0), groups, map.height, width, false, bins};
       // Where numbers are too short to be summed in place, as many planes at a time as stay near
       // are summed elsewhere.
-      const int64_t bytes = std::max<int64_t>(1, (reach.end - reach.begin) * width) * sizeof(A);
+      const int64_t bytes = std::max<int64_t>(1, reach.size() * width) * sizeof(A);
       const int64_t near = std::max<int64_t>(1, kNearCache / bytes);
       const int64_t step = kInPlace ? kPSPlanes : near;
       for (int64_t group = first; group < last; group += step) {
@@ -127,7 +127,7 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
           clear_positions(planes, group, n, 0, kInPlace ? pixels : reach.begin * width);
           if (!kInPlace) clear_positions(planes, group, n, reach.end * width, pixels);
         }
-        if (reach.begin == reach.end) continue;
+        if (reach.size() == 0) continue;
         A* sums = band.open(planes, group, n, reach.begin, reach.end, fresh && !kInPlace);
         DETOPS_NARROW_IN_USE(ps_roi_align_backward<A, T>)(
             {taps.rows(bin), taps.cols(bin), run.order, run.count, sums - reach.begin * width, n,

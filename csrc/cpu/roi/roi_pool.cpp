@@ -58,12 +58,12 @@ class BinRanges {
     const math::PixelRange *r = rows(i), *c = cols(i);
     double down = 0, across = 0, new_down = 0, steps = 0, new_rows = 0, new_cols = 0;
     for (int64_t p = 0; p < high_; ++p) {
-      const double n = double(r[p].end - r[p].begin);
+      const double n = double(r[p].size());
       down += n;
       if (p == 0 || !math::same(r[p], r[p - 1])) new_down += n, ++new_rows;
     }
     for (int64_t p = 0; p < wide_; ++p) {
-      const double n = double(c[p].end - c[p].begin);
+      const double n = double(c[p].size());
       across += n;
       if (p > 0 && math::same(c[p], c[p - 1])) continue;
       steps += n < cost.lanes ? 2 * n : 3 * std::ceil(n / cost.lanes);

@@ -137,7 +137,7 @@ DETOPS_INLINE void pool_bin_of_planes(const RoIPoolTile<T>& t, const T* map, mat
   }
   A most[kPlanes];
   int32_t where[kPlanes];
-  if (cols.end - cols.begin >= kLanes<A>) {
+  if (cols.size() >= kLanes<A>) {
     for (int j = 0; j < kPlanes; ++j) {
       most[j] = pool_wide_bin(t, map + j * t.channel_stride, rows, cols, where[j]);
     }

@@ -56,8 +56,8 @@ struct RoIPooling {
 
   // The channel of the map that bin (ph, pw) of channel c reads.
   __device__ int64_t source(int64_t c, int64_t ph, int64_t pw) const {
-    const int64_t gh = ph * groups_high / pooled.h, gw = pw * groups_wide / pooled.w;
-    return (c * groups_high + gh) * groups_wide + gw;
+    return (c * groups_high + math::cell_of(ph, pooled.h, groups_high)) * groups_wide +
+           math::cell_of(pw, pooled.w, groups_wide);
   }
 };
 

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t k = *roi;
       const auto rows = bins_reaching(pooling.rows(k), pooled.h, maps.h, tile.y);
       const auto cols = bins_reaching(pooling.cols(k), pooled.w, maps.w, tile.x);
-      const int64_t across = cols.end - cols.begin, all = (rows.end - rows.begin) * across;
+      const int64_t across = cols.size(), all = rows.size() * across;
       for (int64_t begin = 0; begin < all; begin += kBinsHeld) {
         const int bins = static_cast<int>(math::min(int64_t(kBinsHeld), all - begin));
         __syncthreads();

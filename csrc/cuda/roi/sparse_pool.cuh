@@ -88,11 +88,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The first bin that reads cell i of `cells`.
-DETOPS_HD int64_t first_bin(int64_t i, int64_t pooled, int64_t cells) {
-  return ceil_div(i * pooled, cells);
-}
-
 // Owner-computes, see roi.cuh; the channels of a block are of one class and group.
 template <typename T, typename Sampling>
 __global__ void __launch_bounds__(kThreads)
@@ -112,10 +107,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t of_class = group / p.groups();
     const int64_t first = of_class * p.class_channels() + part.first;
 
-    const int64_t top = first_bin(gh, p.pooled.h, p.groups_high);
-    const int64_t left = first_bin(gw, p.pooled.w, p.groups_wide);
-    const int64_t high = first_bin(gh + 1, p.pooled.h, p.groups_high) - top;
-    const int64_t wide = first_bin(gw + 1, p.pooled.w, p.groups_wide) - left;
+    const auto rows = math::bins_of_cell(gh, p.pooled.h, p.groups_high);
+    const auto cols = math::bins_of_cell(gw, p.pooled.w, p.groups_wide);
+    const int64_t wide = cols.size(), all = rows.size() * wide;
     // What samples outside the map give belongs to pixels on its border.
     const math::Rectangle reach{double(tile.y - 1), double(tile.y + kTile), double(tile.x - 1),
                                 double(tile.x + kTile)};
@@ -124,26 +118,26 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t map = tile.image * p.classes + of_class;
     visit_rois<1>(lists, map, tile, [&](const int64_t* roi, int) {
       const int64_t k = *roi / p.classes;
-      for (int64_t begin = 0; begin < high * wide; begin += kBinsHeld) {
-        const int bins = static_cast<int>(math::min(int64_t(kBinsHeld), high * wide - begin));
-        const auto ph_of = [&](int b) { return top + (begin + b) / wide; };
-        const auto pw_of = [&](int b) { return left + (begin + b) % wide; };
+      for (int64_t begin = 0; begin < all; begin += kBinsHeld) {
+        const int bins = static_cast<int>(math::min(int64_t(kBinsHeld), all - begin));
+        const auto ph_of = [&](int b) { return rows.begin + (begin + b) / wide; };
+        const auto pw_of = [&](int b) { return cols.begin + (begin + b) % wide; };
         __syncthreads();
         for (int j = self; j < bins * kPixels; j += kThreads)
           held.weight[j / kPixels][j % kPixels] = 0;
         __syncthreads();
         if (self < bins) {
           A* weight = held.weight[self];
-          unsigned rows = 0;
+          unsigned reached = 0;
           const auto add = [&](int64_t row, int64_t col, A w) {
             const int64_t y = row - tile.y, x = col - tile.x;
             if (y < 0 || y >= kTile || x < 0 || x >= kTile) return;
             weight[y * kTile + x] += w;
-            rows |= 1u << y;
+            reached |= 1u << y;
           };
           const A factor = sampling.visit_bin(k, of_class, ph_of(self), pw_of(self), reach, add);
-          for (int pixel = 0; rows != 0 && pixel < kPixels; ++pixel) weight[pixel] *= factor;
-          held.rows[self] = rows;
+          for (int pixel = 0; reached != 0 && pixel < kPixels; ++pixel) weight[pixel] *= factor;
+          held.rows[self] = reached;
         }
         __syncthreads();
         share_bins(p.pooled.channels_last, bins, kTileChannels, [&](int b, int c) {
