@@ -204,7 +204,8 @@ void spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& m
   using A = accumulate_t<T>;
   const int64_t blocks = blocks_of(share.channels);
   const int64_t outputs = share.channels * (batch.size * share.bins() + map.height * map.width);
-  const Columns columns = Table::kWholeRows ? Columns{0, map.width} : batch.footprint.columns();
+  const math::PixelRange columns =
+      Table::kWholeRows ? math::PixelRange{0, map.width} : batch.footprint.columns();
   batch.transpose();
   parallel_for(0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
     Buffer<A> lanes(share.bins() * kRoIChannels), scratch(batch.lane_scratch);

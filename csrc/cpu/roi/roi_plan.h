@@ -85,12 +85,12 @@ inline int64_t tasks_per_thread(int64_t tasks, int64_t outputs) {
 // What one RoI reads of a map: rows [first, last) of some columns.
 struct Reads {
   int64_t first, last;
-  Columns columns;
+  math::PixelRange columns;
 
   static Reads none() { return {INT32_MAX, 0, {INT32_MAX, 0}}; }
 
   bool empty() const { return first >= last || columns.begin >= columns.end; }
-  int64_t width() const { return columns.end - columns.begin; }
+  int64_t width() const { return columns.size(); }
   int64_t area() const { return (last - first) * width(); }
 
   void include(const Reads& r) {
@@ -117,7 +117,7 @@ class Footprint {
     std::fill(read_.begin() + reads.first, read_.begin() + reads.last, 1);
   }
 
-  Columns columns() const {
+  math::PixelRange columns() const {
     return {std::min(all_.columns.begin, all_.columns.end), all_.columns.end};
   }
   int64_t last() const { return all_.last; }        // the row below those that are read
@@ -125,9 +125,7 @@ class Footprint {
   int64_t positions() const { return positions_; }  // RoI by RoI
 
   // The rows that are read, with all columns that are.
-  int64_t area() const {
-    return std::count(read_.begin(), read_.end(), 1) * (columns().end - columns().begin);
-  }
+  int64_t area() const { return std::count(read_.begin(), read_.end(), 1) * columns().size(); }
 
   // Positions that are brought into lanes; from planes by squares, of which one RoI's may be empty
   // in part.
@@ -141,7 +139,7 @@ class Footprint {
   // Bytes of the least band in lanes; see RoIWindow and pool_from_lanes.
   template <typename A>
   int64_t window_bytes(bool whole_rows = false) const {
-    const int64_t read = sparse() ? widest_ : columns().end - columns().begin;
+    const int64_t read = sparse() ? widest_ : columns().size();
     const int64_t width = whole_rows ? width_ : read;
     const int64_t rows =
         std::min<int64_t>(read_.size(), rows_for<A>(width, tallest_, band_bytes(0)));
@@ -288,8 +286,8 @@ void pool_from_lanes(const Planes<const T>& map, const Share& share, bool whole_
   // Where there are fewer blocks than threads, threads share the RoIs of a block.
   const int64_t parts = divide_up(get_num_threads(), blocks);
   const bool sparse = footprint.sparse();
-  const auto columns_of = [&](const Columns& read) {
-    return whole_rows ? Columns{0, map.width} : read;
+  const auto columns_of = [&](const math::PixelRange& read) {
+    return whole_rows ? math::PixelRange{0, map.width} : read;
   };
   const int64_t grain = tasks_per_thread(blocks * parts, outputs);
   parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
@@ -304,10 +302,10 @@ void pool_from_lanes(const Planes<const T>& map, const Share& share, bool whole_
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const Reads reads = reads_of(i);
         if (!reads.empty()) {
-          const Columns read = sparse ? reads.columns : footprint.columns();
+          const math::PixelRange read = sparse ? reads.columns : footprint.columns();
           if (sparse) window.restart(columns_of(read), reads.first);
           const auto fill = [&](int64_t y, auto* row) {
-            load_lanes(map, c, n, y, read.begin, read.end - read.begin,
+            load_lanes(map, c, n, y, read.begin, read.size(),
                        row + (read.begin - window.columns().begin) * kRoIChannels);
           };
           window.reach(reads.first, reads.last, [](int64_t) {}, fill);

@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "../../math/roi_pool.h"
 #include "../common/buffer.h"
 #include "planes.h"
 
 namespace detops::cpu {
-
-struct Columns {
-  int64_t begin = 0, end = 0;
-};
 
 // Bytes of a band that a near cache holds; where the call gives little, not much more than that.
 inline int64_t band_bytes(int64_t result_bytes) {
@@ -31,7 +28,7 @@ int64_t rows_for(int64_t width, int64_t tallest, int64_t bytes) {
 template <typename A>
 class RoIWindow {
  public:
-  RoIWindow(int64_t height, int64_t tallest, int64_t bytes, const Columns& columns)
+  RoIWindow(int64_t height, int64_t tallest, int64_t bytes, const math::PixelRange& columns)
       : height_(height), tallest_(tallest), bytes_(bytes) {
     restart(columns, 0);
   }
@@ -41,15 +38,14 @@ class RoIWindow {
   A* origin() { return row(0) - columns_.begin * kRoIChannels; }
   int64_t first() const { return first_; }
   int64_t last() const { return last_; }
-  const Columns& columns() const { return columns_; }
-  int64_t width() const { return columns_.end - columns_.begin; }
+  const math::PixelRange& columns() const { return columns_; }
+  int64_t width() const { return columns_.size(); }
   int64_t stride() const { return width() * kRoIChannels; }
 
   // Empties the band and lets it begin at row `first`, with room for any RoI.
-  void restart(const Columns& columns, int64_t first) {
+  void restart(const math::PixelRange& columns, int64_t first) {
     columns_ = columns;
-    capacity_ =
-        std::min(height_ - first, rows_for<A>(columns.end - columns.begin, tallest_, bytes_));
+    capacity_ = std::min(height_ - first, rows_for<A>(columns.size(), tallest_, bytes_));
     lanes_.reserve(static_cast<size_t>(capacity_ * stride()));
     first_ = last_ = first;
   }
@@ -78,7 +74,7 @@ class RoIWindow {
 
  private:
   int64_t height_, tallest_, bytes_, first_ = 0, last_ = 0, capacity_ = 0;
-  Columns columns_;
+  math::PixelRange columns_;
   Buffer<A> lanes_;
 };
 
@@ -147,7 +143,7 @@ struct GradientRows {
 
   Planes<T> map;
   int64_t channel, channels, written;
-  Columns columns;
+  math::PixelRange columns;
   int64_t tallest;  // of the RoIs
   RoIWindow<A> window{map.height, tallest,
                       band_bytes(channels * map.height * map.width * int64_t(sizeof(T))), columns};
