@@ -50,12 +50,31 @@ struct ProductTaps {
   }
 };
 
-// Some number that an axis does not exceed: of a map that it covers, bins read all pixels, and a
-// few twice.
-template <typename Axis>
-double most_taps(const Axis& axis, int64_t pooled, int64_t size, int64_t twice) {
-  return double(std::min(pooled * most_pixels(axis), size + twice * pooled));
-}
+// Boxes on one map, as ProductTable asks for them; axis(low, high, bins) makes an axis of one.
+template <typename A, typename Axis>
+struct BoxSampling {
+  const A* rois;               // [K, 5]
+  const Tensor &pooled, &map;  // of their sizes
+  int64_t twice;               // so many pixels for each bin that another one reads as well
+  Axis axis;
+
+  auto axes(int64_t k) const {
+    const A* roi = rois + 5 * k;
+    return std::pair{axis(roi[2], roi[4], pooled.size(2)), axis(roi[1], roi[3], pooled.size(3))};
+  }
+
+  // Of a map that an axis covers, bins read all pixels, and a few twice.
+  double taps(int64_t k) const {
+    const auto most = [this](const auto& of_axis, int dim) {
+      const int64_t bins = pooled.size(dim);
+      return double(std::min(bins * most_pixels(of_axis), map.size(dim) + twice * bins));
+    };
+    const auto [rows, cols] = axes(k);
+    return most(rows, 2) + most(cols, 3);
+  }
+};
+template <typename A, typename Axis>
+BoxSampling(const A*, const Tensor&, const Tensor&, int64_t, Axis) -> BoxSampling<A, Axis>;
 
 // At most kMost taps of one axis of one RoI, without a heap.
 template <typename A>

@@ -11,23 +11,12 @@ namespace detops::cpu {
 namespace {
 
 template <typename A>
-struct PrRoISampling {
-  const A* rois;  // [K, 5]
-  A scale;
-  const Tensor &pooled, &maps;  // of their sizes
-
-  auto axes(int64_t k) const {
-    const A* roi = rois + 5 * k;
-    return std::pair{math::prroi_axis(roi[2], roi[4], scale, pooled.size(2)),
-                     math::prroi_axis(roi[1], roi[3], scale, pooled.size(3))};
-  }
-
-  double taps(int64_t k) const {
-    const auto [rows, cols] = axes(k);
-    return most_taps(rows, pooled.size(2), maps.size(2), 3) +
-           most_taps(cols, pooled.size(3), maps.size(3), 3);
-  }
-};
+auto sampling_of(const A* rois, A scale, const Tensor& pooled, const Tensor& maps) {
+  const auto axis = [scale](A low, A high, int64_t bins) {
+    return math::prroi_axis(low, high, scale, bins);
+  };
+  return BoxSampling{rois, pooled, maps, 3, axis};
+}
 
 // A pixel that a bin reads along one axis: its weight, and the slopes of that as the two
 // coordinates of the box grow.
@@ -38,8 +27,8 @@ struct PixelSlopes {
 };
 
 // A thread has whole RoIs, of which it adds bin by bin.
-template <typename T, typename A = accumulate_t<T>>
-void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Tensor& input,
+template <typename T, typename Sampling, typename A = accumulate_t<T>>
+void slope_boxes(const Sampling& sampling, A scale, const Tensor& grad, const Tensor& input,
                  A* to_boxes) {
   constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
   const Tensor maps = input.contiguous(kLast);
@@ -52,7 +41,7 @@ void slope_boxes(const PrRoISampling<A>& sampling, const Tensor& grad, const Ten
       slopes[p].clear();
       math::visit_slopes(axis, p, size, 0.0, double(size), [&](int64_t i, A weight, A low, A high) {
         PixelSlopes<A> pixel{i, weight, 0, 0};
-        math::slopes_of_box(low, high, p, pooled, sampling.scale, pixel.by_low, pixel.by_high);
+        math::slopes_of_box(low, high, p, pooled, scale, pixel.by_low, pixel.by_high);
         slopes[p].push_back(pixel);
       });
     }
@@ -99,7 +88,7 @@ void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A *roi = rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
-    const PrRoISampling<A> sampling{roi, scale, output, maps};
+    const auto sampling = sampling_of(roi, scale, output, maps);
     const Plan plan = make_plan("prroi_pool", roi, boxes.size(0), maps.size(0));
     pool_plan<ProductTable<A>, const T, T>(plan, maps, output, [&](int64_t) { return sampling; });
   });
@@ -115,14 +104,15 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A *roi = rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
-    const PrRoISampling<A> sampling{roi, scale, grad, input};
+    const auto sampling = sampling_of(roi, scale, grad, input);
     const Plan plan = make_plan("prroi_pool_backward", roi, boxes.size(0), input.size(0));
     if (input_wanted && to_input.numel() > 0) {
       const Tensor outer = in_layout(pooled, to_input.suggest_memory_format());
       pool_plan<ProductTable<A>, T, const T>(plan, to_input, outer,
                                              [&](int64_t) { return sampling; });
     }
-    if (boxes_wanted) slope_boxes<T>(sampling, pooled, input, to_boxes.mutable_data_ptr<A>());
+    if (!boxes_wanted) return;
+    slope_boxes<T>(sampling, scale, pooled, input, to_boxes.mutable_data_ptr<A>());
   });
 }
 

@@ -12,7 +12,7 @@ namespace {
 struct Pooling {
   const char* op;
   std::vector<double> scales;  // one per level
-  int64_t pooled_height, pooled_width, sampling_ratio;
+  int64_t sampling_ratio;
   bool aligned;
   double canonical_scale = 0;
   int64_t canonical_level = 0;
@@ -28,44 +28,32 @@ int64_t level_of(const Pooling& pooling, const A* roi) {
                          pooling.canonical_level, first_level, levels);
 }
 
-// RoIs on one level.
+// RoIs on one level, whose map this is.
 template <typename A>
-struct Sampling {
-  const Pooling& pooling;
-  const A* rois;  // [K, 5]
-  int64_t level, height, width;
-
-  auto axes(int64_t k) const {
-    const A *roi = rois + 5 * k, scale = static_cast<A>(pooling.scales[level]);
-    const auto axis = [&](A low, A high, int64_t pooled) {
-      return math::roi_axis(low, high, scale, pooling.aligned, pooled, pooling.sampling_ratio);
-    };
-    return std::pair{axis(roi[2], roi[4], pooling.pooled_height),
-                     axis(roi[1], roi[3], pooling.pooled_width)};
-  }
-
-  double taps(int64_t k) const {
-    const auto [rows, cols] = axes(k);
-    return most_taps(rows, pooling.pooled_height, height, 2) +
-           most_taps(cols, pooling.pooled_width, width, 2);
-  }
-};
+auto sampling_of(const Pooling& pooling, const A* rois, int64_t level, const Tensor& pooled,
+                 const Tensor& map) {
+  const A scale = static_cast<A>(pooling.scales[level]);
+  const auto axis = [&pooling, scale](A low, A high, int64_t bins) {
+    return math::roi_axis(low, high, scale, pooling.aligned, bins, pooling.sampling_ratio);
+  };
+  return BoxSampling{rois, pooled, map, 2, axis};
+}
 
 // Most pixels of the map that all bins of a RoI read, where that is fixed.
-int64_t taps_of(const Pooling& pooling) {
+int64_t taps_of(const Pooling& pooling, const Tensor& pooled) {
   const int64_t of_bin = 4 * pooling.sampling_ratio * pooling.sampling_ratio;
   return pooling.sampling_ratio > 0 && pooling.sampling_ratio <= 4
-             ? of_bin * pooling.pooled_height * pooling.pooled_width
+             ? of_bin * pooled.size(2) * pooled.size(3)
              : INT64_MAX;
 }
 
 // Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
-bool direct(const Pooling& pooling, const Tensor& map, int64_t rois) {
+bool direct(const Pooling& pooling, const Tensor& map, const Tensor& pooled) {
   const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
   if (is_channels_last(map) && channels > 1) return false;
-  const int64_t taps = taps_of(pooling);
+  const int64_t taps = taps_of(pooling, pooled);
   return taps <= FewTaps<float>::kMost &&
-         (taps * rois <= 4 * pixels || (taps <= 16 && channels <= 16));
+         (taps * pooled.size(0) <= 4 * pixels || (taps <= 16 && channels <= 16));
 }
 
 // RoI by RoI as they come.
@@ -74,7 +62,7 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
                     const Tensor& output) {
   using A = accumulate_t<T>;
   const int64_t count = rois.size(0);
-  int64_t widest = taps_of(pooling);
+  int64_t widest = taps_of(pooling, output);
   std::vector<PoolTask<ProductTaps<A>, const T, T>> tasks;  // of each level, without a RoI
   for (const Tensor& input : inputs) {
     const auto map = planes_of<const T>(input, 0, false);
@@ -90,11 +78,11 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
     Buffer<A> scratch(widest);
     for (; k < end; ++k) {
       const A* roi = boxes + 5 * k;
-      const int64_t level = level_of(pooling, roi), height = inputs[level].size(2);
+      const int64_t level = level_of(pooling, roi);
       auto task = tasks[level];
-      const auto [down, across] = Sampling<A>{pooling, boxes, level, height, task.width}.axes(k);
-      task.taps = {rows.fill(down, pooling.pooled_height, height),
-                   cols.fill(across, pooling.pooled_width, task.width)};
+      const auto [down, across] = sampling_of(pooling, boxes, level, output, inputs[level]).axes(k);
+      task.taps = {rows.fill(down, output.size(2), inputs[level].size(2)),
+                   cols.fill(across, output.size(3), task.width)};
       task.map += static_cast<int64_t>(roi[0]) * task.channels * task.channel_stride;
       task.pooled += k * task.channels * task.pooled_channel_stride;
       task.scratch = scratch.data();
@@ -113,7 +101,7 @@ void pool_levels(const Pooling& pooling, TensorList maps, const Tensor& rois,
       pooling.op, boxes, 5, rois.size(0), maps[0].size(0), int64_t(pooling.scales.size()),
       [&](const A* roi) { return level_of(pooling, roi); }, [](const A* roi) { return roi[2]; });
   pool_plan<ProductTable<A>, M, P>(plan, maps, pooled, [&](int64_t level) {
-    return Sampling<A>{pooling, boxes, level, maps[level].size(2), maps[level].size(3)};
+    return sampling_of(pooling, boxes, level, pooled, maps[level]);
   });
 }
 
@@ -128,7 +116,7 @@ void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forwa
     using T = decltype(element);
     if (!forward) {
       pool_levels<T, const T>(pooling, to, wide_rois, sources[0]);
-    } else if (direct(pooling, sources[0], rois.size(0))) {
+    } else if (direct(pooling, sources[0], to[0])) {
       forward_direct<T>(pooling, sources, wide_rois, to[0]);
     } else {
       pool_levels<const T, T>(pooling, sources, wide_rois, to[0]);
@@ -138,38 +126,33 @@ void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forwa
 
 }  // namespace
 
-void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                       int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                       bool aligned, Tensor& output) {
-  run({"roi_align", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned}, input,
-      rois, true, output);
+void roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale, int64_t,
+                       int64_t, int64_t sampling_ratio, bool aligned, Tensor& output) {
+  run({"roi_align", {spatial_scale}, sampling_ratio, aligned}, input, rois, true, output);
 }
 
-void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                        int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                        int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio,
+void roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale, int64_t,
+                        int64_t, int64_t, int64_t, int64_t, int64_t, int64_t sampling_ratio,
                         bool aligned, Tensor& map) {
-  run({"roi_align_backward", {spatial_scale}, pooled_height, pooled_width, sampling_ratio, aligned},
-      grad, rois, false, map);
+  run({"roi_align_backward", {spatial_scale}, sampling_ratio, aligned}, grad, rois, false, map);
 }
 
 void multiscale_roi_align_forward(TensorList inputs, const Tensor& rois,
-                                  ArrayRef<double> spatial_scales, int64_t pooled_height,
-                                  int64_t pooled_width, int64_t sampling_ratio, bool aligned,
-                                  double canonical_scale, int64_t canonical_level, Tensor& output) {
-  run({"multiscale_roi_align", spatial_scales.vec(), pooled_height, pooled_width, sampling_ratio,
-       aligned, canonical_scale, canonical_level},
+                                  ArrayRef<double> spatial_scales, int64_t, int64_t,
+                                  int64_t sampling_ratio, bool aligned, double canonical_scale,
+                                  int64_t canonical_level, Tensor& output) {
+  run({"multiscale_roi_align", spatial_scales.vec(), sampling_ratio, aligned, canonical_scale,
+       canonical_level},
       inputs, rois, true, output);
 }
 
 void multiscale_roi_align_backward(const Tensor& grad, const Tensor& rois,
-                                   ArrayRef<double> spatial_scales, int64_t pooled_height,
-                                   int64_t pooled_width, int64_t batch_size, int64_t channels,
-                                   IntArrayRef heights, IntArrayRef widths, int64_t sampling_ratio,
+                                   ArrayRef<double> spatial_scales, int64_t, int64_t, int64_t,
+                                   int64_t, IntArrayRef, IntArrayRef, int64_t sampling_ratio,
                                    bool aligned, double canonical_scale, int64_t canonical_level,
                                    std::vector<Tensor>& maps) {
-  run({"multiscale_roi_align_backward", spatial_scales.vec(), pooled_height, pooled_width,
-       sampling_ratio, aligned, canonical_scale, canonical_level},
+  run({"multiscale_roi_align_backward", spatial_scales.vec(), sampling_ratio, aligned,
+       canonical_scale, canonical_level},
       grad, rois, false, maps);
 }
 
