@@ -80,8 +80,8 @@ void slope_boxes(const Sampling& sampling, A scale, const Tensor& grad, const Te
 
 }  // namespace
 
-void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                        int64_t pooled_height, int64_t pooled_width, Tensor& output) {
+void prroi_pool_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
+                        int64_t, Tensor& output) {
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());
   with_element_type(input.scalar_type(), [&](auto element) {

@@ -275,9 +275,9 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
 
 }  // namespace
 
-void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                           bool aligned, Tensor& output, Tensor& argmax_y, Tensor& argmax_x) {
+void roi_align_max_forward(const Tensor& input, const Tensor& boxes, double spatial_scale, int64_t,
+                           int64_t, int64_t sampling_ratio, bool aligned, Tensor& output,
+                           Tensor& argmax_y, Tensor& argmax_x) {
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor rois = wide(boxes, input.scalar_type());

@@ -168,23 +168,20 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
 }  // namespace
 
 void roi_align_rotated_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                               int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                               Tensor& output) {
+                               int64_t, int64_t, int64_t sampling_ratio, Tensor& output) {
   run("roi_align_rotated", input, rois, spatial_scale, sampling_ratio, true, output);
 }
 
 void roi_align_rotated_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                                int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                int64_t channels, int64_t height, int64_t width,
+                                int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                 int64_t sampling_ratio, Tensor& maps) {
   run("roi_align_rotated_backward", grad, rois, spatial_scale, sampling_ratio, false, maps);
 }
 
 // Samples weigh all channels alike, so a RoI is pooled once, and its channels are switched after.
 void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, double spatial_scale,
-                                 int64_t pooled_height, int64_t pooled_width,
-                                 int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
-                                 Tensor& output) {
+                                 int64_t, int64_t, int64_t sampling_ratio, int64_t num_orientations,
+                                 bool clockwise, Tensor& output) {
   const ScalarType type = compute_type(input.scalar_type());
   const Tensor rois = wide(boxes, type), placed = placed_rois(rois, spatial_scale, clockwise);
   const MemoryFormat format = output.suggest_memory_format();
@@ -199,8 +196,7 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
 }
 
 void riroi_align_rotated_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
-                                  int64_t pooled_height, int64_t pooled_width, int64_t batch_size,
-                                  int64_t channels, int64_t height, int64_t width,
+                                  int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                   int64_t sampling_ratio, int64_t num_orientations, bool clockwise,
                                   Tensor& map) {
   const ScalarType type = compute_type(grad.scalar_type());

@@ -304,8 +304,8 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
 
 }  // namespace
 
-void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                      int64_t pooled_height, int64_t pooled_width, Tensor& output, Tensor& argmax) {
+void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale, int64_t,
+                      int64_t, Tensor& output, Tensor& argmax) {
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   const Tensor wide_rois = wide(rois, input.scalar_type());
