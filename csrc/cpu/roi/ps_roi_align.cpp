@@ -224,8 +224,9 @@ void for_each_run(const PSPooling& pooling, const Tensor& rois, const Tensor& ma
   });
 }
 
-void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& rois,
-                 Tensor& output) {
+void run_forward(const char* op, const Tensor& input, const Tensor& rois, double scale,
+                 int64_t sampling_ratio, bool align, Tensor& output) {
+  const PSPooling pooling{op, scale, output.size(2), output.size(3), sampling_ratio, align};
   const bool channels_last = is_channels_last(input);
   const Tensor maps = input.contiguous(input.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
@@ -234,7 +235,9 @@ void run_forward(const PSPooling& pooling, const Tensor& input, const Tensor& ro
   });
 }
 
-void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& rois, Tensor& maps) {
+void run_backward(const char* op, const Tensor& grad, const Tensor& rois, double scale,
+                  int64_t sampling_ratio, bool align, Tensor& maps) {
+  const PSPooling pooling{op, scale, grad.size(2), grad.size(3), sampling_ratio, align};
   const bool channels_last = is_channels_last(maps);
   const Tensor pooled = in_layout(grad, maps.suggest_memory_format());
   for_each_run(pooling, rois, maps, [&](auto element, const auto& run, int64_t image) {
@@ -246,32 +249,25 @@ void run_backward(const PSPooling& pooling, const Tensor& grad, const Tensor& ro
 
 }  // namespace
 
-void ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio,
-                          Tensor& output) {
-  run_forward({"ps_roi_align", spatial_scale, pooled_height, pooled_width, sampling_ratio, true},
-              input, rois, output);
+void ps_roi_align_forward(const Tensor& input, const Tensor& rois, double spatial_scale, int64_t,
+                          int64_t, int64_t sampling_ratio, Tensor& output) {
+  run_forward("ps_roi_align", input, rois, spatial_scale, sampling_ratio, true, output);
 }
 
-void ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                           int64_t pooled_height, int64_t pooled_width, int64_t, int64_t, int64_t,
-                           int64_t, int64_t sampling_ratio, Tensor& map) {
-  run_backward(
-      {"ps_roi_align_backward", spatial_scale, pooled_height, pooled_width, sampling_ratio, true},
-      grad, rois, map);
+void ps_roi_align_backward(const Tensor& grad, const Tensor& rois, double spatial_scale, int64_t,
+                           int64_t, int64_t, int64_t, int64_t, int64_t, int64_t sampling_ratio,
+                           Tensor& map) {
+  run_backward("ps_roi_align_backward", grad, rois, spatial_scale, sampling_ratio, true, map);
 }
 
-void ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale,
-                         int64_t pooled_height, int64_t pooled_width, Tensor& output) {
-  run_forward({"ps_roi_pool", spatial_scale, pooled_height, pooled_width, 0, false}, input, rois,
-              output);
+void ps_roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_scale, int64_t,
+                         int64_t, Tensor& output) {
+  run_forward("ps_roi_pool", input, rois, spatial_scale, 0, false, output);
 }
 
-void ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale,
-                          int64_t pooled_height, int64_t pooled_width, int64_t, int64_t, int64_t,
-                          int64_t, Tensor& map) {
-  run_backward({"ps_roi_pool_backward", spatial_scale, pooled_height, pooled_width, 0, false}, grad,
-               rois, map);
+void ps_roi_pool_backward(const Tensor& grad, const Tensor& rois, double spatial_scale, int64_t,
+                          int64_t, int64_t, int64_t, int64_t, int64_t, Tensor& map) {
+  run_backward("ps_roi_pool_backward", grad, rois, spatial_scale, 0, false, map);
 }
 
 }  // namespace detops::cpu
