@@ -46,9 +46,6 @@ using detops::masks_to_rle;
 
 }  // namespace cuda
 
-// The tensor itself where it has that type.
-inline Tensor as_type(const Tensor& t, ScalarType type) { return t.to(type); }
-
 // One number for all elements, as the gradient of a sum is.
 inline bool is_constant(const Tensor& t) {
   for (int64_t d = 0; d < t.dim(); ++d) {
@@ -59,7 +56,7 @@ inline bool is_constant(const Tensor& t) {
 
 // In the type that ops on features of type `features` compute coordinates in.
 inline Tensor wide(const Tensor& t, ScalarType features) {
-  return as_type(t, compute_type(features)).contiguous();
+  return t.to(compute_type(features)).contiguous();
 }
 
 // Undefined where there is none.

@@ -40,15 +40,15 @@ int get_num_threads() {
   return static_cast<int>(count);
 }
 
-void parallel_for(int64_t begin, int64_t end, int64_t grain,
-                  void (*body)(const void*, int64_t, int64_t), const void* context) {
-  if (begin >= end) return;
-  if (end - begin <= grain || inside || get_num_threads() == 1) return body(context, begin, end);
+void parallel_for(int64_t count, int64_t grain, void (*body)(const void*, int64_t, int64_t),
+                  const void* context) {
+  if (count <= 0) return;
+  if (count <= grain || inside || get_num_threads() == 1) return body(context, 0, count);
   Work work{body, context, {}, nullptr};
   const auto run = [](int64_t from, int64_t to, void* each) {
     static_cast<Work*>(each)->run(from, to);
   };
-  check_status(torch_parallel_for(begin, end, grain, run, &work), "torch_parallel_for");
+  check_status(torch_parallel_for(0, count, grain, run, &work), "torch_parallel_for");
   if (work.error) std::rethrow_exception(work.error);
 }
 

@@ -17,15 +17,15 @@ namespace detops {
 int get_num_threads();
 bool in_parallel_region();
 
-// Calls body(context, begin, end) for parts of [begin, end) of at least `grain`.
-void parallel_for(int64_t begin, int64_t end, int64_t grain,
+// Calls body(context, begin, end) for parts of [0, count) of at least `grain`.
+void parallel_for(int64_t count, int64_t grain,
                   void (*body)(const void* context, int64_t begin, int64_t end),
                   const void* context);
 
 template <typename Body>
-void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
+void parallel_for(int64_t count, int64_t grain, const Body& body) {
   parallel_for(
-      begin, end, grain,
+      count, grain,
       [](const void* context, int64_t from, int64_t to) {
         (*static_cast<const Body*>(context))(from, to);
       },
@@ -35,7 +35,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
 // Calls each(i) for all i below `count`, of which a thread takes at least `grain`.
 template <typename Each>
 void parallel_each(int64_t count, int64_t grain, const Each& each) {
-  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+  parallel_for(count, grain, [&](int64_t i, int64_t end) {
     for (; i < end; ++i) each(i);
   });
 }

@@ -80,34 +80,28 @@ Argument argument(const std::optional<T>& value) {
 template <typename P>
 constexpr bool kIsOutput = std::is_same_v<P, Tensor&> || std::is_same_v<P, std::vector<Tensor>&>;
 
-// Calls a function when it goes.
-template <typename Call>
-struct Finally {
-  Call call;
-  ~Finally() { call(); }
-};
-template <typename Call>
-Finally(Call) -> Finally<Call>;
-
 // No gradients of the steps of a host function are recorded.
-inline auto no_grad() {
+struct NoGrad {
   const bool before = aoti_torch_grad_mode_is_enabled();
-  if (before) aoti_torch_grad_mode_set_enabled(false);
-  return Finally{[before] {
-    if (before) aoti_torch_grad_mode_set_enabled(true);
-  }};
-}
+  NoGrad() { set(false); }
+  ~NoGrad() { set(true); }
+  void set(bool on) const {
+    if (before) aoti_torch_grad_mode_set_enabled(on);
+  }
+};
 
 // Makes the device of the tensors the current one.
-inline auto on_device(const Options& of) {
+struct OnDevice {
 #ifdef USE_CUDA
   CUDAGuardHandle guard = nullptr;
-  check_status(aoti_torch_create_cuda_guard(of.index, &guard), "device guard");
-  return Finally{[guard] { aoti_torch_delete_cuda_guard(guard); }};
+  explicit OnDevice(const Options& of) {
+    check_status(aoti_torch_create_cuda_guard(of.index, &guard), "device guard");
+  }
+  ~OnDevice() { aoti_torch_delete_cuda_guard(guard); }
 #else
-  return Finally{[] {}};
+  explicit OnDevice(const Options&) {}
 #endif
-}
+};
 
 Tensor make(const Output& output, const Options& device);
 // What is given back, in its dtype.
@@ -145,14 +139,14 @@ struct Structured<op, function> {
   template <size_t... in, size_t... out>
   static void run(const Contract& contract, StableIValue* stack, std::index_sequence<in...>,
                   std::index_sequence<out...>) {
-    const auto gradients = no_grad();
+    const NoGrad no_gradients;
     std::tuple<typename Held<std::tuple_element_t<in, Parameters>>::type...> values;
     (take(stack[in], std::get<in>(values)), ...);
     const Argument arguments[] = {argument(std::get<in>(values))...};
     Outputs described;
     contract.check(arguments, described);
     const Options device = described.device;
-    const auto guard = on_device(device);
+    const OnDevice on(device);
     if constexpr (kOutputs == 0) {
       std::tuple results(function(std::get<in>(values)...));  // one or several
       std::apply([&](auto&... each) { ((*stack++ = given(each)), ...); }, results);

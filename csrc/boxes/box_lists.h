@@ -10,7 +10,7 @@ struct BoxLists {
   Tensor first, second;
 
   BoxLists(const Tensor& boxes1, const Tensor& boxes2, ScalarType type)
-      : first(as_type(boxes1, type).contiguous()), second(as_type(boxes2, type).contiguous()) {}
+      : first(boxes1.to(type).contiguous()), second(boxes2.to(type).contiguous()) {}
 
   ScalarType type() const { return first.scalar_type(); }
 };
@@ -21,7 +21,7 @@ struct BoxListGradients : BoxLists {
 
   BoxListGradients(const Tensor& of_values, const Tensor& boxes1, const Tensor& boxes2)
       : BoxLists(boxes1, boxes2, compute_type(boxes1, boxes2)),
-        grad(as_type(of_values, type()).contiguous()) {}
+        grad(of_values.to(type()).contiguous()) {}
 };
 
 // Two sets of points for each of `sets` pairs: [sets, n, 2] and [sets, m, 2].
@@ -41,8 +41,8 @@ struct PointSetGradients : PointSets {
   PointSetGradients(const Tensor& grad1, const Tensor& grad2, const Tensor& points1,
                     const Tensor& points2, const Tensor& idx1, const Tensor& idx2)
       : PointSets(points1, points2, compute_type(points1, points2)),
-        grad_first(as_type(grad1, type()).contiguous()),
-        grad_second(as_type(grad2, type()).contiguous()),
+        grad_first(grad1.to(type()).contiguous()),
+        grad_second(grad2.to(type()).contiguous()),
         index_first(idx1.contiguous()),
         index_second(idx2.contiguous()) {}
 };

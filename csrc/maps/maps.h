@@ -69,7 +69,7 @@ struct CornerLines {
 inline Tensor positive(const Tensor& mask) {
   const ScalarType type = mask.scalar_type();
   // PyTorch compares no wider unsigned integers; of them, all but 0 are above it.
-  if (is_discrete(type) && !is_integer(type)) return as_type(mask, kBool).contiguous();
+  if (is_discrete(type) && !is_integer(type)) return mask.to(kBool).contiguous();
   return call::op("aten::gt", "Tensor", mask, zeros({}, mask.options())).contiguous();
 }
 

@@ -63,7 +63,7 @@ void forward(const Tensor& boxes1, const Tensor& boxes2, std::string_view kind, 
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
           DETOPS_IN_USE(box_pairs_forward<decltype(constant)::value, loss, scalar_t>);
-      parallel_for(0, output.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+      parallel_for(output.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
         kernel(a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps), out + begin);
       });
     });
@@ -82,7 +82,7 @@ void backward(const Tensor& grad, const Tensor& boxes1, const Tensor& boxes2, st
     math::with_kind(overlap_kind(kind), [&](auto constant) {
       const auto kernel =
           DETOPS_IN_USE(box_pairs_backward<decltype(constant)::value, loss, scalar_t>);
-      parallel_for(0, lists.grad.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
+      parallel_for(lists.grad.numel(), kListedPerThread, [&](int64_t begin, int64_t end) {
         kernel(g + begin, a + 4 * begin, b + 4 * begin, end - begin, scalar_t(eps),
                to_a + 4 * begin, to_b + 4 * begin);
       });

@@ -36,13 +36,13 @@ void with_softmax(const Tensor& inputs, const Tensor& weights, double alpha, dou
 void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                 double gamma, Tensor& loss) {
   const ScalarType type = loss.scalar_type();
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     const auto f = math::focal_of<accumulate_t<T>>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_forward<decltype(focus)::value, T>);
     T* out = mutable_elements<T>(loss);
-    parallel_for(0, loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    parallel_for(loss.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, elements<T>(x) + begin, elements<T>(t) + begin, end - begin, out + begin);
     });
   });
@@ -51,7 +51,7 @@ void sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, dou
 void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double alpha, double gamma,
                             Tensor& sum) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   const int64_t count = x.numel(), chunks = divide_up(count, kChunk);
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
@@ -72,18 +72,18 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
 void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  double alpha, double gamma, Tensor& to_inputs) {
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   const bool constant = is_constant(grad);
-  const Tensor outer = constant ? grad : as_type(grad, type).contiguous();
+  const Tensor outer = constant ? grad : grad.to(type).contiguous();
   with_types(type, gamma, [&](auto element, auto focus) {
     using T = decltype(element);
     using A = accumulate_t<T>;
     const auto f = math::focal_of<A>(alpha, gamma);
     const auto kernel = DETOPS_IN_USE(focal_backward<decltype(focus)::value, T>);
     const A same =
-        constant ? as_type(grad.as_strided({1}, {1}), compute_type(type)).template item<A>() : A(0);
+        constant ? grad.as_strided({1}, {1}).to(compute_type(type)).template item<A>() : A(0);
     T* out = mutable_elements<T>(to_inputs);
-    parallel_for(0, to_inputs.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    parallel_for(to_inputs.numel(), kChunk, [&](int64_t begin, int64_t end) {
       kernel(f, constant ? nullptr : elements<T>(outer) + begin, same, elements<T>(x) + begin,
              elements<T>(t) + begin, end - begin, out + begin);
     });
@@ -93,7 +93,7 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
 void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
                                 const std::optional<Tensor>& weight, double alpha, double gamma,
                                 Tensor& loss) {
-  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor x = inputs.contiguous(), t = targets.to(kLong).contiguous();
   const Tensor weights = wide(weight, x.scalar_type());
   with_softmax(x, weights, alpha, gamma, [&](auto element, auto focus, const auto& f) {
     using T = decltype(element);
@@ -102,7 +102,7 @@ void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
     const T* from = elements<T>(x);
     const int64_t* target = elements<int64_t>(t);
     A* to = mutable_elements<A>(loss);
-    parallel_for(0, x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
+    parallel_for(x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
       kernel(f, from + begin * f.classes, target + begin, end - begin, to + begin);
     });
   });
@@ -111,7 +111,7 @@ void softmax_focal_loss_forward(const Tensor& inputs, const Tensor& targets,
 void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                                  const std::optional<Tensor>& weight, double alpha, double gamma,
                                  Tensor& to_inputs) {
-  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor x = inputs.contiguous(), t = targets.to(kLong).contiguous();
   const Tensor weights = wide(weight, x.scalar_type()), outer = wide(grad, x.scalar_type());
   with_softmax(x, weights, alpha, gamma, [&](auto element, auto focus, const auto& f) {
     using T = decltype(element);
@@ -121,7 +121,7 @@ void softmax_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
     const int64_t* target = t.const_data_ptr<int64_t>();
     const A* g = outer.const_data_ptr<A>();
     T* to = mutable_elements<T>(to_inputs);
-    parallel_for(0, x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
+    parallel_for(x.size(0), grain_for(kChunk, f.classes), [&](int64_t begin, int64_t end) {
       kernel(f, g + begin, from + begin * f.classes, target + begin, end - begin,
              to + begin * f.classes);
     });

@@ -61,7 +61,7 @@ std::vector<int64_t> object_counts(const Tensor& cost, const std::optional<Tenso
   const int64_t most = cost.size(2);
   std::vector<int64_t> counts(cost.size(0), most);
   if (!num_objects) return counts;
-  const Tensor given = as_type(*num_objects, kLong).contiguous();
+  const Tensor given = num_objects->to(kLong).contiguous();
   std::copy_n(given.const_data_ptr<int64_t>(), counts.size(), counts.begin());
   for (size_t i = 0; i < counts.size(); ++i) {
     check(counts[i] >= 0 && counts[i] <= most,
@@ -86,7 +86,7 @@ void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_obje
     using T = decltype(element);
     const T* costs = elements<T>(rows);
     const auto assign = DETOPS_IN_USE(assign_image<T>);
-    parallel_for(0, images, grain, [&](int64_t i, int64_t end) {
+    parallel_for(images, grain, [&](int64_t i, int64_t end) {
       const AssignmentMemory memory(queries, most);
       for (; i < end; ++i) {
         assign({costs + i * rows.stride(0), rows.stride(1), queries, counts[i]}, memory.scratch,

@@ -67,7 +67,7 @@ void direct(ConvSizes s, const ConvData<T>& data) {
   }
   const ConvTaps taps{offsets.data(), int64_t(offsets.size()),
                       s.channels * (runs ? s.kernel_width : 1)};
-  parallel_for(0, s.images * down * across, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(s.images * down * across, 1, [&](int64_t begin, int64_t end) {
     Buffer<T> window(copies ? bytes(height, width) / sizeof(T) : 0);
     ConvBlock part = block;
     part.window_width = window_width;
@@ -93,7 +93,7 @@ void winograd(const ConvSizes& s, const ConvData<T>& data) {
   const int64_t size = round_up(divide_up(count, blocks), row);
   const auto kernel = DETOPS_IN_USE(winograd_tiles<T>);
   const std::vector<T> zeros(s.channels);
-  parallel_for(0, divide_up(count, size), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(divide_up(count, size), 1, [&](int64_t begin, int64_t end) {
     Buffer<T> values(kWinogradPlanes * size * winograd_stride(s.channels));
     Buffer<T> sums(kWinogradPlanes * size * winograd_stride(s.outputs));
     for (int64_t i = begin; i < end; ++i) {
@@ -162,7 +162,7 @@ void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input
     const int64_t count = std::min(most, all - first);
     const TileBlock block(tiles, first, count);
     const int64_t value_plane = count * value_row, grad_plane = count * grad_row;
-    parallel_for(0, count, 8, [&](int64_t begin, int64_t end) {
+    parallel_for(count, 8, [&](int64_t begin, int64_t end) {
       transform_inputs(s, block, pixels, begin, end, zeros.data(), value, value_plane);
       transform_gradients(s, block, grads, begin, end, zeros.data(), gradient, grad_plane);
     });
@@ -184,7 +184,7 @@ void backward_weight(const ConvSizes& s, const Tensor& grad, const Tensor& input
 
 void pack_conv2d_weight(const Tensor& weight, Tensor& packed) {
   const int64_t channels = weight.size(1), size = packed.size(2) * kPanel;
-  const Tensor from = as_type(weight, packed.scalar_type());
+  const Tensor from = weight.to(packed.scalar_type());
   DETOPS_WIDE_SWITCH(packed.scalar_type(), [&] {
     scalar_t* to = packed.mutable_data_ptr<scalar_t>();
     parallel_each(packed.size(1), 1,
@@ -196,11 +196,11 @@ void pack_winograd_weight(const Tensor& weight, Tensor& packed) {
   constexpr int64_t kChannels = 32;  // at a time, which the second cache holds
   const int64_t panels = packed.size(1), channels = weight.size(1);
   const int64_t parts = divide_up(channels, kChannels), plane = panels * channels * kPanel;
-  const Tensor from = as_type(weight, packed.scalar_type());
+  const Tensor from = weight.to(packed.scalar_type());
   DETOPS_WIDE_SWITCH(packed.scalar_type(), [&] {
     scalar_t* to = packed.mutable_data_ptr<scalar_t>();
     const auto kernel = DETOPS_IN_USE(winograd_weights<scalar_t>);
-    parallel_for(0, panels * parts, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(panels * parts, 1, [&](int64_t begin, int64_t end) {
       Buffer<scalar_t> weights(9 * kChannels * kPanel), points(36 * kChannels * kPanel);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t p = i / parts, first = i % parts * kChannels;
@@ -227,7 +227,7 @@ void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optiona
   const bool direct_result = output.is_contiguous(kLast) && output.scalar_type() == type;
   const Tensor result =
       direct_result ? output : empty(output.sizes(), output.options().dtype(type), kLast);
-  const auto arrange = [&](const Tensor& t) { return as_type(t.contiguous(kLast), type); };
+  const auto arrange = [&](const Tensor& t) { return t.contiguous(kLast).to(type); };
   const Tensor map = arrange(input), weights = wide(packed, type);
   const Tensor offsets = wide(bias, type);
   const Tensor others = add ? arrange(*add) : Tensor();
@@ -271,8 +271,8 @@ void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, In
   s.outputs = grad.size(1), s.output_height = grad.size(2), s.output_width = grad.size(3);
   s.padding_y = padding[0], s.padding_x = padding[1];
   const ScalarType type = to_weight.scalar_type();
-  const Tensor gradients = as_type(grad.contiguous(kLast), type);
-  const Tensor map = as_type(input.contiguous(kLast), type);
+  const Tensor gradients = grad.contiguous(kLast).to(type);
+  const Tensor map = input.contiguous(kLast).to(type);
   const bool in_place = to_weight.is_contiguous(kLast);
   const Tensor kernels =
       in_place ? to_weight : empty(to_weight.sizes(), to_weight.options(), kLast);

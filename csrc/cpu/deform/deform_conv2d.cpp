@@ -237,7 +237,7 @@ void sum_bias(const DeformGeometry& g, const Tensor& grad, Tensor& grad_bias) {
   A* to = grad_bias.mutable_data_ptr<A>();
   const bool last = grad.suggest_memory_format() == MemoryFormat::ChannelsLast;
   const int64_t positions = g.positions();
-  parallel_for(0, g.outputs, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(g.outputs, 16, [&](int64_t begin, int64_t end) {
     std::vector<double> sums(end - begin, 0.0);
     for (int64_t image = 0; image < g.images; ++image) {
       const A* map = from + image * g.outputs * positions;
@@ -282,7 +282,7 @@ void deform_conv2d_backward(const Tensor& grad, const Tensor& input, const Tenso
   }
   const DeformGeometry g(input, offset, weight, stride, padding, dilation, edge_gradient);
   const ScalarType type = compute_type(input.scalar_type());
-  const Inputs in{as_type(grad, type).contiguous(grad.suggest_memory_format()),
+  const Inputs in{grad.to(type).contiguous(grad.suggest_memory_format()),
                   input.contiguous(input.suggest_memory_format()), wide(offset, type),
                   wide(mask, type), wide(weight, type)};
   const Gradients out{wanted[0] ? to_input : Tensor(), wanted[1] ? to_offset : Tensor(),

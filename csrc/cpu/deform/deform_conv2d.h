@@ -295,7 +295,7 @@ class DeformTile {
 // library that multiplies matrices keeps to one thread, and so to one order of its sums.
 template <typename Run>
 void each_task(int64_t tasks, const Run& run) {
-  parallel_for(0, std::max<int64_t>(2, tasks), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(std::max<int64_t>(2, tasks), 1, [&](int64_t begin, int64_t end) {
     if (begin < tasks) run(begin, std::min(end, tasks));
   });
 }

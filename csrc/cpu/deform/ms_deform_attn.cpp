@@ -118,7 +118,7 @@ template <typename T, typename A = accumulate_t<T>>
 void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations, A* to_weights) {
   const auto kernel = DETOPS_IN_USE(ms_deform_attn_backward<A>);
   const int64_t padded = a.padded(a.channels), samples = a.samples;
-  parallel_for(0, a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(a.images * a.heads, 1, [&](int64_t begin, int64_t end) {
     Buffer<A> memory((a.positions + 1) * 2 * padded);
     const HeadRows<A> rows{memory.data() + 2 * padded, a.channels, padded};
     for (int64_t owned = begin; owned < end; ++owned) {
@@ -160,7 +160,7 @@ void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
     const auto kernel = DETOPS_IN_USE(ms_deform_attn_forward<T>);
     const int64_t grain = grain_for(kSamplesPerThread, a.heads * a.samples);
     T* out = mutable_elements<T>(output);
-    parallel_for(0, a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(a.images * a.queries, grain, [&](int64_t begin, int64_t end) {
       Buffer<accumulate_t<T>> scratch(a.padded(a.channels));
       for (int64_t i = begin * a.heads; i < end * a.heads; ++i) {
         const int64_t image = i / (a.heads * a.queries);
@@ -182,7 +182,7 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
     using A = accumulate_t<T>;
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
                          attention_weights);
-    const Tensor outer = as_type(grad, wide).contiguous();
+    const Tensor outer = grad.to(wide).contiguous();
     backward(a, elements<A>(outer), mutable_elements<T>(to_value),
              mutable_elements<A>(to_locations), mutable_elements<A>(to_weights));
   });

@@ -15,7 +15,7 @@ void axpy_forward(const Tensor& x, const Tensor& y, double alpha, Tensor& output
     using wide_t = accumulate_t<scalar_t>;
     const scalar_t *a = left.const_data_ptr<scalar_t>(), *b = right.const_data_ptr<scalar_t>();
     scalar_t* out = output.mutable_data_ptr<scalar_t>();
-    parallel_for(0, output.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(output.numel(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         out[i] = math::axpy(wide_t(alpha), wide_t(a[i]), wide_t(b[i]));
       }
@@ -29,7 +29,7 @@ void axpy_backward(const Tensor& grad, double alpha, Tensor& to_x, Tensor& to_y)
     using wide_t = accumulate_t<scalar_t>;
     const scalar_t* g = outer.const_data_ptr<scalar_t>();
     scalar_t *gx = to_x.mutable_data_ptr<scalar_t>(), *gy = to_y.mutable_data_ptr<scalar_t>();
-    parallel_for(0, outer.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(outer.numel(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         wide_t x, y;
         math::axpy_gradient(wide_t(alpha), wide_t(g[i]), x, y);

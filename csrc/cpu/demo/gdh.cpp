@@ -42,7 +42,7 @@ void gdh_forward(const Tensor& x, Tensor& output) {
   const math::Strided from = strided_of(x);
   const void* data = x.const_data_ptr();
   void* out = output.mutable_data_ptr();
-  parallel_for(0, output.numel(), 32768, [&](int64_t begin, int64_t end) {
+  parallel_for(output.numel(), 32768, [&](int64_t begin, int64_t end) {
     with_element(x, [&](auto element) { copy<decltype(element)>(from, data, out, begin, end); });
   });
 }

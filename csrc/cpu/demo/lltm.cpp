@@ -54,7 +54,7 @@ namespace {
 template <typename Rows>
 void each_rows(int64_t rows, int64_t work_per_row, const Rows& visit) {
   constexpr int64_t kWork = 1 << 18;  // multiplications worth a thread
-  parallel_for(0, rows, grain_for(kWork, work_per_row), visit);
+  parallel_for(rows, grain_for(kWork, work_per_row), visit);
 }
 
 // left [N, K] times right [K, M] into out [N, M], or added to what is there.

@@ -79,7 +79,7 @@ void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, cons
   const int64_t chunks = std::max<int64_t>(1, divide_up(rows, kChunk));
   Buffer<T> sums(chunks * size);
   std::fill_n(sums.data(), chunks * size, T(0));
-  parallel_for(0, chunks, 1, [&](int64_t chunk, int64_t end) {
+  parallel_for(chunks, 1, [&](int64_t chunk, int64_t end) {
     for (; chunk < end; ++chunk) {
       T* w = sums.data() + chunk * size;
       T *b = w + m.inputs * m.padded, *v = b + m.padded, *c = v + m.outputs * m.padded;
@@ -117,7 +117,7 @@ void mlp_forward(const Tensor& input, const Tensor& hidden_weights, const Tensor
                                   c->const_data_ptr<scalar_t>());
     const scalar_t* in = x->const_data_ptr<scalar_t>();
     scalar_t *h = hidden.mutable_data_ptr<scalar_t>(), *out = output.mutable_data_ptr<scalar_t>();
-    parallel_for(0, x->size(0), kChunk, [&](int64_t begin, int64_t end) {
+    parallel_for(x->size(0), kChunk, [&](int64_t begin, int64_t end) {
       DETOPS_IN_USE(mlp_forward<scalar_t>)(layers, in, begin, end, h, out);
     });
   });

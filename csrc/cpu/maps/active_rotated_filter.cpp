@@ -15,7 +15,7 @@ struct Turns {
 
   Turns(const char* op, const Tensor& indices, const TurnedFilters& g)
       : to(g.rotations * g.entries), first(to.size(), -1), next(to.size(), -1) {
-    const Tensor places = as_type(indices, kLong).contiguous();
+    const Tensor places = indices.to(kLong).contiguous();
     const int64_t* place = places.const_data_ptr<int64_t>();
     for (int64_t k = 0; k < g.rotations; ++k) {
       for (int64_t l = g.entries - 1; l >= 0; --l) {
@@ -70,7 +70,7 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
     });
   }
   const Tensor filters = wide(input);
-  output = as_type(output, filters.scalar_type());
+  output = output.to(filters.scalar_type());
   DETOPS_WIDE_SWITCH(filters.scalar_type(), [&] {
     turn<false>(g, turns, filters.const_data_ptr<scalar_t>(), output.mutable_data_ptr<scalar_t>());
   });
@@ -81,7 +81,7 @@ void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, i
   const TurnedFilters g(outputs, inputs, indices);
   const Turns turns("active_rotated_filter_backward", indices, g);
   const Tensor outer = wide(grad);
-  to_input = as_type(to_input, outer.scalar_type());
+  to_input = to_input.to(outer.scalar_type());
   DETOPS_WIDE_SWITCH(outer.scalar_type(), [&] {
     const scalar_t* turned = outer.const_data_ptr<scalar_t>();
     scalar_t* filters = to_input.mutable_data_ptr<scalar_t>();

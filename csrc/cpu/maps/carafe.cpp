@@ -33,7 +33,7 @@ template <typename A, typename Visit>
 void each_row(const Reassembly& g, int64_t size, const Visit& visit) {
   const int64_t work = g.channels * g.taps() * g.output_size() / g.height;
   const int64_t grain = grain_for(kProductsPerThread, work);
-  parallel_for(0, g.images * g.height, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(g.images * g.height, grain, [&](int64_t begin, int64_t end) {
     Buffer<A> scratch(size);
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t group = 0; group < g.groups; ++group) {

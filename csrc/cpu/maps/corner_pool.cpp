@@ -57,7 +57,7 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
                           std::string_view mode, Tensor& to_input) {
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = output.contiguous(format);
-  const Tensor outer = in_layout(as_type(grad, input.scalar_type()), format);
+  const Tensor outer = in_layout(grad.to(input.scalar_type()), format);
   const CornerLines lines(to_input, mode);
   with_element_type(input.scalar_type(), [&](auto element) {
     using T = decltype(element);

@@ -61,13 +61,13 @@ class PeakSearch {
 void heatmaps_to_keypoints(const Tensor& maps, const Tensor& boxes, Tensor& keypoints,
                            Tensor& scores) {
   const ScalarType type = compute_type(maps, boxes);
-  const Tensor cells = as_type(maps, type).contiguous(), box = as_type(boxes, type).contiguous();
+  const Tensor cells = maps.to(type).contiguous(), box = boxes.to(type).contiguous();
   const int64_t each = maps.size(1), height = maps.size(2), width = maps.size(3);
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto *map = elements<scalar_t>(cells), *corners = elements<scalar_t>(box);
     auto *place = mutable_elements<scalar_t>(keypoints),
          *value = mutable_elements<scalar_t>(scores);
-    parallel_for(0, maps.size(0) * each, 1, [&](int64_t i, int64_t end) {
+    parallel_for(maps.size(0) * each, 1, [&](int64_t i, int64_t end) {
       PeakSearch<scalar_t> search(height, width);
       for (; i < end; ++i) {
         value[i] = search(map + i * height * width, corners + 4 * (i / each), place + 3 * i);

@@ -42,7 +42,7 @@ void masked_conv2d_forward(const Tensor& features, const Tensor& mask, const Ten
       const int64_t count = static_cast<int64_t>(pixels.size());
       const T* from = elements<T>(maps) + n * g.channels * g.height * g.width;
       T* to = mutable_elements<T>(output) + n * g.outputs * size;
-      parallel_for(0, divide_up(count, tile), grain, [&](int64_t begin, int64_t end) {
+      parallel_for(divide_up(count, tile), grain, [&](int64_t begin, int64_t end) {
         Buffer<A> columns(g.taps * tile);
         for (int64_t i = begin * tile; i < std::min(end * tile, count); i += tile) {
           kernel(g, from, elements<A>(weights), offsets, pixels.data() + i,

@@ -70,7 +70,7 @@ void point_sample_forward(const Tensor& input, const Tensor& points, Tensor& out
     const T* from = elements<T>(maps);
     const A* place = elements<A>(places);
     T* out = mutable_elements<T>(output);
-    parallel_for(0, input.size(0) * channels, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(input.size(0) * channels, grain, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, false);
       for (int64_t plane = begin; plane < end; ++plane) {
         if (plane == begin || plane % channels == 0) {
@@ -88,7 +88,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
                            Tensor& to_points) {
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
-  const Tensor outer = as_type(grad, type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
   const int64_t images = input.size(0), channels = input.size(1), count = points.size(1);
   const int64_t height = input.size(2), width = input.size(3), size = height * width;
   with_element_type(type, [&](auto element) {
@@ -103,7 +103,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
     const T *from = elements<T>(maps), *gradient = elements<T>(outer);
     const A* place = elements<A>(places);
     T* out = mutable_elements<T>(to_input);
-    parallel_for(0, images * groups, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(images * groups, 1, [&](int64_t begin, int64_t end) {
       PointPlaces<A> p(count, points_wanted);
       Buffer<A> plane_sums(std::is_same_v<A, T> || !input_wanted ? 0 : size);
       for (int64_t unit = begin; unit < end; ++unit) {

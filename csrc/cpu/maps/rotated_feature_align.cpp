@@ -86,7 +86,7 @@ void refine_samples(const Refinement<A>& g, const Tensor& from, const Tensor& to
   for (int64_t image = 0; image < g.images; ++image) {
     const From* map = planes_of<const From>(from, image, last).data;
     To* result = planes_of<To>(to, image, last).data;
-    parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
       const int64_t first = backward ? begin : 0, stride = last ? 1 : pixels;
       RefinedPlanes<From, To> planes{in_image(g, image), stride, last ? g.channels : 1,
                                      map + first * stride, result + first * stride};

@@ -95,7 +95,7 @@ void mask_iou(const Tensor& masks1, const Tensor& masks2, std::string_view mode,
   const auto add = shared_pixels_in_use();
   const int64_t grain = grain_for(16 * kPixelsPerThread, m * first.size + 1);
   const int64_t most = grain_for(kCounts, m + 1);  // rows at a time
-  parallel_for(0, first.count, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(first.count, grain, [&](int64_t begin, int64_t end) {
     Buffer<int64_t> counts(std::min(most, end - begin) * m);  // of shared pixels
     Buffer<MaskTile> others(m);
     for (int64_t from = begin, to; from < end; from = to) {

@@ -175,7 +175,7 @@ void encode(const Tensor& masks, RunLengths* runs) {
   std::vector<Changes> changes;
   if (side_by_side) changes = changes_of_all(mask(0), count);
   const int64_t grain = std::max<int64_t>(1, kBytesPerThread / (height * width));
-  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+  parallel_for(count, grain, [&](int64_t i, int64_t end) {
     Encoder encoder;
     for (; i < end; ++i) {
       if (side_by_side) {

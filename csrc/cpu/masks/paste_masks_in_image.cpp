@@ -114,7 +114,7 @@ void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t heig
   DETOPS_WIDE_SWITCH(type, [&] {
     constexpr int64_t kPixelsPerThread = 1 << 16;
     // By rows of all masks, so that a few large ones are shared by the threads as well.
-    parallel_for(0, pasted.size(0) * height, grain_for(kPixelsPerThread, width),
+    parallel_for(pasted.size(0) * height, grain_for(kPixelsPerThread, width),
                  [&](int64_t begin, int64_t end) {
                    Paster<scalar_t> paster(cells, places, width, threshold);
                    for (int64_t i = begin; i < end;) {

@@ -122,8 +122,8 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
   const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   check_count("soft_nms", n);
   const auto type = compute_type(boxes, scores);
-  const Tensor all = as_type(boxes, type).contiguous();
-  const Tensor first = as_type(scores, type).contiguous();
+  const Tensor all = boxes.to(type).contiguous();
+  const Tensor first = scores.to(type).contiguous();
   Tensor keep, kept_scores;
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
@@ -151,7 +151,7 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
     std::copy_n(index.data(), count, keep.mutable_data_ptr<int64_t>());
     std::copy_n(score.data(), count, kept_scores.mutable_data_ptr<scalar_t>());
   });
-  return {keep, as_type(kept_scores, scores.scalar_type())};
+  return {keep, kept_scores.to(scores.scalar_type())};
 }
 
 std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
@@ -162,8 +162,8 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return {empty({0}, indices), empty({0}, scores.options())};
   const auto type = compute_type(boxes, scores);
-  const Tensor all = as_type(boxes, type).contiguous();
-  const Tensor before = as_type(scores, type).contiguous();
+  const Tensor all = boxes.to(type).contiguous();
+  const Tensor before = scores.to(type).contiguous();
   const Tensor labels = labels_of(idxs ? &*idxs : nullptr);
   const Selection selection(before, &labels);
   const bool linear = decay_method(method) == math::Decay::kLinear;
@@ -189,7 +189,7 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
       after.mutable_data_ptr<scalar_t>()[i] = result[index];
     }
   });
-  return {keep, as_type(after, scores.scalar_type())};
+  return {keep, after.to(scores.scalar_type())};
 }
 
 }  // namespace detops::cpu

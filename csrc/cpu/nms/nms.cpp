@@ -75,7 +75,7 @@ struct OverlapRule {
     }
     // A thread is worth its start from a few thousand boxes on.
     const auto segments = static_cast<int64_t>(rest.size());
-    parallel_for(0, segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
+    parallel_for(segments, grain_for(segments * 4096, n), [&](int64_t k, int64_t last) {
       NmsBoxList<T> kept;
       NmsGridStorage<T> grid;
       for (; k < last; ++k) {

@@ -27,7 +27,7 @@ struct RotatedOverlapRule {
     });
     const auto segments = static_cast<int64_t>(selection.ends().size());
     const auto nms = DETOPS_IN_USE(rotated_nms<T>);
-    parallel_for(0, segments, grain_for(segments * kSettled, n), [&](int64_t k, int64_t last) {
+    parallel_for(segments, grain_for(segments * kSettled, n), [&](int64_t k, int64_t last) {
       BoundsList kept;
       Buffer<uint32_t> index;
       for (; k < last; ++k) {

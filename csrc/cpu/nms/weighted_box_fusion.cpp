@@ -26,8 +26,8 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     std::string_view conf_type, bool allows_overflow) {
   const int64_t n = boxes.size(0);
   check_count("weighted_box_fusion", n);
-  const Tensor all = as_type(boxes, kDouble).contiguous();
-  const Tensor model = as_type(models, kLong).contiguous();
+  const Tensor all = boxes.to(kDouble).contiguous();
+  const Tensor model = models.to(kLong).contiguous();
   const Tensor confidence = empty({n}, boxes.options().dtype(kDouble)).copy_(scores);
   const math::FusedModels taking_part = math::fused_models(weights);
   const auto* box = rows<math::Box, double>(all);
@@ -67,7 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
   });
   // By descending score; of equals by label, and then as they began.
   std::vector<Result> results;
-  const Tensor label = as_type(labels, kLong).contiguous();
+  const Tensor label = labels.to(kLong).contiguous();
   for (int64_t k = 0; k < segments; ++k) {
     for (const math::FusedBox& f : fused[k]) {
       results.push_back({f.box,
@@ -86,8 +86,8 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     out_scores.mutable_data_ptr<double>()[i] = results[i].score;
     out_labels.mutable_data_ptr<int64_t>()[i] = results[i].label;
   }
-  return {as_type(out_boxes, boxes.scalar_type()), as_type(out_scores, scores.scalar_type()),
-          as_type(out_labels, labels.scalar_type())};
+  return {out_boxes.to(boxes.scalar_type()), out_scores.to(scores.scalar_type()),
+          out_labels.to(labels.scalar_type())};
 }
 
 }  // namespace detops::cpu

@@ -11,8 +11,8 @@ namespace detops::cpu {
 void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& output) {
   constexpr int64_t kPairsPerThread = 1 << 14, kLongestVector = 8;
   const ScalarType type = compute_type(points, polygons);
-  const Tensor places = as_type(points, type).contiguous();
-  const Tensor corners = as_type(polygons, type).contiguous();
+  const Tensor places = points.to(type).contiguous();
+  const Tensor corners = polygons.to(type).contiguous();
   const int64_t m = corners.size(0), stride = m + kLongestVector;
   Buffer<double> columns(8 * stride);  // of corners: four of x, four of y
   DETOPS_WIDE_SWITCH(type, [&] {
@@ -25,7 +25,7 @@ void points_in_polygons(const Tensor& points, const Tensor& polygons, Tensor& ou
     const scalar_t* place = places.const_data_ptr<scalar_t>();
     bool* out = output.mutable_data_ptr<bool>();
     const auto rows = DETOPS_IN_USE(points_in_polygons_rows<scalar_t>);
-    parallel_for(0, places.size(0), grain_for(kPairsPerThread, m), [&](int64_t begin, int64_t end) {
+    parallel_for(places.size(0), grain_for(kPairsPerThread, m), [&](int64_t begin, int64_t end) {
       rows(place + 2 * begin, end - begin, columns.data(), stride, m, out + begin * m);
     });
   });

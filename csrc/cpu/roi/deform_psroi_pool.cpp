@@ -72,7 +72,7 @@ void count_samples(const DeformSampling<A>& sampling, A* count, int64_t rois) {
   const math::DeformPSRoIPooling& p = sampling.pooling;
   const int64_t bins = sampling.classes * p.pooled_height * p.pooled_width;
   const int64_t grain = tasks_per_thread(rois, rois * bins * p.samples);
-  parallel_for(0, rois, grain, [&](int64_t k, int64_t end) {
+  parallel_for(rois, grain, [&](int64_t k, int64_t end) {
     DeformSampling<A> s = sampling;
     for (A* next = count + k * bins; k < end; ++k) {
       for (s.of_class = 0; s.of_class < s.classes; ++s.of_class) {
@@ -149,7 +149,7 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
   const int64_t part = p.part_size, bins = p.pooled_height * p.pooled_width;
   const int64_t tasks = grad.size(0) * sampling.classes;
   const int64_t numbers = grad.size(1) / sampling.classes * bins;  // of one class of a RoI
-  const Tensor pooled = wide(grad), wide_maps = as_type(maps, compute_type(maps.scalar_type()));
+  const Tensor pooled = wide(grad), wide_maps = maps.to(compute_type(maps.scalar_type()));
   Tensor derivative = empty_like(pooled);
   Tensor result = zeros({grad.size(0), 2 * sampling.classes, part, part}, pooled.options());
   for (const bool by_x : {true, false}) {
@@ -159,7 +159,7 @@ Tensor offset_gradient(DeformSampling<A> sampling, const Plan& plan, const Tenso
     A* sums = result.mutable_data_ptr<A>() + (by_x ? 0 : part * part);
     const A *grads = pooled.const_data_ptr<A>(), *slopes = derivative.const_data_ptr<A>();
     const int64_t grain = tasks_per_thread(tasks, tasks * numbers);
-    parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+    parallel_for(tasks, grain, [&](int64_t task, int64_t end) {
       Buffer<A> room(bins);
       A* by_bin = room.data();
       for (; task < end; ++task) {

@@ -104,7 +104,7 @@ void deform_roi_pool_forward(const Tensor& input, const Tensor& boxes,
     const A* shift = offset ? shifts.const_data_ptr<A>() : nullptr;
     check_batch_indices("deform_roi_pool", roi, 5, boxes.size(0), input.size(0));
     const auto pool = DETOPS_IN_USE(pool_moved_bin<T>);
-    parallel_for(0, boxes.size(0), 1, [&](int64_t k, int64_t end) {
+    parallel_for(boxes.size(0), 1, [&](int64_t k, int64_t end) {
       MovedBins<A> moved{pooling, input, roi, shift};
       Buffer<A> lanes(blocks_of(channels) * bins * kRoIChannels);
       for (; k < end; ++k) {
@@ -133,8 +133,8 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   constexpr int64_t kGroup = 64;  // channels whose part of the offsets' gradient one thread sums
   constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
-  const Tensor maps = as_type(input, type).contiguous(kLast);
-  const Tensor outer = as_type(grad, type).contiguous(kLast);
+  const Tensor maps = input.to(type).contiguous(kLast);
+  const Tensor outer = grad.to(type).contiguous(kLast);
   const Tensor sums = empty(input_wanted ? input.sizes() : IntArrayRef({0, 1, 1, 1}),
                             input.options().dtype(type), kLast);
   const int64_t channels = input.size(1), count = boxes.size(0), moves = to_offset.numel();
@@ -150,7 +150,7 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
     check_batch_indices("deform_roi_pool_backward", roi, 5, count, input.size(0));
     Buffer<A> parts(groups * moves);
     const auto spread = DETOPS_IN_USE(spread_moved_bin<A>);
-    parallel_for(0, groups, 1, [&](int64_t group, int64_t end) {
+    parallel_for(groups, 1, [&](int64_t group, int64_t end) {
       MovedBins<A> moved{pooling, input, roi, shift};
       for (; group < end; ++group) {
         const int64_t first = group * kGroup, some = std::min(kGroup, channels - first);

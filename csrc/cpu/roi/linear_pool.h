@@ -59,7 +59,7 @@ class Batch {
   void for_each_table(const Run& run) {
     const int64_t count = divide_up(size, Table::kRoIs);
     if (int64_t(tables_.size()) < count) tables_.resize(count);
-    parallel_for(0, count, 1, [&](int64_t i, int64_t end) {
+    parallel_for(count, 1, [&](int64_t i, int64_t end) {
       for (; i < end; ++i) {
         run(tables_[i], i * Table::kRoIs, std::min((i + 1) * Table::kRoIs, size));
       }
@@ -148,7 +148,7 @@ void run_in_place(const RoIs& rois, const Share& share, const Planes<M>& map, Ke
   const int64_t cleared = kForward ? 0 : map.height * map.width;
   const int64_t outputs = share.channels * (rois.size * share.bins() + cleared);
   const int64_t grain = tasks_per_thread(tasks.size(), outputs);
-  parallel_for(0, tasks.size(), grain, [&](int64_t task, int64_t last) {
+  parallel_for(tasks.size(), grain, [&](int64_t task, int64_t last) {
     Buffer<A> scratch(rois.scratch);
     GradientBand<T> band;
     for (; task < last; ++task) {
@@ -207,7 +207,7 @@ void spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& m
   const math::PixelRange columns =
       Table::kWholeRows ? math::PixelRange{0, map.width} : batch.footprint.columns();
   batch.transpose();
-  parallel_for(0, blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
+  parallel_for(blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
     Buffer<A> lanes(share.bins() * kRoIChannels), scratch(batch.lane_scratch);
     for (; block < end; ++block) {
       const int64_t first = block * kRoIChannels, c = share.channel + first;

@@ -32,7 +32,7 @@ void slope_boxes(const Sampling& sampling, A scale, const Tensor& grad, const Te
                  A* to_boxes) {
   constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
   const Tensor maps = input.contiguous(kLast);
-  const Tensor outer = as_type(grad, compute_type(grad.scalar_type())).contiguous(kLast);
+  const Tensor outer = grad.to(compute_type(grad.scalar_type())).contiguous(kLast);
   const int64_t channels = maps.size(1), height = maps.size(2), width = maps.size(3);
   using AxisSlopes = std::vector<std::vector<PixelSlopes<A>>>;  // of each bin
   const auto fill = [&](const math::PrRoIAxis<A>& axis, int64_t size, AxisSlopes& slopes) {
@@ -48,7 +48,7 @@ void slope_boxes(const Sampling& sampling, A scale, const Tensor& grad, const Te
   };
   const auto dot = DETOPS_IN_USE(dot_channels<T>);
   const auto grain = tasks_per_thread(grad.size(0), grad.numel());
-  parallel_for(0, grad.size(0), grain, [&](int64_t k, int64_t end) {
+  parallel_for(grad.size(0), grain, [&](int64_t k, int64_t end) {
     AxisSlopes rows(grad.size(2)), cols(grad.size(3));
     for (; k < end; ++k) {
       const auto [down, across] = sampling.axes(k);
@@ -99,7 +99,7 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
                          Tensor& to_input, Tensor& to_boxes) {
   const ScalarType type = input.scalar_type();
   const Tensor rois = wide(boxes, type);
-  const Tensor pooled = as_type(grad, type);
+  const Tensor pooled = grad.to(type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
     using A = accumulate_t<T>;

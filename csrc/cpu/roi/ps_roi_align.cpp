@@ -39,7 +39,7 @@ void forward_copies(const PSRun<A>& run, const PSPlaneTaps<A>& taps, const Plane
   const int64_t bins = run.pooling.bins(), groups = map.channels / bins, blocks = blocks_of(bins);
   const int64_t tasks = plane_blocks(groups) * blocks, pixels = map.height * map.width;
   const int64_t grain = tasks_per_thread(tasks, map.channels * (run.count + pixels));
-  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+  parallel_for(tasks, grain, [&](int64_t task, int64_t end) {
     Buffer<A> copies, lanes(kPart * kRoIChannels);
     for (; task < end; ++task) {
       const int64_t group = task / blocks * kPSPlanes, n = std::min(kPSPlanes, groups - group);
@@ -106,10 +106,10 @@ void backward_planes(const PSRun<A>& run, const T* pooled, const Planes<T>& map)
   constexpr bool kInPlace = std::is_same_v<T, A>;
   const bool fresh = !kInPlace || 32 * taps.positions() > double(bins * pixels);
   if (!fresh) {
-    parallel_for(0, map.channels, tasks_per_thread(map.channels, work),
+    parallel_for(map.channels, tasks_per_thread(map.channels, work),
                  [&](int64_t c, int64_t end) { clear_positions(map, c, end - c, 0, pixels); });
   }
-  parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
+  parallel_for(tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     GradientBand<T> band;
     for (; task < end; ++task) {
       const int64_t bin = task % bins, first = task / bins * kPSPlanes;
@@ -173,7 +173,7 @@ void backward_rows(const PSRun<A>& run, const T* pooled, const Planes<T>& map) {
   const int64_t lanes_cost = 8 * width * bins * blocks;
   const int64_t reach_cost =
       count == 0 ? 0 : 3 * groups * taps.cols().begin[count * pooled_width] / count;
-  parallel_for(0, map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
+  parallel_for(map.height, tasks_per_thread(map.height, work), [&](int64_t y, int64_t end) {
     Buffer<A> sums;
     GradientBand<T> band;
     for (; y < end; ++y) {

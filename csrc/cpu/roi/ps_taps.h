@@ -168,7 +168,7 @@ class PSPlaneTaps {
     rows_.resize(high);
     cols_.resize(wide, PSTable<A>(lanes));
     with_axes(run, [&](const auto& rows, const auto& cols) {
-      parallel_for(0, high + wide, 1, [&](int64_t i, int64_t end) {
+      parallel_for(high + wide, 1, [&](int64_t i, int64_t end) {
         for (; i < std::min(end, high); ++i) this->build(rows_[i], i, rows, pooled_height_, height);
         for (; i < end; ++i) this->build(cols_[i - high], i - high, cols, pooled_width_, width);
       });

@@ -73,7 +73,7 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
   const A* boxes = rois.const_data_ptr<A>();
   check_batch_indices(pooling.op, boxes, 5, count, inputs[0].size(0));
   const auto pool = DETOPS_IN_USE(pool_planes<T>);
-  parallel_for(0, count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
+  parallel_for(count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
     FewTaps<A> rows, cols;
     Buffer<A> scratch(widest);
     for (; k < end; ++k) {

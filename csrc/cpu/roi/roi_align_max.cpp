@@ -165,7 +165,7 @@ template <typename T>
 void forward_direct(const Plan& plan, const MaxPooling<T>& p) {
   const int64_t channels = p.maps.size(1), count = p.output.size(0);
   const int64_t grain = tasks_per_thread(count, p.output.numel());
-  parallel_for(0, count, grain, [&](int64_t i, int64_t end) {
+  parallel_for(count, grain, [&](int64_t i, int64_t end) {
     MaxRoI<T> roi{p};
     for (; i < end; ++i) {
       const int64_t k = plan.order[i];
@@ -237,7 +237,7 @@ void forward_channels(const Tensor& maps, const Tensor& boxes, int64_t pool_size
   const int64_t borders = boxes.size(1) * kBorders, groups = divide_up(borders, kTogether);
   const int64_t tasks = maps.size(0) * groups, grain = tasks_per_thread(tasks, output.numel());
   const auto pool = DETOPS_IN_USE(largest_of_bin<T>);
-  parallel_for(0, tasks, grain, [&](int64_t task, int64_t end) {
+  parallel_for(tasks, grain, [&](int64_t task, int64_t end) {
     constexpr int64_t kApart = kTogether * kRoIChannels;
     LineTable<A> rows, cols;
     Buffer<A> maxima(3 * kApart);

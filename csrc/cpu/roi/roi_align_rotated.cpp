@@ -154,7 +154,7 @@ void switch_orientations(const Tensor& from, const Tensor& to, const Tensor& roi
   const A* roi = rois.const_data_ptr<A>();
   const From* first = elements<From>(from);
   To* into = mutable_elements<To>(to);
-  parallel_for(0, count, grain, [&](int64_t k, int64_t end) {
+  parallel_for(count, grain, [&](int64_t k, int64_t end) {
     Buffer<A> scratch(room);
     Buffer<int32_t> places(last ? 2 * channels : 0);
     for (; k < end; ++k) {
@@ -188,7 +188,7 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
   const bool narrow = output.scalar_type() != type;
   const Tensor pooled =
       narrow ? empty(output.sizes(), output.options().dtype(type), format) : output;
-  run("riroi_align_rotated", as_type(input, type), placed, 1, sampling_ratio, true, pooled);
+  run("riroi_align_rotated", input.to(type), placed, 1, sampling_ratio, true, pooled);
   with_element_type(output.scalar_type(), [&](auto element) {
     using T = decltype(element);
     switch_orientations<accumulate_t<T>, T>(pooled, output, rois, num_orientations, false);

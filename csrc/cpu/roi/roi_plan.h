@@ -290,7 +290,7 @@ void pool_from_lanes(const Planes<const T>& map, const Share& share, bool whole_
     return whole_rows ? math::PixelRange{0, map.width} : read;
   };
   const int64_t grain = tasks_per_thread(blocks * parts, outputs);
-  parallel_for(0, blocks * parts, grain, [&](int64_t task, int64_t last_task) {
+  parallel_for(blocks * parts, grain, [&](int64_t task, int64_t last_task) {
     auto pool = make_pool();
     RoIWindow<accumulate_t<T>> window(map.height, footprint.tallest(),
                                       band_bytes(outputs * int64_t(sizeof(T))),

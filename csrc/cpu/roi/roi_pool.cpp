@@ -238,7 +238,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   }
   const int64_t blocks = divide_up(channels, size);
   const int64_t tasks = images * blocks * parts;
-  parallel_for(0, tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
+  parallel_for(tasks, tasks_per_thread(tasks, work), [&](int64_t task, int64_t end) {
     Buffer<A> lanes;
     GradientBand<T> band;
     ReachedSums<A> reached;

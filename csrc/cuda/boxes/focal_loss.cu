@@ -65,7 +65,7 @@ void launch_each(const Tensor& inputs, const Tensor& targets, const Tensor& grad
                  const Tensor& grad_of_all, double alpha, double gamma, const Tensor& results) {
   const int64_t count = results.numel();
   const ScalarType type = results.scalar_type();
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   DETOPS_FLOAT_SWITCH(type, [&] {
     using A = accumulate_t<scalar_t>;
     const auto f = math::focal_of<A>(alpha, gamma);
@@ -162,7 +162,7 @@ template <bool backward>
 void launch_rows(const Tensor& grad, const Tensor& inputs, const Tensor& targets,
                  const std::optional<Tensor>& weight, double alpha, double gamma,
                  const Tensor& results) {
-  const Tensor x = inputs.contiguous(), t = as_type(targets, kLong).contiguous();
+  const Tensor x = inputs.contiguous(), t = targets.to(kLong).contiguous();
   const Tensor weights = wide(weight, x.scalar_type());
   DETOPS_FLOAT_SWITCH(x.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
@@ -190,7 +190,7 @@ void sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets, double 
     return;
   }
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
-  const Tensor x = as_type(inputs, type).contiguous(), t = as_type(targets, type).contiguous();
+  const Tensor x = inputs.to(type).contiguous(), t = targets.to(type).contiguous();
   constexpr unsigned kMost = 1024;  // blocks: enough for any GPU, and a second pass of no weight
   const unsigned blocks = std::min(blocks_for(count, 16 * kThreads), kMost);
   const Tensor sums = empty({blocks}, sum.options());
@@ -213,7 +213,7 @@ void sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs, const
   const ScalarType type = promoted_type(inputs.scalar_type(), targets.scalar_type());
   // One for all is never rounded to half precision: a mean's may be as small as 1 / count.
   const bool constant = is_constant(grad);
-  const Tensor each = constant ? Tensor() : as_type(grad, type).contiguous();
+  const Tensor each = constant ? Tensor() : grad.to(type).contiguous();
   const Tensor of_all = constant ? wide(grad.as_strided({1}, {1}), type) : Tensor();
   launch_each<true>(inputs, targets, each, of_all, alpha, gamma, to_inputs);
 }

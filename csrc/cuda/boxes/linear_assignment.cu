@@ -236,7 +236,7 @@ void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_obje
     return;
   }
   const Tensor given = cost.contiguous();
-  const Tensor counts = num_objects ? as_type(*num_objects, kLong).contiguous() : Tensor();
+  const Tensor counts = num_objects ? num_objects->to(kLong).contiguous() : Tensor();
   const auto doubles = cost.options().dtype(kDouble);
   const Tensor costs = empty({images, queries * most}, doubles);
   const int64_t bytes = AssignmentMemory::bytes(std::min(queries, most), std::max(queries, most));

@@ -32,10 +32,9 @@ void winograd_conv2d_forward(const Tensor& input, const Tensor& weight,
   const ScalarType type = promoted_type(input.scalar_type(), weight.scalar_type());
   const bool same = output.scalar_type() == type;
   const Tensor like = same ? output : empty_like(output, output.options().dtype(type));
-  const Tensor sums =
-      convolution(filled(as_type(input, type)), filled(as_type(weight, type)), padding, like)
-          .contiguous(output.suggest_memory_format());
-  if (bias) add_bias(sums, as_type(*bias, type));
+  const Tensor sums = convolution(filled(input.to(type)), filled(weight.to(type)), padding, like)
+                          .contiguous(output.suggest_memory_format());
+  if (bias) add_bias(sums, bias->to(type));
   output.copy_(sums);
 }
 

@@ -280,7 +280,7 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
                              Tensor& to_locations, Tensor& to_weights) {
   const AttentionInputs in("ms_deform_attn_backward", value, spatial_shapes, level_start_index,
                            sampling_locations, attention_weights);
-  const Tensor outer = as_type(grad, value.scalar_type()).contiguous();
+  const Tensor outer = grad.to(value.scalar_type()).contiguous();
   DETOPS_FLOAT_SWITCH(value.scalar_type(), [&] {
     auto p = in.params<scalar_t>();
     const scalar_t* g = elements(outer);

@@ -17,7 +17,7 @@ __device__ int64_t place_of(const TurnedFilters& g, const int64_t* indices, int6
 
 void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, Tensor& output) {
   const TurnedFilters g(input.size(0), input.size(1), indices);
-  const Tensor filters = input.contiguous(), places = as_type(indices, kLong).contiguous();
+  const Tensor filters = input.contiguous(), places = indices.to(kLong).contiguous();
   const Tensor first = empty({g.rotations, g.entries}, indices.options().dtype(kInt));
   const Tensor next = empty_like(first);
   const int64_t* place = elements(places);
@@ -57,7 +57,7 @@ void active_rotated_filter_forward(const Tensor& input, const Tensor& indices, T
 void active_rotated_filter_backward(const Tensor& grad, const Tensor& indices, int64_t outputs,
                                     int64_t inputs, Tensor& to_input) {
   const TurnedFilters g(outputs, inputs, indices);
-  const Tensor outer = grad.contiguous(), places = as_type(indices, kLong).contiguous();
+  const Tensor outer = grad.contiguous(), places = indices.to(kLong).contiguous();
   const int64_t* place = elements(places);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;

@@ -36,7 +36,7 @@ void corner_pool_backward(const Tensor& grad, const Tensor& input, const Tensor&
                           std::string_view mode, Tensor& to_input) {
   const MemoryFormat format = to_input.suggest_memory_format();
   const Tensor maps = input.contiguous(format), pooled = output.contiguous(format);
-  const Tensor outer = as_type(grad, input.scalar_type()).contiguous(format);
+  const Tensor outer = grad.to(input.scalar_type()).contiguous(format);
   const CornerLines lines(to_input, mode);
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;

@@ -96,7 +96,7 @@ void point_sample_backward(const Tensor& grad, const Tensor& input, const Tensor
                            Tensor& to_points) {
   const ScalarType type = input.scalar_type();
   const Tensor maps = input.contiguous(), places = wide(points, type);
-  const Tensor outer = as_type(grad, type).contiguous();
+  const Tensor outer = grad.to(type).contiguous();
   const int64_t samples = points.size(0) * points.size(1);
   const bool sorts = input_wanted && to_input.numel() > 0;
   const Tensor numbered =

@@ -70,7 +70,7 @@ __global__ void paste_masks_in_image_kernel(PasteParams<T> p, uint8_t* pixels) {
 void paste_masks_in_image(const Tensor& masks, const Tensor& boxes, int64_t height, int64_t width,
                           double threshold, Tensor& pasted) {
   const ScalarType type = compute_type(masks, boxes);
-  const Tensor cells = as_type(masks, type).contiguous(), box = as_type(boxes, type).contiguous();
+  const Tensor cells = masks.to(type).contiguous(), box = boxes.to(type).contiguous();
   DETOPS_WIDE_SWITCH(type, [&] {
     const PasteParams<scalar_t> params{elements(cells), elements(box),       cells.size(-2),
                                        cells.size(-1),  pasted.size(0),      height,

@@ -93,11 +93,11 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
                                     std::optional<int64_t> max_output) {
   const int64_t count = boxes.size(0);
   const ScalarType type = compute_type(boxes, scores);
-  const Tensor all = as_type(boxes, type).contiguous();
+  const Tensor all = boxes.to(type).contiguous();
   const Tensor left = empty({count}, scores.options().dtype(type)).copy_(scores);
   const Tensor keep = empty({count}, boxes.options().dtype(kLong));
   const Tensor kept_scores = empty({count}, left.options());
-  if (count == 0) return {keep, as_type(kept_scores, scores.scalar_type())};
+  if (count == 0) return {keep, kept_scores.to(scores.scalar_type())};
   const Tensor n_kept = empty({1}, keep.options());
   DETOPS_WIDE_SWITCH(type, [&] {
     const auto rule = math::soft_nms_rule<scalar_t>(iou_threshold, sigma, min_score);
@@ -138,7 +138,7 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
   const Tensor keep =
       call::op("aten::squeeze", "dim", call::op("aten::nonzero", "", stays), int64_t(1));
   const Tensor kept = index_select(rescored, keep), places = selection_order(kept);
-  return {index_select(keep, places), as_type(index_select(kept, places), scores.scalar_type())};
+  return {index_select(keep, places), index_select(kept, places).to(scores.scalar_type())};
 }
 
 }  // namespace detops::cuda

@@ -70,9 +70,9 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     return {empty({0, 4}, boxes.options()), empty({0}, scores.options()),
             empty({0}, labels.options())};
   }
-  const Tensor all = as_type(boxes, kDouble).contiguous();
-  const Tensor label = as_type(labels, kLong).contiguous();
-  const Tensor model = as_type(models, kLong).contiguous();
+  const Tensor all = boxes.to(kDouble).contiguous();
+  const Tensor label = labels.to(kLong).contiguous();
+  const Tensor model = models.to(kLong).contiguous();
   // The score of a box times its model's weight, or -1 where it does not take part.
   const Tensor confidence = empty({count}, doubles).copy_(scores);
   const math::FusedModels taking_part = math::fused_models(weights);
@@ -104,9 +104,9 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
          n_fused);
   const int64_t n = n_fused.item<int>();
   const Tensor best = selection_order(out_scores).narrow(0, 0, n);
-  return {as_type(index_select(out_boxes, best), boxes.scalar_type()),
-          as_type(index_select(out_scores, best), scores.scalar_type()),
-          as_type(index_select(out_labels, best), labels.scalar_type())};
+  return {index_select(out_boxes, best).to(boxes.scalar_type()),
+          index_select(out_scores, best).to(scores.scalar_type()),
+          index_select(out_labels, best).to(labels.scalar_type())};
 }
 
 }  // namespace detops::cuda

@@ -258,7 +258,7 @@ void deform_roi_pool_backward(const Tensor& grad, const Tensor& input, const Ten
                               Tensor& to_input, Tensor& to_offset) {
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = input.suggest_memory_format();
-  const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
+  const Tensor maps = input.contiguous(format), pooled = grad.to(type).contiguous(format);
   const Tensor rois = wide(boxes, type), shifts = wide(offset, type);
   if (input_wanted && to_input.numel() > 0) {
     sparse_pool_backward<MovedSampling>(pooled, rois, spatial_scale, to_input, shifts,

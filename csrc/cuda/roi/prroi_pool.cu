@@ -69,7 +69,7 @@ void prroi_pool_backward(const Tensor& grad, const Tensor& input, const Tensor& 
                          Tensor& to_input, Tensor& to_boxes) {
   const ScalarType type = input.scalar_type();
   const MemoryFormat format = input.suggest_memory_format();
-  const Tensor maps = input.contiguous(format), pooled = as_type(grad, type).contiguous(format);
+  const Tensor maps = input.contiguous(format), pooled = grad.to(type).contiguous(format);
   const Tensor rois = wide(boxes, type);
   if (input_wanted && to_input.numel() > 0) {
     sparse_pool_backward<PrRoIPooling>(pooled, rois, spatial_scale, to_input, PreciseRule());

@@ -168,8 +168,8 @@ void roi_align_max_backward(const Tensor& grad, const Tensor& boxes, const Tenso
   const MemoryFormat format = map.suggest_memory_format();
   const ScalarType type = compute_type(grad.scalar_type());
   const Tensor rois = wide(boxes, type), outer = grad.contiguous(format);
-  const Tensor rows = as_type(argmax_y, type).contiguous(format);
-  const Tensor cols = as_type(argmax_x, type).contiguous(format);
+  const Tensor rows = argmax_y.to(type).contiguous(format);
+  const Tensor cols = argmax_x.to(type).contiguous(format);
   DETOPS_FLOAT_SWITCH(grad.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const SampledBoxes<A> pooling{{rois, spatial_scale, outer, map}, {sampling_ratio, aligned}};

@@ -91,7 +91,7 @@ void riroi_align_rotated_forward(const Tensor& input, const Tensor& boxes, doubl
   DETOPS_FLOAT_SWITCH(input.scalar_type(), [&] {
     using A = accumulate_t<scalar_t>;
     const Tensor placed = placed_rois<A>(rois, spatial_scale, clockwise);
-    sparse_pool_forward<RotatedSampling>(as_type(input, type), placed, 1, pooled, sampling_ratio);
+    sparse_pool_forward<RotatedSampling>(input.to(type), placed, 1, pooled, sampling_ratio);
     launch(switch_kernel<A, scalar_t, A>, blocks_for(output.numel()), rois, maps_of(output),
            num_orientations, false, pooled, output);
   });
