@@ -31,9 +31,6 @@ class Function(torch.autograd.Function):
 
     shown: int | None = None
 
-    # Whether all tensors must have one: under autocast it is float32.
-    one_dtype = False
-
     # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
     linear_in: tuple[slice, ...] = ()
     _transformed: type[torch.autograd.Function]
@@ -87,10 +84,8 @@ class Function(torch.autograd.Function):
         return (cls._special if is_dynamo_compiling() else cls._run)(*args)
 
     @classmethod
-    def _special(cls, *args: Any) -> Any:
-        """The same, whatever PyTorch does at the time."""
-        if cls.one_dtype:
-            args = of_one_dtype(*args)
+    def _in_python(cls, *args: Any) -> Any:
+        """The same, whatever PyTorch does at the time, and for torch.compile to trace."""
         # Without a rule for it, forward mode is refused, not lost.
         if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return (cls if is_dynamo_compiling() else cls._transformed).apply(*args)
@@ -104,6 +99,8 @@ class Function(torch.autograd.Function):
                         return cls.apply(*args)
                     return cls._recorded(*args)
         return (cls.forward if is_dynamo_compiling() else cls._compute)(*args)
+
+    _special = _in_python
 
 
 def _function(op: OpOverload) -> Callable[..., Any]:
@@ -136,7 +133,19 @@ def _with_forward_mode(
     return new_class(function.__name__, (base,), exec_body=lambda names: names.update(body))
 
 
-class PassesFunction(Function):
+class OneDtypeFunction(Function):
+    """One whose tensors must have one dtype: under autocast, float32."""
+
+    @classmethod
+    def _special(cls, *args: Any) -> Any:
+        if torch._C._is_any_autocast_enabled():
+            device = args[0].device.type
+            if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+                args = tuple(x.float() if isinstance(x, Tensor) else x for x in args)
+        return cls._in_python(*args)
+
+
+class PassesFunction(OneDtypeFunction):
     """The derivative of two raw ops, ``<passes>_forward`` and ``<passes>_backward``.
 
     The second names what it takes as the first names its arguments and results; ``x_wanted`` is
@@ -241,15 +250,6 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4)
             raise ValueError(f"detops: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
         rois.append(torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i))
     return rois[0] if len(rois) == 1 else torch.cat(rois)
-
-
-def of_one_dtype(*args: Any) -> tuple[Any, ...]:
-    """Under autocast all tensors in float32, for ops that take one dtype for all."""
-    if torch._C._is_any_autocast_enabled():
-        device = args[0].device.type
-        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-            return tuple(x.float() if isinstance(x, Tensor) else x for x in args)
-    return args
 
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:

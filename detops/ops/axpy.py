@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function
+from ._shared import Function, OneDtypeFunction
 
 
-class AxpyFunction(Function):
+class AxpyFunction(OneDtypeFunction):
     """Linear in x and y."""
 
     linear_in = (slice(2),)

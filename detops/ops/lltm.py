@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
-from ._shared import Function, PassesFunction, raw
+from ._shared import OneDtypeFunction, PassesFunction, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
@@ -25,16 +25,14 @@ class LltmCellFunction(PassesFunction):
     """The state and the cell, float32 or wider; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
-    one_dtype = True
     passes = "lltm"
     gradients = ("grad_output", "grad_c")
 
 
-class LltmFunction(Function):
+class LltmFunction(OneDtypeFunction):
     """All states, the last one again and the last cell; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
-    one_dtype = True
     shown = 3
 
     @staticmethod

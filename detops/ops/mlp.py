@@ -13,7 +13,6 @@ class MlpFunction(PassesFunction):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
     generate_vmap_rule = True
-    one_dtype = True
     passes = "mlp"
 
 
@@ -48,8 +47,7 @@ def mlp(
         >>> mlp(torch.tensor([[1.0, 2.0]]), ones, -ones[:, :1], 5 * ones[:, :1], ones[:, :1])
         tensor([[11.]])
     """
-    tensors = (input, hidden_weights, hidden_bias, output_weights, output_bias)
-    return MlpFunction.run(*tensors)[0]
+    return MlpFunction.run(input, hidden_weights, hidden_bias, output_weights, output_bias)[0]
 
 
 derivative("mlp", mlp)
