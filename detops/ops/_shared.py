@@ -31,12 +31,15 @@ class Function(torch.autograd.Function):
 
     shown: int | None = None
 
+    # What run calls unless torch.compile traces it: the smallest ops ask that themselves, since the
+    # frame of run takes as long as they compute.
+    eager: Callable[..., Any]
+
     # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
     linear_in: tuple[slice, ...] = ()
     _transformed: type[torch.autograd.Function]
     _compute: Callable[..., Any]
     _recorded: Callable[..., Any]
-    _run: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -75,13 +78,13 @@ class Function(torch.autograd.Function):
         base = torch.autograd.Function
         eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
         cls._recorded = super(base, eager).apply  # type: ignore[misc]
-        cls._run = _C.runner(cls._compute, cls._recorded, cls._special)
+        cls.eager = _C.runner(cls._compute, cls._recorded, cls._special)
         return eager
 
     @classmethod
     def run(cls, *args: Any) -> Any:
         """The op, recorded for a backward pass if one of ``args`` wants a gradient."""
-        return (cls._special if is_dynamo_compiling() else cls._run)(*args)
+        return (cls._special if is_dynamo_compiling() else cls.eager)(*args)
 
     @classmethod
     def _in_python(cls, *args: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from ..module import Module, parameters_named
 from ..registration import CONTRACTS, composition
@@ -97,7 +98,8 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    results = LltmCellFunction.run(input, weights, bias, h, c)
+    run = LltmCellFunction.run if is_dynamo_compiling() else LltmCellFunction.eager
+    results = run(input, weights, bias, h, c)
     new_h, new_c = results[0], results[1]
     return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
 

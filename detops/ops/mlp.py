@@ -3,6 +3,7 @@
 import torch
 import torch.fx
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from ..module import Module, parameters_named
 from ..registration import derivative
@@ -47,7 +48,8 @@ def mlp(
         >>> mlp(torch.tensor([[1.0, 2.0]]), ones, -ones[:, :1], 5 * ones[:, :1], ones[:, :1])
         tensor([[11.]])
     """
-    return MlpFunction.run(input, hidden_weights, hidden_bias, output_weights, output_bias)[0]
+    run = MlpFunction.run if is_dynamo_compiling() else MlpFunction.eager
+    return run(input, hidden_weights, hidden_bias, output_weights, output_bias)[0]
 
 
 derivative("mlp", mlp)
