@@ -1,10 +1,14 @@
 """Times the ops of two checkouts, both built, row by row in turns, and prints new / old.
 
+A ratio has the range in which it lies with a confidence of some 95%. A row has become slower beyond
+noise where the whole range is above 1.05: those rows are named at the end.
+
 python benchmarks/beside.py ../old . --threads 1 nms roi_align
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -21,7 +25,7 @@ SLOWER, AGAIN = 1.05, 10  # rows that seem slower are measured in so many proces
 # Freed memory stays the process's: whether an allocator gives pages back, and takes them again, is
 # chance, and costs more than some rows.
 KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new
+Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new, of each process
 
 
 def worker(ops: list[str], threads: int) -> None:
@@ -78,7 +82,7 @@ def measure(arguments: argparse.Namespace, pairs: Pairs, processes: int) -> None
         builds = [Build(each.resolve(), arguments) for each in arguments.checkouts]
         for row in only or [row for row in builds[0].rows if row in builds[1].rows]:
             turns = [[build.seconds(row) for build in builds] for _ in range(ROUNDS)]
-            pairs.setdefault(row, []).extend(turns[1:])
+            pairs.setdefault(row, []).append(medians(turns[1:]))
         for build in builds:
             build.process.kill()
             build.process.wait()
@@ -86,6 +90,21 @@ def measure(arguments: argparse.Namespace, pairs: Pairs, processes: int) -> None
 
 def medians(pairs: list[list[float]]) -> list[float]:
     return [statistics.median(times) for times in zip(*pairs, strict=True)]
+
+
+def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
+    """New / old of the medians, and the range that the median of all processes' ratios is in.
+
+    The ratio of a process is as often above it as below: of n, all are on one side with a chance of
+    2^(1 - n), as in the sign test.
+    """
+    ratios, n = sorted(new / old for old, new in pairs), len(pairs)
+    left_out, chance = 0, 2 ** (1 - n)
+    while chance + 2 * math.comb(n, left_out + 1) / 2**n < 0.07:
+        left_out += 1
+        chance += 2 * math.comb(n, left_out) / 2**n
+    old, new = medians(pairs)
+    return new / old, ratios[left_out], ratios[n - 1 - left_out]
 
 
 def main() -> None:
@@ -103,12 +122,15 @@ def main() -> None:
     arguments.checkouts = arguments.checkouts[:2]
     pairs: Pairs = {}
     measure(arguments, pairs, PROCESSES)
-    slower = {row: of for row, of in pairs.items() if medians(of)[1] > SLOWER * medians(of)[0]}
+    slower = {row: of for row, of in pairs.items() if ratio_of(of)[0] > SLOWER}
     if slower:
         measure(arguments, slower, AGAIN)  # to the lists that `pairs` has
     for row, of in pairs.items():
-        old, new = medians(of)
-        print(f"{new / old:5.2f}  {old * 1e6:11.1f} us {new * 1e6:11.1f} us  {row}")
+        ratio, low, high = ratio_of(of)
+        old, new = (1e6 * seconds for seconds in medians(of))
+        print(f"{ratio:5.2f} {low:5.2f} to {high:4.2f}  {old:11.1f} us {new:11.1f} us  {row}")
+    beyond = [row for row, of in pairs.items() if ratio_of(of)[1] > SLOWER]
+    print(f"slower beyond noise: {'; '.join(beyond) or 'none'}")
 
 
 if __name__ == "__main__":
