@@ -8,8 +8,8 @@ namespace decay {
 template <typename T, typename V>
 DETOPS_HD V exp(V x) {
   using Constants = math::ExpConstants<T>;
-  const V shifted = pairwise::larger(V{} + Constants::kLowest, x) * T(1.4426950408889634074) +
-                    Constants::kRounder;
+  const V shifted =
+      max(V{} + Constants::kLowest, x) * T(1.4426950408889634074) + Constants::kRounder;
   const V n = shifted - Constants::kRounder;
   const V r = x - n * Constants::kLog2High - n * Constants::kLog2Low;
   V sum = V{} + T(1);

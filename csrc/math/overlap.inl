@@ -4,16 +4,6 @@
 namespace pairwise {
 
 template <typename V>
-DETOPS_HD V larger(V a, V b) {
-  return a < b ? b : a;
-}
-
-template <typename V>
-DETOPS_HD V smaller(V a, V b) {
-  return b < a ? b : a;
-}
-
-template <typename V>
 DETOPS_HD V finite_or_zero(V x) {
   return x - x == V{} ? x : V{};
 }
@@ -25,9 +15,9 @@ DETOPS_HD V where(C condition, V x) {
 
 template <typename V>
 DETOPS_HD V intersection(const math::Box<V>& a, const math::Box<V>& b) {
-  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
-  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
-  return larger(V{}, w) * larger(V{}, h);
+  const V w = min(a.x2, b.x2) - max(a.x1, b.x1);
+  const V h = min(a.y2, b.y2) - max(a.y1, b.y1);
+  return max(V{}, w) * max(V{}, h);
 }
 
 // The ratio of an intersection to a union, or to the area of a box.
@@ -64,9 +54,9 @@ DETOPS_HD V overlap(const math::OverlapBox<V>& first, const math::OverlapBox<V>&
   const V all = first.area + second.area - meet;
   const V iou = pairwise::iou(meet, loss ? all + least : all);
   if (kind == math::Overlap::kIoU) return iou;
-  V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
-  V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
-  if (!loss) cw = larger(V{}, cw), ch = larger(V{}, ch);
+  V cw = max(a.x2, b.x2) - min(a.x1, b.x1);
+  V ch = max(a.y2, b.y2) - min(a.y1, b.y1);
+  if (!loss) cw = max(V{}, cw), ch = max(V{}, ch);
   if (kind == math::Overlap::kGIoU) {
     const V hull = cw * ch;
     return iou - finite_or_zero((hull - all) / (loss ? hull + least : hull));
@@ -120,9 +110,9 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
                                 T eps, V grad, math::Box<V>& da, math::Box<V>& db) {
   const T least = least_of<kind, loss>(eps);
   const math::Box<V>&a = first.box, &b = second.box;
-  const V w = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
-  const V h = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
-  const V meet = larger(V{}, w) * larger(V{}, h);
+  const V w = min(a.x2, b.x2) - max(a.x1, b.x1);
+  const V h = min(a.y2, b.y2) - max(a.y1, b.y1);
+  const V meet = max(V{}, w) * max(V{}, h);
   constexpr bool kOfFirst = kind == math::Overlap::kIoF;
   const V all = kOfFirst ? first.area : first.area + second.area - meet;
   const V whole = loss ? all + least : all;
@@ -136,8 +126,8 @@ DETOPS_HD void overlap_gradient(const math::OverlapBox<V>& first, const math::Ov
   // To the sides of the intersection and of the hull, and to the areas of the two boxes.
   V to_w = where(solid, to_meet * h), to_h = where(solid, to_meet * w), to_cw{}, to_ch{};
   V to_area = where(solid, -grad / whole * ratio);
-  const V cw = larger(a.x2, b.x2) - smaller(a.x1, b.x1);
-  const V ch = larger(a.y2, b.y2) - smaller(a.y1, b.y1);
+  const V cw = max(a.x2, b.x2) - min(a.x1, b.x1);
+  const V ch = max(a.y2, b.y2) - min(a.y1, b.y1);
   const auto wraps = (cw >= V{}) & (ch >= V{});
   if (kind == math::Overlap::kGIoU) {
     // (C - U) / C = 1 - U / C, or with eps 1 - (U + eps) / (C + eps).

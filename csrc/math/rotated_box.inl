@@ -3,9 +3,6 @@
 
 namespace rotated {
 
-using pairwise::larger;
-using pairwise::smaller;
-
 template <typename V>
 DETOPS_HD V magnitude(V x) {
   return x < V{} ? -x : x;
@@ -14,7 +11,7 @@ DETOPS_HD V magnitude(V x) {
 // NaN yields `high`.
 template <typename V>
 DETOPS_HD V clamp(V x, V low, V high) {
-  return larger(low, smaller(high, x));
+  return max(low, min(high, x));
 }
 
 // Does `a` come first in an order of all boxes?
@@ -37,11 +34,11 @@ template <typename V>
 DETOPS_HD V clamped_integral(V x, V y, V dx, V per_x, V per_y, V half_w, V half_h) {
   const V one = V{} + 1;
   const V y_low = (-half_h - y) * per_y, y_high = (half_h - y) * per_y;
-  const V begin = clamp(smaller(y_low, y_high), V{}, one);
-  const V end = clamp(larger(y_low, y_high), begin, one);
+  const V begin = clamp(min(y_low, y_high), V{}, one);
+  const V end = clamp(max(y_low, y_high), begin, one);
   const V x_low = (-half_w - x) * per_x, x_high = (half_w - x) * per_x;
-  const V enter = clamp(smaller(x_low, x_high), begin, end);
-  const V leave = clamp(larger(x_low, x_high), enter, end);
+  const V enter = clamp(min(x_low, x_high), begin, end);
+  const V leave = clamp(max(x_low, x_high), enter, end);
   const V from = clamp(x + begin * dx, -half_w, half_w);
   const V to = clamp(x + end * dx, -half_w, half_w);
   return from * ((enter - begin) + (leave - begin)) + to * ((end - enter) + (end - leave));
@@ -81,8 +78,8 @@ DETOPS_HD V intersection(const math::RotatedBox<V>& first, const math::RotatedBo
                     clamped_integral(x - ux + vx, y - uy + vy, 2 * ux, per_ux, per_uy, a_w, a_h);
   const V along_v = clamped_integral(x + ux - vx, y + uy - vy, 2 * vx, per_vx, per_vy, a_w, a_h) -
                     clamped_integral(x - ux - vx, y - uy - vy, 2 * vx, per_vx, per_vy, a_w, a_h);
-  const V area = smaller(along_u * uy + along_v * vy, smaller(first.area, second.area));
-  return meet ? larger(V{}, area) : V{};
+  const V area = min(along_u * uy + along_v * vy, min(first.area, second.area));
+  return meet ? max(V{}, area) : V{};
 }
 
 // At most 1; NaN where the base is not a positive finite number.
@@ -91,7 +88,7 @@ DETOPS_HD V iou(const math::RotatedBox<V>& a, const math::RotatedBox<V>& b,
                 math::Base base = math::Base::kUnion) {
   const V common = intersection(a, b);
   const V whole = base == math::Base::kUnion ? a.area + b.area - common : a.area;
-  return smaller(common / whole, V{} + 1);
+  return min(common / whole, V{} + 1);
 }
 
 }  // namespace rotated

@@ -56,7 +56,7 @@ DETOPS_INLINE Vector<A> lane_maxima(const T* x, int64_t classes) {
   Vector<A> most = lowest;
   for (int64_t j = 0; j < classes; j += kLanes<A>) {
     // The maximum of numbers and a NaN may be any of them: the NaN comes back with its power.
-    most = vector_max(most, lanes_before<A>(classes - j) ? load_first(x + j, classes - j) : lowest);
+    most = max(most, lanes_before<A>(classes - j) ? load_first(x + j, classes - j) : lowest);
   }
   return most;
 }
@@ -91,7 +91,7 @@ DETOPS_INLINE SoftmaxRows<A> softmax_rows(const math::SoftmaxFocal<A>& f, const 
   for (int64_t i = 0; i < rows; ++i) of_rows[i] = lane_maxima<A>(x + i * f.classes, f.classes);
   transpose<A>(of_rows);
   read.most = of_rows[0];
-  for (int64_t i = 1; i < kLanes<A>; ++i) read.most = vector_max(read.most, of_rows[i]);
+  for (int64_t i = 1; i < kLanes<A>; ++i) read.most = max(read.most, of_rows[i]);
   Vector<A> sums[kLanes<A>] = {};
   for (int64_t i = 0; i < rows; ++i) {
     if (!f.counts(targets[i])) continue;

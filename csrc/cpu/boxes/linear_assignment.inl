@@ -33,7 +33,7 @@ DETOPS_INLINE bool read_costs(const AssignmentInput<T>& in, bool by_object, doub
       DETOPS_UNROLL for (int64_t i = 0; i < kWidth; ++i) {
         const T* from = in.cost + (query + (i < rows ? i : 0)) * in.stride + object;
         tile[i] = load_costs(from, columns);
-        const Vector<double> magnitude = vector_max(tile[i], -tile[i]);
+        const Vector<double> magnitude = max(tile[i], -tile[i]);
         beyond += magnitude <= math::assignment::kMostCost ? Vector<double>{} : splat(1.0);
       }
       if (by_object) transpose<double>(tile);
@@ -99,8 +99,8 @@ struct AssignmentColumns {
     Vector<double> least = splat(double(__builtin_inf())), second = least;
     for (int64_t j = 0; j < stride; j += kWidth) {
       const Vector<double> x = sum(j);
-      second = vector_min(second, vector_max(least, x));
-      least = vector_min(least, x);
+      second = min(second, max(least, x));
+      least = min(least, x);
     }
     math::assignment::Offer offer{least_lane(least), double(__builtin_inf()), 0};
     bool found = false;  // a lane that has the least one, whose second one counts
@@ -131,11 +131,11 @@ struct AssignmentColumns {
         const Vector<double> before = load(at.distance + j);
         x -= passed;
         from = x < before ? from : load(at.from + j);
-        x = vector_min(before, x);
+        x = min(before, x);
       }
       store(at.from + j, from);
       store(at.distance + j, x);
-      least = vector_min(least, x);
+      least = min(least, x);
     }
     return nearest_of(least, at, stride);
   }
@@ -181,11 +181,11 @@ DETOPS_INLINE void first_prices(const AssignmentScratch& at, int64_t stride, int
     const double* costs = at.costs + row * stride;
     Vector<double> least = infinite;
     for (int64_t j = 0; j < stride; j += kWidth) {
-      least = vector_min(least, load(costs + j) + load(at.price + j));
+      least = min(least, load(costs + j) + load(at.price + j));
     }
     const Vector<double> of_row = splat(least_lane(least));
     for (int64_t j = 0; j < stride; j += kWidth) {
-      store(at.distance + j, vector_min(load(at.distance + j), load(costs + j) - of_row));
+      store(at.distance + j, min(load(at.distance + j), load(costs + j) - of_row));
     }
   }
   for (int row = 0; row < rows; ++row) at.price[row] = -at.distance[row];

@@ -65,10 +65,10 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
     // Boxes that do not meet say nothing.
     if (greater_bits(meet, Vector<T>{}) == 0) continue;
     const Vector<T> iou = pairwise::iou(meet, load(list.area + i) + area - meet);
-    most = vector_max(most, iou);
+    most = max(most, iou);
     const Vector<T> other = decay::matrix_weight<kind, T>(iou, load(list.more + i));
     weight = ((other > weight) & (iou > Vector<T>{})) ? other : weight;
   }
-  largest_iou = joined<T>(most, vector_max<Vector<T>>, AllLanes<T>())[0];
-  largest_weight = joined<T>(weight, vector_max<Vector<T>>, AllLanes<T>())[0];
+  largest_iou = joined<T>(most, max<Vector<T>>, AllLanes<T>())[0];
+  largest_weight = joined<T>(weight, max<Vector<T>>, AllLanes<T>())[0];
 }

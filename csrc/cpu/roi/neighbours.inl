@@ -15,10 +15,10 @@ struct Neighbours {
 // is the second neighbour of the one before.
 template <typename A>
 DETOPS_INLINE Int32Lanes<A> low_neighbours(Vector<A> at, int64_t size, Vector<A>& fraction) {
-  at = vector_min(vector_max(at, Vector<A>{}), splat(A(size - 1)));
+  at = min(max(at, Vector<A>{}), splat(A(size - 1)));
   at = at == at ? at : Vector<A>{};
   const Int32Lanes<A> whole = __builtin_convertvector(at, Int32Lanes<A>);
-  const Vector<A> low = vector_min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
+  const Vector<A> low = min(__builtin_convertvector(whole, Vector<A>), splat(A(size - 2)));
   fraction = at - low;
   return __builtin_convertvector(low, Int32Lanes<A>);
 }

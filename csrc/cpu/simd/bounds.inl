@@ -13,10 +13,10 @@ DETOPS_INLINE bool scan_bounds(const NmsBoxes<T>& list, int64_t begin, int64_t e
     uint64_t bits = 0;
     for (int64_t v = 0; v < kVectors; ++v) {
       const int64_t k = j + v * kWidth;
-      const Vector<T> w = vector_min(load(list.x2 + k), x2) - vector_max(load(list.x1 + k), x1);
-      const Vector<T> h = vector_min(load(list.y2 + k), y2) - vector_max(load(list.y1 + k), y1);
+      const Vector<T> w = min(load(list.x2 + k), x2) - max(load(list.x1 + k), x1);
+      const Vector<T> h = min(load(list.y2 + k), y2) - max(load(list.y1 + k), y1);
       // One clamp is enough: the sum of scaled areas is never negative.
-      bits |= uint64_t(greater_bits(vector_max(Vector<T>{}, w) * h, load(list.scaled + k) + scaled))
+      bits |= uint64_t(greater_bits(max(Vector<T>{}, w) * h, load(list.scaled + k) + scaled))
               << (v * kWidth);
     }
     if (end - j < kVectors * kWidth) bits &= (uint64_t(1) << (end - j)) - 1;
@@ -59,11 +59,11 @@ DETOPS_INLINE void take(Largest<T>& largest, Vector<T> x) {
 template <typename T>
 DETOPS_INLINE int64_t first_of(const Largest<T>& largest, T& most) {
   using Index = lane_index_t<T>;
-  const Vector<T> high = joined<T>(largest.most, vector_max<Vector<T>>, AllLanes<T>());
+  const Vector<T> high = joined<T>(largest.most, max<Vector<T>>, AllLanes<T>());
   // A lane that took nothing has the least number, and -1.
   const Vector<Index> behind_all = Vector<Index>{} + std::numeric_limits<Index>::max();
   const Vector<Index> where = largest.most == high ? largest.where : behind_all;
-  const Vector<Index> first = joined<Index>(where, vector_min<Vector<Index>>, AllLanes<T>());
+  const Vector<Index> first = joined<Index>(where, min<Vector<Index>>, AllLanes<T>());
   most = high[0];
   return first[0];
 }

@@ -10,7 +10,7 @@ struct Reduced {
 };
 
 DETOPS_INLINE Reduced reduce(Vector<float> x) {
-  x = vector_min(vector_max(x, splat(-87.0f)), splat(88.0f));
+  x = min(max(x, splat(-87.0f)), splat(88.0f));
   const Vector<float> rounder = splat(12582912.0f);  // 1.5 * 2^23: its last bit is worth 1
   const Vector<float> shifted = fused(x, splat(1.44269504f), rounder);
   const Vector<float> n = shifted - rounder;

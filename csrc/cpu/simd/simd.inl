@@ -343,12 +343,12 @@ DETOPS_INLINE void sum_lanes_of_four(Vector<T>* v, T* sums) {
 }
 
 template <typename V>
-DETOPS_INLINE V vector_max(V a, V b) {
+DETOPS_INLINE V max(V a, V b) {
   return a < b ? b : a;
 }
 
 template <typename V>
-DETOPS_INLINE V vector_min(V a, V b) {
+DETOPS_INLINE V min(V a, V b) {
   return b < a ? b : a;
 }
 
