@@ -93,7 +93,7 @@ def medians(pairs: list[list[float]]) -> list[float]:
 
 
 def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
-    """New / old of the medians, and the range that the median of all processes' ratios is in.
+    """The median of new / old, and the range that it would be in with any number of processes.
 
     The ratio of a process is as often above it as below: of n, all are on one side with a chance of
     2^(1 - n), as in the sign test.
@@ -103,8 +103,7 @@ def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
     while chance + 2 * math.comb(n, left_out + 1) / 2**n < 0.07:
         left_out += 1
         chance += 2 * math.comb(n, left_out) / 2**n
-    old, new = medians(pairs)
-    return new / old, ratios[left_out], ratios[n - 1 - left_out]
+    return statistics.median(ratios), ratios[left_out], ratios[n - 1 - left_out]
 
 
 def main() -> None:

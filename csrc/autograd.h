@@ -35,7 +35,7 @@ inline py::object attribute(PyObject* of, const py::object& name) {
 template <typename Pass>
 PyObject* enter(PyObject* pass, PyObject* const* arguments, Py_ssize_t count) {
   try {
-    if (count == 0) throw std::invalid_argument("detops: a pass without its arguments");
+    if (count == 0) throw std::invalid_argument("detops: a function without its arguments");
     const void* const state = PyCapsule_GetPointer(pass, nullptr);
     return (*static_cast<const Pass*>(state))(arguments, count).release().ptr();
   } catch (py::error_already_set& error) {

@@ -6,7 +6,8 @@ from calls import CALLS
 from torch._prims_common import suggest_memory_format
 
 import detops
-from detops.ops._shared import Function, PassesFunction
+from detops import _C
+from detops.ops._shared import Function
 
 DIFFERENTIABLE = [call for call in CALLS if call.wants]
 IDS = [call.name for call in DIFFERENTIABLE]
@@ -16,16 +17,31 @@ def refuse(*_):
     raise AssertionError("an autograd Function ran")
 
 
+def subclasses(of):
+    return [each for cls in of.__subclasses__() for each in [cls, *subclasses(cls)]]
+
+
 @pytest.fixture
 def without(monkeypatch):
     """Takes ways to run a Function out of all of them."""
 
     def take(*names):
-        for function in [*Function.__subclasses__(), *PassesFunction.__subclasses__()]:
+        for function in subclasses(Function):
             for name in names:
                 monkeypatch.setattr(function, name, refuse)
+            parts = function._compute, function._recorded, function._special
+            monkeypatch.setattr(function, "eager", _C.runner(*parts))
 
     return take
+
+
+@pytest.mark.parametrize("op", [detops.axpy, lambda *x: detops.mlp(*x, *x[:1], *x[:1], *x[:1])])
+def test_what_is_taken_out_is_missed(op, without):
+    x = torch.ones(1, 1)
+    assert op(x.requires_grad_(), x).requires_grad
+    without("_recorded")
+    with pytest.raises(AssertionError, match="ran"):
+        op(x, x)
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)

@@ -31,8 +31,8 @@ class Function(torch.autograd.Function):
 
     shown: int | None = None
 
-    # What run calls unless torch.compile traces it: the smallest ops ask that themselves, since the
-    # frame of run takes as long as they compute.
+    # What run calls unless torch.compile is tracing. The smallest ops ask for themselves whether it
+    # is, since the frame of run takes as long as they compute.
     eager: Callable[..., Any]
 
     # Parts of the arguments of ``forward``, in each of which it is linear: forward mode follows.
@@ -69,17 +69,17 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def _record(cls, forward: Callable[..., Any]) -> type[Any]:
-        """Makes ``forward`` what :meth:`run` calls where a backward pass may come.
+        """Makes ``forward`` what :attr:`eager` calls where a backward pass may come.
 
         Transforms of torch.func need a setup_context; without them a forward that fills the context
         itself is cheaper.
         """
         body = {"forward": staticmethod(forward), "backward": staticmethod(cls.backward)}
         base = torch.autograd.Function
-        eager = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
-        cls._recorded = super(base, eager).apply  # type: ignore[misc]
+        recorded = new_class(cls.__name__, (base,), exec_body=lambda names: names.update(body))
+        cls._recorded = super(base, recorded).apply  # type: ignore[misc]
         cls.eager = _C.runner(cls._compute, cls._recorded, cls._special)
-        return eager
+        return recorded
 
     @classmethod
     def run(cls, *args: Any) -> Any:
@@ -88,7 +88,7 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def _in_python(cls, *args: Any) -> Any:
-        """The same, whatever PyTorch does at the time, and for torch.compile to trace."""
+        """What :attr:`eager` does, whatever PyTorch does meanwhile; torch.compile traces it."""
         # Without a rule for it, forward mode is refused, not lost.
         if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return (cls if is_dynamo_compiling() else cls._transformed).apply(*args)
@@ -195,8 +195,8 @@ class PassesFunction(OneDtypeFunction):
         cls.backward = staticmethod(backward)  # type: ignore[method-assign]
         super().__init_subclass__()
         # What PyTorch calls for the ops in the end costs a frame of Python less each.
-        eager = cls._record(_C.forward_pass(raw_forward._op, saved, cls.shown))
-        eager._backward_cls.apply = _C.backward_pass(
+        recorded = cls._record(_C.forward_pass(raw_forward._op, saved, cls.shown))
+        recorded._backward_cls.apply = _C.backward_pass(
             raw_backward._op, len(pool), given, told, backward
         )
 

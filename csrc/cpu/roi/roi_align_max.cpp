@@ -47,7 +47,7 @@ namespace {
 template <typename A>
 class LineTable {
  public:
-  math::PixelRange read;  // of the map, by any of them
+  math::PixelRange read{};  // of the map, by any of them
 
   void clear() {
     samples_.clear();
