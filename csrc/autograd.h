@@ -128,6 +128,7 @@ inline py::object backward_pass(const py::object& op, size_t places, const Place
     for (const Py_ssize_t i : given) taken.push_back(pool[i]);
     const py::tuple grads =
         owned(PyObject_Vectorcall(op.ptr(), taken.data(), taken.size(), nullptr));
+    if (grads.size() != wanted.size()) throw std::invalid_argument("detops: not a gradient each");
     py::tuple all(grads.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = grads[i];
     for (const Py_ssize_t i : told) {
