@@ -81,8 +81,9 @@ class Arena {
       if (offset < held_)
         ::madvise(begin_ + offset, std::min(bytes, held_ - offset), MADV_DONTNEED);
     }
+    if (free_.empty()) return;
     const auto last = std::prev(free_.end());
-    if (!free_.empty() && last->first + last->second == size_) held_ = last->first;
+    if (last->first + last->second == size_) held_ = last->first;
   }
 
   ArenaSize size() {

@@ -36,7 +36,7 @@ bool in_parallel_region() { return inside; }
 
 int get_num_threads() {
   uint32_t count = 1;
-  check_status(torch_get_num_threads(&count), "torch_get_num_threads");
+  DETOPS_STABLE(torch_get_num_threads, &count);
   return static_cast<int>(count);
 }
 
@@ -48,7 +48,7 @@ void parallel_for(int64_t count, int64_t grain, void (*body)(const void*, int64_
   const auto run = [](int64_t from, int64_t to, void* each) {
     static_cast<Work*>(each)->run(from, to);
   };
-  check_status(torch_parallel_for(0, count, grain, run, &work), "torch_parallel_for");
+  DETOPS_STABLE(torch_parallel_for, 0, count, grain, run, &work);
   if (work.error) std::rethrow_exception(work.error);
 }
 

@@ -5,10 +5,10 @@
 
 #ifdef USE_CUDA
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
-#define DETOPS_ATEN(function) aoti_torch_cuda_##function
+#define DETOPS_ATEN(op, ...) DETOPS_STABLE(aoti_torch_cuda_##op, __VA_ARGS__)
 #else
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
-#define DETOPS_ATEN(function) aoti_torch_cpu_##function
+#define DETOPS_ATEN(op, ...) DETOPS_STABLE(aoti_torch_cpu_##op, __VA_ARGS__)
 #endif
 
 // Products of matrices, by the library that PyTorch has for them on the device. They write into
@@ -17,27 +17,23 @@ namespace detops {
 
 // out = left right
 inline void mm_out(const Tensor& out, const Tensor& left, const Tensor& right) {
-  check_status(DETOPS_ATEN(mm_out)(out.handle(), left.handle(), right.handle()), "mm");
+  DETOPS_ATEN(mm_out, out.handle(), left.handle(), right.handle());
 }
 
 // out = bias + left right; `bias` may be `out` itself.
 inline void addmm_out(const Tensor& out, const Tensor& bias, const Tensor& left,
                       const Tensor& right) {
-  check_status(
-      DETOPS_ATEN(addmm_out)(out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1),
-      "addmm");
+  DETOPS_ATEN(addmm_out, out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1);
 }
 
 // The same for each of a batch.
 inline void bmm_out(const Tensor& out, const Tensor& left, const Tensor& right) {
-  check_status(DETOPS_ATEN(bmm_out)(out.handle(), left.handle(), right.handle()), "bmm");
+  DETOPS_ATEN(bmm_out, out.handle(), left.handle(), right.handle());
 }
 
 inline void baddbmm_out(const Tensor& out, const Tensor& bias, const Tensor& left,
                         const Tensor& right) {
-  check_status(
-      DETOPS_ATEN(baddbmm_out)(out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1),
-      "baddbmm");
+  DETOPS_ATEN(baddbmm_out, out.handle(), bias.handle(), left.handle(), right.handle(), 1, 1);
 }
 
 // out = the sums of the columns of a matrix, [1, columns]
@@ -52,11 +48,9 @@ inline Tensor convolution(const Tensor& input, const Tensor& weight, IntArrayRef
   const int64_t once[] = {1, 1}, none[] = {0, 0};
   const int32_t wanted[] = {1, 0, 0};
   AtenTensorHandle output = nullptr, nothing = nullptr, neither = nullptr;
-  check_status(
-      DETOPS_ATEN(convolution_backward)(input.handle(), like.handle(), weight.handle(), nullptr, 0,
-                                        once, 2, padding.data(), 2, once, 2, /*transposed=*/1, none,
-                                        2, 1, wanted, 3, &output, &nothing, &neither),
-      "convolution");
+  DETOPS_ATEN(convolution_backward, input.handle(), like.handle(), weight.handle(), nullptr, 0,
+              once, 2, padding.data(), 2, once, 2, /*transposed=*/1, none, 2, 1, wanted, 3, &output,
+              &nothing, &neither);
   const Tensor unwanted[] = {Tensor(nothing), Tensor(neither)};  // to be released
   return Tensor(output);
 }

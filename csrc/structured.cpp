@@ -22,12 +22,10 @@ namespace detops {
 std::vector<StableIValue> list_of(StableIValue value) {
   const auto list = reinterpret_cast<StableListHandle>(value);
   size_t size = 0;
-  check_status(torch_list_size(list, &size), "torch_list_size");
+  DETOPS_STABLE(torch_list_size, list, &size);
   std::vector<StableIValue> items(size);
-  for (size_t i = 0; i < size; ++i) {
-    check_status(torch_list_get_item(list, i, &items[i]), "torch_list_get_item");
-  }
-  check_status(torch_delete_list(list), "torch_delete_list");
+  for (size_t i = 0; i < size; ++i) DETOPS_STABLE(torch_list_get_item, list, i, &items[i]);
+  DETOPS_STABLE(torch_delete_list, list);
   return items;
 }
 
@@ -35,17 +33,16 @@ void take(StableIValue from, std::string& to) {
   const auto string = reinterpret_cast<StringHandle>(from);
   size_t length = 0;
   const char* data = nullptr;
-  check_status(torch_string_length(string, &length), "torch_string_length");
-  check_status(torch_string_c_str(string, &data), "torch_string_c_str");
+  DETOPS_STABLE(torch_string_length, string, &length);
+  DETOPS_STABLE(torch_string_c_str, string, &data);
   to.assign(data, length);
-  check_status(torch_delete_string(string), "torch_delete_string");
+  DETOPS_STABLE(torch_delete_string, string);
 }
 
 StableIValue given(std::vector<Tensor>& list) {
   StableListHandle result = nullptr;
-  check_status(torch_new_list_reserve_size(list.size(), &result), "torch_new_list_reserve_size");
-  for (Tensor& t : list)
-    check_status(torch_list_push_back(result, given(t)), "torch_list_push_back");
+  DETOPS_STABLE(torch_new_list_reserve_size, list.size(), &result);
+  for (Tensor& t : list) DETOPS_STABLE(torch_list_push_back, result, given(t));
   return reinterpret_cast<StableIValue>(result);
 }
 

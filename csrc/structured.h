@@ -95,7 +95,7 @@ struct OnDevice {
 #ifdef USE_CUDA
   CUDAGuardHandle guard = nullptr;
   explicit OnDevice(const Options& of) {
-    check_status(aoti_torch_create_cuda_guard(of.index, &guard), "device guard");
+    DETOPS_STABLE(aoti_torch_create_cuda_guard, of.index, &guard);
   }
   ~OnDevice() { aoti_torch_delete_cuda_guard(guard); }
 #else

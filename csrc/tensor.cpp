@@ -36,7 +36,7 @@ void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
 // Asks for huge pages for a large tensor that has just been made, as NumPy does. The first touch of
 // a page is a trap into the kernel, and at 4 KiB a page these cost more than many an op. Only a
 // hint: the system's setting decides.
-void expect_writes(const Tensor& fresh) {
+void expect_writes([[maybe_unused]] const Tensor& fresh) {
 #if defined(MADV_HUGEPAGE)
   constexpr int64_t kWorthwhile = 4 << 20;
   if (!fresh.is_cpu() || fresh.nbytes() < kWorthwhile) return;
@@ -44,8 +44,6 @@ void expect_writes(const Tensor& fresh) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t first = (begin + page - 1) / page * page;
   ::madvise(reinterpret_cast<void*>(first), begin + fresh.nbytes() - first, MADV_HUGEPAGE);
-#else
-  (void)fresh;
 #endif
 }
 
@@ -56,8 +54,6 @@ void fail(const std::string& message) { throw std::runtime_error(message); }
 void check_status(AOTITorchError status, const char* function) {
   if (status != 0) fail(std::string("PyTorch's ") + function + " failed");
 }
-
-#define DETOPS_STABLE(function, ...) check_status(function(__VA_ARGS__), #function)
 
 Tensor::Tensor(AtenTensorHandle handle) : handle_(handle) {
   bool defined = false;

@@ -32,8 +32,9 @@ void check(bool holds, const Parts&... parts) {
   fail(message.str());
 }
 
-// Of a function of the stable ABI.
+// Calls a C function of the stable ABI, and raises an error where it fails.
 void check_status(AOTITorchError status, const char* function);
+#define DETOPS_STABLE(function, ...) ::detops::check_status(function(__VA_ARGS__), #function)
 
 constexpr int kCPU = 0;
 

@@ -139,8 +139,8 @@ P parameter(const Tensor& t) {
 inline cudaStream_t current_stream() {
   int32_t device = 0;
   void* stream = nullptr;
-  check_status(aoti_torch_get_current_device_index(&device), "current device");
-  check_status(aoti_torch_get_current_cuda_stream(device, &stream), "current stream");
+  DETOPS_STABLE(aoti_torch_get_current_device_index, &device);
+  DETOPS_STABLE(aoti_torch_get_current_cuda_stream, device, &stream);
   return static_cast<cudaStream_t>(stream);
 }
 #endif
