@@ -73,7 +73,8 @@ struct Layers : MlpLayers<T> {
 template <typename T>
 void fused_backward(const MlpLayers<T>& m, const T* input, const T* hidden, const T* grad,
                     int64_t rows, T* to_input, const std::array<T*, 4>& to) {
-  // A chunk's gradients: hidden weights [I, P] and bias [P], output weights [O, P] and bias.
+  // A chunk's gradients: hidden weights [I, P], hidden bias [P], output weights [O, P], output
+  // bias.
   const int64_t size = m.padded * (m.inputs + 1 + m.outputs) + m.outputs;
   const int64_t chunks = std::max<int64_t>(1, divide_up(rows, kChunk));
   Buffer<T> sums(chunks * size);
