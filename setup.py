@@ -12,12 +12,16 @@ already and goes in as it is.
 """
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+LIBC, LIBC_VERSION = platform.libc_ver()
+if LIBC != "glibc":
+    sys.exit("detops builds on Linux with glibc, and found none")
 try:
     from setuptools import Extension, setup
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -92,7 +96,7 @@ LINK = [*checks, "-Wl,--version-script=release/exports.map"]
 DEFINED = [] if SANITIZE else ["-Wl,--no-undefined"]
 LINK += [] if DEBUG or SANITIZE else ["-s"]
 # On a system newer than the wheel promises, the older versions of symbols have to be asked for.
-GLIBC = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")))
+GLIBC = tuple(map(int, LIBC_VERSION.split(".")))
 OLD_SYMBOLS = sources("release/old_symbols.cpp") if PYTHONS and GLIBC > (2, 28) else []
 OLD_SYMBOLS_CUDA = sources("release/old_symbols_cuda.cpp") if OLD_SYMBOLS else []
 

@@ -44,6 +44,11 @@ def build(folder: Path, command: list[str], **environment: str) -> subprocess.Co
 
 
 MISSING = {
+    "glibc": (
+        {"sitecustomize.py": "import platform\nplatform.libc_ver = lambda: ('', '')\n"},
+        {},
+        "detops builds on Linux with glibc, and found none",
+    ),
     "setuptools": (
         {"setuptools.py": FINDS_NOTHING},
         {},
