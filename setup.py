@@ -23,8 +23,12 @@ LIBC, LIBC_VERSION = platform.libc_ver()
 if LIBC != "glibc":
     sys.exit("detops builds on Linux with glibc, and found none")
 try:
+    import setuptools
     from setuptools import Extension, setup
     from setuptools.command.bdist_wheel import bdist_wheel
+
+    if int(setuptools.__version__.split(".")[0]) < 77:
+        raise ImportError(f"found {setuptools.__version__}")
 except ImportError as error:
     sys.exit(f"detops builds with setuptools 77 or newer: pip install -U setuptools ({error})")
 try:

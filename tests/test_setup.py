@@ -54,6 +54,15 @@ MISSING = {
         {},
         "detops builds with setuptools 77 or newer: pip install -U setuptools (not installed)",
     ),
+    "a younger setuptools": (
+        {
+            "setuptools/__init__.py": "__version__ = '76.1.0'\nExtension = setup = None\n",
+            "setuptools/command/__init__.py": "",
+            "setuptools/command/bdist_wheel.py": "bdist_wheel = None\n",
+        },
+        {},
+        "detops builds with setuptools 77 or newer: pip install -U setuptools (found 76.1.0)",
+    ),
     "pybind11": (
         {"pybind11.py": FINDS_NOTHING},
         {},
