@@ -54,13 +54,22 @@ EMULATE_CUDA = os.environ.get("EMULATE_CUDA", "0") == "1"
 PYTHONS = os.environ.get("DETOPS_PYTHONS", "").split()
 REPOSITORY = os.environ.get("DETOPS_REPOSITORY", "")  # its address, for the page on an index
 CUDA_LIBRARY = os.environ.get("DETOPS_CUDA_LIBRARY", "")
+NVCC = shutil.which("nvcc", path=Path(CUDA_HOME, "bin")) if CUDA_HOME else None
 GPU = torch.cuda.is_available() and os.environ.get("FORCE_CUDA") != "0"
-WITH_CUDA = CUDA_HOME is not None and (GPU or FORCE_CUDA) and not (EMULATE_CUDA or CUDA_LIBRARY)
-if FORCE_CUDA and CUDA_HOME is None:
+WITH_CUDA = NVCC is not None and (GPU or FORCE_CUDA) and not (EMULATE_CUDA or CUDA_LIBRARY)
+if FORCE_CUDA and NVCC is None:
     sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
     sys.exit(f"detops needs torch 2.10 or newer to build, found {torch.__version__}")
-if GPU and CUDA_HOME is None:
+if WITH_CUDA and torch.version.cuda:
+    said = subprocess.check_output([NVCC, "--version"], text=True)
+    toolkit = re.search(r"release ([\d.]+)", said)
+    if toolkit and toolkit[1].split(".")[0] != torch.version.cuda.split(".")[0]:
+        sys.exit(
+            f"detops needs a CUDA toolkit of PyTorch's major version ({torch.version.cuda}), found "
+            f"{toolkit[1]}: set CUDA_HOME, or FORCE_CUDA=0 for the CPU's half alone"
+        )
+if GPU and NVCC is None:
     print("detops: no CUDA toolkit (CUDA_HOME or nvcc): the CPU's half alone", file=sys.stderr)
 COMPILER = os.environ.get("CXX", "c++").split()[0]
 if shutil.which(COMPILER) is None:

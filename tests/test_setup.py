@@ -17,15 +17,20 @@ def package(folder: Path, files: dict[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        path.chmod(0o755)
 
 
-def pytorch(version: str, gpu: bool = False) -> dict[str, str]:
-    """What is looked at of some PyTorch, on a machine without a CUDA toolkit."""
+def pytorch(version: str, gpu: bool = False, toolkit: str = "") -> dict[str, str]:
+    """What is looked at of some PyTorch for CUDA 13.2, whose CUDA_HOME has a toolkit or none."""
+    nvcc = f"#!/bin/sh\necho 'Cuda compilation tools, release {toolkit}, V{toolkit}.1'\n"
     return {
-        "torch/__init__.py": f"__version__ = {version!r}\nfrom torch import cuda\n",
+        **({"bin/nvcc": nvcc} if toolkit else {}),
+        "torch/__init__.py": f"__version__ = {version!r}\nfrom torch import cuda, version\n",
+        "torch/version.py": "cuda = '13.2'\n",
         "torch/cuda.py": f"def is_available(): return {gpu}\n",
         "torch/utils/__init__.py": "",
-        "torch/utils/cpp_extension.py": "CUDA_HOME = None\n"
+        "torch/utils/cpp_extension.py": "from pathlib import Path\n"
+        "CUDA_HOME = str(Path(__file__).parents[2])\n"
         "class BuildExtension:\n    with_options = classmethod(lambda cls, **options: cls)\n"
         "def include_paths(*kind): return []\n"
         "def library_paths(*kind): return []\n",
@@ -83,6 +88,12 @@ MISSING = {
         pytorch("2.15.0"),
         {"FORCE_CUDA": "1"},
         "FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc",
+    ),
+    "a CUDA toolkit for this PyTorch": (
+        pytorch("2.15.0", toolkit="12.8"),
+        {"FORCE_CUDA": "1"},
+        "detops needs a CUDA toolkit of PyTorch's major version (13.2), found 12.8: set CUDA_HOME, "
+        "or FORCE_CUDA=0 for the CPU's half alone",
     ),
     "a compiler": (
         pytorch("2.15.0"),
