@@ -59,6 +59,8 @@ GPU = torch.cuda.is_available() and os.environ.get("FORCE_CUDA") != "0"
 WITH_CUDA = NVCC is not None and (GPU or FORCE_CUDA) and not (EMULATE_CUDA or CUDA_LIBRARY)
 if FORCE_CUDA and NVCC is None:
     sys.exit("FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc")
+if CUDA_LIBRARY and not Path(CUDA_LIBRARY).is_file():
+    sys.exit(f"DETOPS_CUDA_LIBRARY needs a library that is built: there is no {CUDA_LIBRARY!r}")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
     sys.exit(f"detops needs torch 2.10 or newer to build, found {torch.__version__}")
 if WITH_CUDA and torch.version.cuda:

@@ -95,6 +95,11 @@ MISSING = {
         "detops needs a CUDA toolkit of PyTorch's major version (13.2), found 12.8: set CUDA_HOME, "
         "or FORCE_CUDA=0 for the CPU's half alone",
     ),
+    "a CUDA library": (
+        pytorch("2.15.0"),
+        {"DETOPS_CUDA_LIBRARY": "no/such.so"},
+        "DETOPS_CUDA_LIBRARY needs a library that is built: there is no 'no/such.so'",
+    ),
     "a compiler": (
         pytorch("2.15.0"),
         {"CXX": "no-such-compiler -O2"},
