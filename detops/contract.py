@@ -271,7 +271,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def read(text: str) -> dict[str, Contract]:
-    """All contracts of a text as ops.contract is, by op."""
+    """All contracts of a text as those in csrc/contract/*.contract are, by op."""
     contracts: dict[str, Contract] = {}
     checks: dict[str, list[str]] = {}  # of groups and ops
     names: list[str] = []  # of those that the next lines are about

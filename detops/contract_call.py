@@ -36,12 +36,12 @@ MOST_SIZE = 2**31 - 1
 
 def compiled(text: str) -> CodeType:
     """An expression, ready to be evaluated."""
-    return compile(text.strip(), "ops.contract", "eval")
+    return compile(text.strip(), "csrc/contract/*.contract", "eval")
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A size in the shape of a tensor: see ops.contract."""
+    """A size in the shape of a tensor: see csrc/contract/contract.h."""
 
     size: str
     code: CodeType | None
