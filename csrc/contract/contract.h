@@ -11,7 +11,7 @@
 
 // clang-format off
 // The contract of every op: its schema, what its arguments must be, and what its outputs are. It is
-// read on both sides, by csrc/contract/contract.cpp for calls and by detops/contract.py for fake tensors, so
+// read on both sides, by csrc/contract/reader.cpp for calls and by detops/contract.py for fake tensors, so
 // that an op is checked alike, in the same words, whoever asks. Ops that differ in their names alone
 // share a schema: a, b(Tensor x) -> Tensor. The lines below one schema or several say, in the order in
 // which they are checked, where the names before a colon may be several:
