@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// See host_device.h; behind overlap.inl, and behind a power_of_two of vectors.
+// See host_device.h. This comes after overlap.inl, and after a power_of_two of vectors.
 
 namespace decay {
 

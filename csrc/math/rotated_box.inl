@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// See host_device.h; behind overlap.inl.
+// See host_device.h. This comes after overlap.inl.
 
 namespace rotated {
 
@@ -27,7 +27,7 @@ DETOPS_HD auto comes_first(const math::RotatedBox<V>& a, const math::RotatedBox<
 
 // Along the line from (x, y) to (x + dx, y + dy), as far as |y| <= half_h: the integral of x,
 // clamped to |x| <= half_w, by y; divided by dy / 2. The line has up to three pieces, before,
-// within and behind the clamp's limits, on each of which the mean of x is that of its ends. per_x
+// within and after the clamp's limits, on each of which the mean of x is that of its ends. per_x
 // and per_y are 1 / dx and 1 / dy; where these are infinite, the numbers on a line parallel to an
 // axis can become NaN, for which any place within the line does.
 template <typename V>

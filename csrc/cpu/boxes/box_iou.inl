@@ -32,7 +32,7 @@ int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others
                      T& best) {
   const math::OverlapBox<Vector<T>> a = splat_box(box);
   Largest<T> largest = larger_than(T(-1));
-  // Behind the last there are empty boxes, whose IoU of 0 comes too late to be the first.
+  // After the last there are empty boxes, whose IoU of 0 comes too late to be the first.
   for (int64_t j = 0; j < count; j += kLanes<T>) {
     take<T>(largest, pairwise::overlap<math::Overlap::kIoU, T>(a, load_boxes(others, j), T(0)));
     largest.at += static_cast<lane_index_t<T>>(kLanes<T>);
@@ -40,7 +40,7 @@ int64_t overlap_best(const math::OverlapBox<T>& box, const BoxColumns<T>& others
   return first_of(largest, best);
 }
 
-// So many pairs at a time, a column per coordinate. Behind the last pair there is what was there
+// So many pairs at a time, a column per coordinate. After the last pair there is what was there
 // before: numbers that nobody reads.
 constexpr int64_t kPairs = 64;
 template <typename T>

@@ -216,7 +216,7 @@ void assign_image(const AssignmentInput<T>& in, const AssignmentScratch& scratch
     if (least > most) return;
     forbidden = math::assignment::forbidden_cost(least, most, rows);
     for (int row = 0; row < rows; ++row) {
-      for (int64_t j = 0; j < at.stride; ++j) {  // what lies behind the last is a number, too
+      for (int64_t j = 0; j < at.stride; ++j) {  // what lies after the last is a number, too
         double& cost = scratch.costs[row * at.stride + j];
         if (!math::assignment::is_cost(cost)) cost = forbidden;
       }

@@ -9,7 +9,7 @@
 namespace detops::cpu {
 
 // Weights are kept in panels of so many outputs, the order in which products read them: [planes,
-// panels, depth, kPanel], with zeros behind the last output. A direct convolution has one plane,
+// panels, depth, kPanel], with zeros after the last output. A direct convolution has one plane,
 // whose depth is kernel_height * kernel_width * channels. One by Winograd's algorithm has a plane
 // for each of the 6x6 points of a tile of 4x4 results, and the channels as their depth.
 constexpr int64_t kPanel = 32;

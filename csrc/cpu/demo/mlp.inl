@@ -19,7 +19,7 @@ void mlp_forward(const MlpLayers<T>& m, const T* input, int64_t begin, int64_t e
       h = h < zero ? zero : h;  // NaN stays
       const int64_t n = m.hidden - j;
       store_first(hidden + row * m.hidden + j, h, n);
-      // Behind the last unit: zero, also where an infinite input met a weight of zero.
+      // After the last unit: zero, also where an infinite input met a weight of zero.
       h = lane_numbers<T>() < lane_index_t<T>(n) ? h : zero;
       for (int64_t o = 0; o < m.outputs; ++o) {
         out[o] += sum_lanes<T>(h * load(m.output_weights + o * m.padded + j));

@@ -11,7 +11,7 @@ namespace detops::cpu {
 namespace {
 
 // The boxes that are left, in input order, their scores, and where they come from. A score of NaN
-// marks a box that is selected or dropped; there are such behind the last up to a whole vector.
+// marks a box that is selected or dropped; there are such after the last up to a whole vector.
 template <typename T>
 struct SoftNmsBoxes {
   static constexpr T kNone = std::numeric_limits<T>::quiet_NaN();

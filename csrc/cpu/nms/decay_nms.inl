@@ -58,7 +58,7 @@ void matrix_nms_meet(const BoxColumns<T>& list, int64_t begin, int64_t end, int6
   Vector<T> most = splat(largest_iou), weight = splat(largest_weight);
   for (int64_t i = begin; i < end; i += kLanes<T>) {
     Vector<T> meet = pairwise::intersection(load_box(list, i), a);
-    // What lies behind the last box meets nothing.
+    // What lies after the last box meets nothing.
     if (end - i < kLanes<T>) {
       meet = lane_numbers<T>() < static_cast<Index>(end - i) ? meet : Vector<T>{};
     }

@@ -29,7 +29,7 @@ DETOPS_SHARED_INLINE void put(const NmsBoxes<T>& list, int64_t k, const Bounded&
   list.scaled[k] = b.scaled;
 }
 
-// Owns a list. It is read a few vectors at a time, hence room for kPadding boxes behind the last.
+// Owns a list. It is read a few vectors at a time, hence room for kPadding boxes after the last.
 template <typename T>
 class NmsBoxList {
  public:
@@ -44,7 +44,7 @@ class NmsBoxList {
   Buffer<T> data_;
 };
 
-// Boxes as a structure of arrays, with their areas and one more number of each. Behind the last
+// Boxes as a structure of arrays, with their areas and one more number of each. After the last
 // there are empty boxes, as many as a vector can reach beyond it.
 constexpr int64_t kColumnPadding = 16;
 

@@ -6,7 +6,7 @@
 typedef int8_t Flags __attribute__((vector_size(kLanes<double>)));
 
 // Rows of `out`, a flag for each of m quadrilaterals, for `count` points. Of the corners there are
-// eight columns, `stride` numbers apart, with room for a vector behind the last.
+// eight columns, `stride` numbers apart, with room for a vector after the last.
 template <typename T>
 void points_in_polygons_rows(const T* points, int64_t count, const double* corners, int64_t stride,
                              int64_t m, bool* out) {

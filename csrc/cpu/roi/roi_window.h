@@ -51,7 +51,7 @@ class RoIWindow {
   }
 
   // Brings rows [first, last) in: fill(row, lanes) makes those that are not there. Where they do
-  // not fit behind those that are, rows above `first` make way, or all; leave(end) is called before
+  // not fit after those that are, rows above `first` make way, or all; leave(end) is called before
   // rows above `end` do.
   template <typename Leave, typename Fill>
   void reach(int64_t first, int64_t last, const Leave& leave, const Fill& fill) {

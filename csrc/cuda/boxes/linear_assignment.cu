@@ -24,7 +24,7 @@ struct AssignmentMemory {
   }
 };
 
-// The two least sums that some threads have seen, and the place of the least: by its index, behind
+// The two least sums that some threads have seen, and the place of the least: by its index, after
 // those of columns without an owner.
 struct Seen {
   double least, second;

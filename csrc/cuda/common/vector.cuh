@@ -77,7 +77,7 @@ __device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, 
 }
 
 // Calls run(std::integral_constant<int, n>()), n being how many T a thread may take at a time from
-// rows of `length` numbers that begin at multiples of `length` behind the pointers: `numbers` of
+// rows of `length` numbers that begin at multiples of `length` after the pointers: `numbers` of
 // them, which are 16 bytes unless said otherwise, or one.
 template <typename T, int numbers = 16 / int(sizeof(T)), typename Run>
 void with_vector(int64_t length, ArrayRef<const void*> pointers, const Run& run) {

@@ -29,7 +29,7 @@ SortedSamples sort_samples(const Tensor& samples, int64_t cells, const Each& eac
   for_each(std::max<int64_t>(count, cells + 1), [=] __device__(int64_t i) {
     if (i < count) each(i, sorted[i].at[0]);
     if (i > cells) return;
-    int from = 0, to = count;  // the first sample of this cell or one behind it is of [from, to]
+    int from = 0, to = count;  // the first sample of this cell or one after it is of [from, to]
     while (from < to) {
       const int middle = from + (to - from) / 2;
       if (sorted[middle].at[1] < i) {

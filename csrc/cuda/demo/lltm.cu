@@ -26,7 +26,7 @@ constexpr int kStepThreads = 512, kStepWarps = kStepThreads / kWarp;
 constexpr int kTile = 4;            // rows and columns of the sums that a warp makes together
 constexpr int kCounterStride = 32;  // a line of the cache for each
 
-// A block's part of the sequence. The weights of a column are `pitch` numbers apart, zeros behind
+// A block's part of the sequence. The weights of a column are `pitch` numbers apart, zeros after
 // the `depth` that count, so that they are read as vectors whatever the depth is.
 struct Split {
   int rows, states, depth, pitch;
@@ -78,7 +78,7 @@ struct Forward {
 };
 
 // The sequence backwards: per state the gradient that reaches it from the gates of the step after.
-// Behind the first step comes one more, for what reaches the states that the sequence started from.
+// After the first step comes one more, for what reaches the states that the sequence started from.
 template <typename T>
 struct Backward {
   static constexpr int kColumns = 1, kDepth = 3;

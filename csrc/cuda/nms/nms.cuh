@@ -6,7 +6,7 @@
 #include "../common/sort.cuh"
 
 // Boxes in score order are settled a chunk at a time. Which boxes of a chunk would suppress which
-// is computed for all chunks at once; then there is a launch for each chunk that has others behind
+// is computed for all chunks at once; then there is a launch for each chunk that has others after
 // it, whose blocks test those against the boxes that it kept. Of the blocks that test a chunk, the
 // last to end settles it, while the others go on. Memory is O(N), nothing is copied to the host,
 // and how many boxes are kept is known on the device alone.
@@ -29,12 +29,12 @@ struct NmsParams {
   typename Test::Item* items = nullptr;  // [N] in that order
   int64_t* labels = nullptr;             // [N] in that order, or null
   int* meets = nullptr;       // [N, kNmsWords], a bit for each box before one in its chunk that
-                              // would suppress it; nothing behind those
+                              // would suppress it; nothing after those
   bool* fallen = nullptr;     // [N] in that order
   int* tested = nullptr;      // [chunks], how many parts of a chunk are; all 0 at first
   int* kept = nullptr;        // [N], places of the boxes kept, of one chunk after the other
   int64_t* end = nullptr;     // [chunks + 1], how many boxes the chunks before keep; the first is 0
-  int64_t* keep = nullptr;    // [limit], indices of the boxes kept, and -1 behind them
+  int64_t* keep = nullptr;    // [limit], indices of the boxes kept, and -1 after them
   int64_t* number = nullptr;  // how many those are
 
   __device__ int64_t label(int64_t place) const { return labels == nullptr ? 0 : labels[place]; }
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kNmsChunk) meets_kernel(NmsParams<Test> p, int
   }
 }
 
-// Tests the boxes behind `chunk` against those that it kept, and settles the next chunk.
+// Tests the boxes after `chunk` against those that it kept, and settles the next chunk.
 template <typename Test>
 __global__ void __launch_bounds__(kNmsChunk)
     nms_kernel(NmsParams<Test> p, int64_t chunk, int size) {

@@ -305,7 +305,7 @@ template <typename A>
 struct TileSum {
   A at[kTile][kLaneChannels] = {};
 
-  // From `bins` bins, behind a barrier.
+  // Adds what `bins` bins hold, after a barrier.
   __device__ void add(const TileBins<A>& held, int bins) {
     const int self = static_cast<int>(threadIdx.x), row = self / kWarp, lane = self % kWarp;
     for (int b = 0; b < bins; ++b) {

@@ -2,7 +2,7 @@
 #include "../../math/roi_align_rotated.h"
 #include "sparse_pool.cuh"
 
-// RiRoIAlign is rotated RoIAlign, before or behind which channels are switched; both ops are here.
+// RiRoIAlign is rotated RoIAlign, before or after which channels are switched; both ops are here.
 namespace detops::cuda {
 namespace {
 
