@@ -8,7 +8,7 @@
 
 namespace detops::cuda {
 
-// Neighbouring numbers that one instruction loads or stores.
+// Neighbouring elements that one instruction loads or stores.
 template <typename T, int n>
 struct alignas(sizeof(T) * n) Vector {
   T at[n];
@@ -77,7 +77,7 @@ __device__ void store_channels(T* to, int64_t plane, int count, const Vector<A, 
 }
 
 // Calls run(std::integral_constant<int, n>()), n being how many T a thread may take at a time from
-// rows of `length` numbers that begin at multiples of `length` after the pointers: `numbers` of
+// rows of `length` elements that begin at multiples of `length` after the pointers: `numbers` of
 // them, which are 16 bytes unless said otherwise, or one.
 template <typename T, int numbers = 16 / int(sizeof(T)), typename Run>
 void with_vector(int64_t length, ArrayRef<const void*> pointers, const Run& run) {
@@ -104,7 +104,7 @@ void with_layout(bool channels_last, int64_t channels, ArrayRef<const void*> poi
   }
 }
 
-// Calls visit(i, std::integral_constant<int, k>()) so that the numbers from i to i + k are each of
+// Calls visit(i, std::integral_constant<int, k>()) so that the elements from i to i + k are each of
 // [0, count) once, in all threads of the grid together; k is n, or 1 for what that leaves.
 template <int n, typename Visit>
 __device__ void for_each_vector(int64_t count, const Visit& visit) {
@@ -160,7 +160,7 @@ inline int lanes_for_runs(int64_t channels, int run = kRun) {
   return lanes;
 }
 
-// The numbers that at(i) points to, n at a time; zeros from i = `count` on.
+// The elements that at(i) points to, n at a time; zeros from i = `count` on.
 template <int n, typename A, typename At>
 __device__ Vector<A, kRun> load_run(int64_t count, const At& at) {
   Vector<A, kRun> run{};
