@@ -93,10 +93,10 @@ def medians(pairs: list[list[float]]) -> list[float]:
 
 
 def ratio_of(pairs: list[list[float]]) -> tuple[float, float, float]:
-    """The median of new / old, and the range that it would be in with any number of processes.
+    """The median of new / old, and a range for the true one, that of endlessly many processes.
 
-    The ratio of a process is as often above it as below: of n, all are on one side with a chance of
-    2^(1 - n), as in the sign test.
+    The ratio of a process is as often above the true median as below it: all n of them are on one
+    side with a chance of 2^(1 - n), as in the sign test.
     """
     ratios, n = sorted(new / old for old, new in pairs), len(pairs)
     left_out, chance = 0, 2 ** (1 - n)

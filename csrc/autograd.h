@@ -56,8 +56,8 @@ py::object function(const char* name, Pass pass) {
   return owned(PyCFunction_New(&definition, kept.ptr()));
 }
 
-// run(*inputs): `recorded` where one of them wants a gradient and `compute` where none does; where
-// PyTorch transforms functions, follows tangents or casts, which neither knows of, `special`.
+// run(*inputs) calls `recorded` where one of them wants a gradient, `compute` where none does, and
+// `special` where PyTorch transforms functions, follows tangents or casts: only it knows of these.
 inline py::object runner(const py::object& compute, const py::object& recorded,
                          const py::object& special) {
   const py::object torch = py::module_::import("torch"), internal = torch.attr("_C");

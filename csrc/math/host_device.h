@@ -13,12 +13,12 @@
 #if defined(__CUDACC__)
 #define DETOPS_HD __host__ __device__ __forceinline__
 #else
-// Always inlined: the CPU kernels call some of this with vectors for numbers.
+// These are always inlined: the CPU kernels call some of them with vectors for numbers.
 #define DETOPS_HD inline __attribute__((always_inline))
 #endif
 
-// For what calls members of its template argument, which are of one side alone; and for lambdas
-// that host functions of both backends give to the for_each of theirs.
+// The first is for functions that call their template argument's members, which one side alone has;
+// the second is for lambdas that host functions of both backends give to the for_each of theirs.
 #if defined(__CUDACC__)
 #define DETOPS_ONE_SIDE __device__ __forceinline__
 #define DETOPS_EACH __device__

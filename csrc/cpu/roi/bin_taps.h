@@ -82,7 +82,7 @@ class BinTable {
     collected_ += 4;
   }
 
-  // At (y, x), if it counts.
+  // Adds the sample at (y, x), if it counts.
   void add_sample(A y, A x) {
     math::Taps<A> rows, cols;
     if (math::bilinear_taps(y, height_, rows) && math::bilinear_taps(x, width_, cols)) {

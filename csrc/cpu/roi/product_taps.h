@@ -55,7 +55,7 @@ template <typename A, typename Axis>
 struct BoxSampling {
   const A* rois;               // [K, 5]
   const Tensor &pooled, &map;  // of their sizes
-  int64_t twice;               // so many pixels for each bin that another one reads as well
+  int64_t twice;               // how many pixels of a bin another one reads as well
   Axis axis;
 
   auto axes(int64_t k) const {
@@ -63,7 +63,7 @@ struct BoxSampling {
     return std::pair{axis(roi[2], roi[4], pooled.size(2)), axis(roi[1], roi[3], pooled.size(3))};
   }
 
-  // Of a map that an axis covers, bins read all pixels, and a few twice.
+  // Bins read all pixels of a map that an axis covers, and a few of them twice.
   double taps(int64_t k) const {
     const auto most = [this](const auto& of_axis, int dim) {
       const int64_t bins = pooled.size(dim);
