@@ -327,6 +327,7 @@ std::vector<Contract> read_all() {
     }
   }
   std::vector<Contract> contracts;
+  contracts.reserve(readers.size());
   for (Reader& reader : readers) contracts.push_back(reader.take());
   for (Contract& each : contracts) {
     const std::string caller = each.op.substr(0, each.op.rfind("_forward"));

@@ -86,8 +86,8 @@ void product_pairs(Product p, int64_t begin, int64_t end) {
   for (; row < end; ++row) one(p, row);
 }
 
-// The first kVectors vectors of columns. The right matrix is packed where many rows read it: its
-// own rows may all lie in the same few places of the first cache.
+// The first kVectors vectors of columns; one alone may be a part. The right matrix is packed where
+// many rows read it: its own rows may all lie in the same few places of the first cache.
 template <int kVectors>
 void product_columns(Product p, int64_t begin, int64_t end) {
   constexpr int64_t kColumns = kVectors * kLanes<float>;
@@ -95,7 +95,8 @@ void product_columns(Product p, int64_t begin, int64_t end) {
   if (end - begin > 64) {
     for (int64_t k = 0; k < p.depth; ++k) {
       for (int64_t j = 0; j < kColumns; j += kLanes<float>) {
-        store(packed + k * kColumns + j, load_first(p.right + k * p.right_row + j, p.columns - j));
+        store(packed + k * kColumns + j,
+              load_first(p.right + k * p.right_row + j, kVectors > 1 ? kLanes<float> : p.columns));
       }
     }
     p.right = packed;
