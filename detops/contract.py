@@ -42,9 +42,12 @@ Check = Callable[[Call], None]
 MOST_ELEMENTS = 2**48
 
 
+def _words(rule: str) -> list[str]:
+    return rule.replace(" or ", ", ").split(", ")
+
+
 def _rule(argument: str, text: str) -> Check:
     """`name: at least 1` and the like."""
-    words = re.split(r", | or ", text)
     bound = [int(n) for n in re.findall(r"-?\d+", text)]
     holds: Callable[[Any], Any]
     if text == "a number":
@@ -60,7 +63,7 @@ def _rule(argument: str, text: str) -> Check:
     elif text.startswith("in ["):
         holds = lambda x: bound[0] <= x <= bound[1]  # noqa: E731
     else:
-        holds = words.__contains__
+        holds = _words(text).__contains__
 
     def check(call: Call) -> None:
         value = call.arguments[argument]
@@ -176,6 +179,7 @@ class Contract:
     outputs: list[OutputLine] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # by a word, other names
     rules: dict[str, str] = field(default_factory=dict)  # by an argument that is no tensor
+    words: dict[str, list[str]] = field(default_factory=dict)  # of rules that are lists of them
     definitions: dict[str, str] = field(default_factory=dict)  # by a name, its expression
     tensor_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
@@ -209,6 +213,7 @@ class Contract:
             self.tensor_lines.append(f"{argument}: {text}")
         else:
             self.rules[argument] = text
+            self.words[argument] = _words(text)
 
         def unless_missing(call: Call) -> None:
             if call.arguments[argument] is not None:
@@ -243,6 +248,16 @@ class Contract:
         for check in self.checks:
             check(call)
         return call
+
+    def check_word(self, argument: str, word: str) -> None:
+        """Refuses a word in a composition, of which nothing in C++ sees it.
+
+        Raises:
+            ValueError: the contract does not list the word.
+        """
+        if word not in self.words[argument]:
+            rule = self.rules[argument]
+            raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {word}")
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The arguments of a call by their names, with the defaults that it left out."""

@@ -34,7 +34,8 @@ _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch
 )
 
 
-def _in_float32(x: Any) -> Any:
+def in_float32(x: Any) -> Any:
+    """What autocast makes of an argument of an op that computes in float32."""
     narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
     return x.float() if narrow else x
 
@@ -44,7 +45,7 @@ def _autocast(op: str) -> Callable[..., Any]:
 
     def cast(*args: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_NO_AUTOCAST):
-            return overload(*map(_in_float32, args))
+            return overload(*map(in_float32, args))
 
     return cast
 

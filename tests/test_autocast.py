@@ -5,6 +5,9 @@ import raw_calls
 import torch
 from calls import CALLS
 from input_worker import run
+from torch.utils._pytree import tree_leaves
+
+import detops
 
 
 def close(found, expected):
@@ -39,3 +42,18 @@ def test_every_raw_op(name):
     with torch.autocast("cpu", torch.bfloat16):
         found = run(op, arguments)
     close(found, expected)
+
+
+OF_ONE_DTYPE = ("axpy", "mlp", "lltm_cell", "lltm")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("name", OF_ONE_DTYPE)
+def test_functions_cast_as_the_ops_do(name, dtype):
+    arguments = raw_calls.arguments()[name]
+    tensors = [x.to(dtype) if isinstance(x, torch.Tensor) else x for x in arguments.values()]
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = (getattr(ops, name)(*tensors) for ops in (detops, torch.ops.detops))
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert one.dtype == other.dtype == torch.promote_types(dtype, torch.float32)
+        assert torch.equal(one, other)

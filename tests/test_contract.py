@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import detops
 from detops.contract import read
 from detops.registration import CONTRACTS
 
@@ -155,3 +156,38 @@ def test_the_language(text, message):
     contract = read(text)["f"]
     with pytest.raises(RuntimeError, match=message):
         contract.check({"x": torch.zeros(3, 1), "s": "a"})
+
+
+B = torch.rand(3, 4)
+R = torch.rand(3, 5)
+WITH_WORDS = {
+    "box_area": (B,),
+    "box_iou": (B, B),
+    "generalized_box_iou_loss": (B, B),
+    "distance_box_iou_loss": (B, B),
+    "complete_box_iou_loss": (B, B),
+    "rotated_iou_loss": (R, R),
+    "sigmoid_focal_loss": (B, B),
+    "softmax_focal_loss": (B, torch.zeros(3, dtype=torch.long)),
+}
+
+
+def test_every_composition_with_words_is_here():
+    found = {op for op, contract in CONTRACTS.items() if contract.rules and not contract.outputs}
+    assert {op for op in found if any(words_of(op))} == set(WITH_WORDS)
+
+
+def words_of(op):
+    rules = CONTRACTS[op].rules
+    return [(name, rule) for name, rule in rules.items() if " or " in rule]
+
+
+@pytest.mark.parametrize("op", WITH_WORDS)
+def test_words_of_compositions_are_those_of_the_contract(op):
+    for name, rule in words_of(op):
+        for call in (getattr(detops, op), getattr(torch.ops.detops, op)):
+            for word in rule.replace(" or ", ", ").split(", "):
+                call(*WITH_WORDS[op], **{name: word})
+            with pytest.raises(ValueError) as error:
+                call(*WITH_WORDS[op], **{name: "other"})
+            assert str(error.value) == f"detops.{op}: {name} must be {rule}, got other"

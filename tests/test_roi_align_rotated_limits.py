@@ -162,7 +162,7 @@ def test_bad_input(call, message):
 
 
 def test_a_list_of_wrong_boxes():
-    with pytest.raises(ValueError, match=r"boxes\[1\] must be \[L, 5\], got \[3, 6\]"):
+    with pytest.raises(ValueError, match=r"_rotated: boxes\[1\] must be \[L, 5\], got \[3, 6\]"):
         detops.roi_align_rotated(X, [R[:, :5], R], 2)
 
 

@@ -225,5 +225,5 @@ def test_bad_input(call, message):
 
 
 def test_an_unknown_reduction():
-    with pytest.raises(ValueError, match="reduction must be none, mean or sum, got 'max'"):
+    with pytest.raises(ValueError, match="reduction must be none, mean or sum, got max"):
         detops.softmax_focal_loss(X, T, reduction="max")

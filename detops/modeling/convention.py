@@ -197,7 +197,7 @@ class MaskRCNNBenchmark(ResizedByPillow):
         canonical_level: int,
     ) -> Tensor:
         """Each level by itself: it is chosen by the whole box, which the pooling does not see."""
-        rois = as_rois([self.corners(b) for b in boxes])
+        rois = as_rois("roi_align", [self.corners(b) for b in boxes])
         if len(scales) == 1:
             return roi_align(features[0], rois, output_size, scales[0], sampling_ratio)
         size = torch.cat(list(boxes)).unflatten(1, (2, 2)).diff(dim=1)

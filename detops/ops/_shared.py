@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 from .. import _C
 from ..contract import FLOAT
 from ..module import Module
+from ..registration import CONTRACTS, in_float32
 
 
 class Function(torch.autograd.Function):
@@ -137,14 +138,14 @@ def _with_forward_mode(
 
 
 class OneDtypeFunction(Function):
-    """One whose tensors must have one dtype: under autocast, float32."""
+    """One whose tensors must have one dtype: under autocast, float32 or float64."""
 
     @classmethod
     def _special(cls, *args: Any) -> Any:
         if torch._C._is_any_autocast_enabled():
             device = args[0].device.type
             if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-                args = tuple(x.float() if isinstance(x, Tensor) else x for x in args)
+                args = tuple(map(in_float32, args))
         return cls._in_python(*args)
 
 
@@ -234,7 +235,7 @@ class PoolingModule(Module):
         return ", ".join(f"{name}={value}" for name, value in arguments)
 
 
-def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4) -> Tensor:
+def as_rois(op: str, boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4) -> Tensor:
     """Turns a list of ``[L, columns]``, one per image, into ``[K, 1 + columns]``.
 
     Leaves a tensor alone.
@@ -242,23 +243,20 @@ def as_rois(boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4)
     if isinstance(boxes, Tensor):
         return boxes
     if not boxes:
-        raise ValueError(
-            "detops: a list of boxes must hold one tensor per image, got an empty list"
-        )
+        raise ValueError(f"detops.{op}: boxes must hold a tensor for each image, got an empty list")
     # A batch index above 256 has no exact half: never below float32.
     wide = torch.promote_types(boxes[0].dtype, torch.float32)
     rois = []
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
-            raise ValueError(f"detops: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
+            raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
         rois.append(torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i))
     return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 
-def reduced(loss: Tensor, reduction: str) -> Tensor:
+def reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
     """The losses, their mean, which of nothing is 0 and not NaN, or their sum."""
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"detops: reduction must be none, mean or sum, got {reduction}")
+    CONTRACTS[op].check_word("reduction", reduction)
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" and loss.numel() > 0 else loss.sum()

@@ -179,8 +179,7 @@ def box_iou(
         >>> box_iou(boxes, boxes + 2, aligned=True)  # each box with its own partner
         tensor([0.1765, 0.1429])
     """
-    if mode not in ("iou", "iof"):
-        raise ValueError(f"detops.box_iou: mode must be iou or iof, got {mode}")
+    CONTRACTS["box_iou"].check_word("mode", mode)
     if fmt in ROTATED:
         first, second = (
             x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)

@@ -34,9 +34,10 @@ class BoxIoULossFunction(AlignedBoxIoUFunction):
         return BoxIoULossFunction.run(first, second, *rest), 0
 
 
-def _loss(boxes1: Tensor, boxes2: Tensor, kind: str, reduction: str, eps: float) -> Tensor:
+def _loss(op: str, boxes1: Tensor, boxes2: Tensor, kind: str, reduction: str, eps: float) -> Tensor:
     first, second = (x.float() if x.dtype in INTEGER else x for x in (boxes1, boxes2))
-    return reduced(BoxIoULossFunction.run(*alike(first, second), kind, eps), reduction)
+    loss = BoxIoULossFunction.run(*alike(first, second), kind, eps)
+    return reduced(op, loss, reduction)
 
 
 def generalized_box_iou_loss(
@@ -66,7 +67,7 @@ def generalized_box_iou_loss(
         >>> first.grad
         tensor([[ 0.0625,  0.0312,  0.1250, -0.0312]])
     """
-    return _loss(boxes1, boxes2, "giou", reduction, eps)
+    return _loss("generalized_box_iou_loss", boxes1, boxes2, "giou", reduction, eps)
 
 
 def distance_box_iou_loss(
@@ -88,7 +89,7 @@ def distance_box_iou_loss(
         >>> distance_box_iou_loss(boxes, boxes[:1])
         tensor([0.0000, 1.3125])
     """
-    return _loss(boxes1, boxes2, "diou", reduction, eps)
+    return _loss("distance_box_iou_loss", boxes1, boxes2, "diou", reduction, eps)
 
 
 def complete_box_iou_loss(
@@ -111,7 +112,7 @@ def complete_box_iou_loss(
         >>> complete_box_iou_loss(boxes, boxes[:1])
         tensor([0.0000, 1.3142])
     """
-    return _loss(boxes1, boxes2, "ciou", reduction, eps)
+    return _loss("complete_box_iou_loss", boxes1, boxes2, "ciou", reduction, eps)
 
 
 composition("generalized_box_iou_loss", generalized_box_iou_loss)

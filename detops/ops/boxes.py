@@ -139,8 +139,7 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
         >>> box_area(torch.tensor([[2, 3, 6, 5]]), fmt="xywh")
         tensor([30])
     """
-    if fmt not in _UPRIGHT:
-        raise ValueError(f"detops.box_area: fmt must be xyxy, xywh or cxcywh, got {fmt}")
+    CONTRACTS["box_area"].check_word("fmt", fmt)
     _check("box_area", boxes, 4, fmt=fmt)
     wide = boxes
     if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on

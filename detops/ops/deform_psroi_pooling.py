@@ -137,7 +137,7 @@ def deform_psroi_pooling(
         spatial_scale, output_channels, group_size, height, width, part, sample_per_part, trans_std
     )
     output, _ = DeformPSRoIPoolFunction.run(
-        input, as_rois(boxes), None if no_trans else offset, pooling
+        input, as_rois("deform_psroi_pooling", boxes), None if no_trans else offset, pooling
     )
     return output
 

@@ -108,7 +108,9 @@ def deform_roi_pool(
     """
     height, width = as_pair(output_size)
     pooling = _Pooling(spatial_scale, height, width, sampling_ratio, gamma)
-    pooled: Tensor = DeformRoIPoolFunction.run(input, as_rois(boxes), offset, pooling)
+    pooled: Tensor = DeformRoIPoolFunction.run(
+        input, as_rois("deform_roi_pool", boxes), offset, pooling
+    )
     return pooled
 
 

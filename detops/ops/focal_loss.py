@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _C
-from ..registration import composition
+from ..registration import CONTRACTS, composition
 from ._shared import Function, raw
 
 
@@ -124,10 +124,7 @@ def sigmoid_focal_loss(
         raise ValueError(
             f"detops.sigmoid_focal_loss: alpha must be in [0, 1], or -1 for no weights, got {alpha}"
         )
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(
-            f"detops.sigmoid_focal_loss: reduction must be none, mean or sum, got {reduction!r}"
-        )
+    CONTRACTS["sigmoid_focal_loss"].check_word("reduction", reduction)
     return SigmoidFocalLossFunction.run(inputs, targets, alpha, gamma, reduction)
 
 

@@ -173,7 +173,7 @@ def multiscale_roi_align(
         canonical_scale,
         canonical_level,
     )
-    return MultiScaleRoIAlignFunction.run(as_rois(boxes), pooling, *inputs)
+    return MultiScaleRoIAlignFunction.run(as_rois("multiscale_roi_align", boxes), pooling, *inputs)
 
 
 @torch.fx.wrap

@@ -86,7 +86,7 @@ def prroi_pool(
         3.5
     """
     pooling = (spatial_scale, *as_pair(output_size))
-    pooled: Tensor = PrRoIPoolFunction.run(input, as_rois(boxes), pooling)
+    pooled: Tensor = PrRoIPoolFunction.run(input, as_rois("prroi_pool", boxes), pooling)
     return pooled
 
 

@@ -56,7 +56,7 @@ def ps_roi_align(
                   [2., 3.]]]])
     """
     pooling = (spatial_scale, *as_pair(output_size), sampling_ratio)
-    pooled: Tensor = LinearPoolingFunction.run(input, as_rois(boxes), _OPS, pooling)
+    pooled: Tensor = LinearPoolingFunction.run(input, as_rois("ps_roi_align", boxes), _OPS, pooling)
     return pooled
 
 

@@ -58,7 +58,7 @@ def roi_align(
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio, aligned)
-    pooled: Tensor = LinearPoolingFunction.run(input, as_rois(boxes), _OPS, pooling)
+    pooled: Tensor = LinearPoolingFunction.run(input, as_rois("roi_align", boxes), _OPS, pooling)
     return pooled
 
 

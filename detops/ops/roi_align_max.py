@@ -114,7 +114,7 @@ def roi_align_max(
         [3.5, 5.5]
     """
     pooling = (spatial_scale, *as_pair(output_size), sampling_ratio, aligned)
-    output: Tensor = RoIAlignMaxFunction.run(input, as_rois(boxes), pooling)[0]
+    output: Tensor = RoIAlignMaxFunction.run(input, as_rois("roi_align_max", boxes), pooling)[0]
     return output
 
 

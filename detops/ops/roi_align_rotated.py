@@ -60,7 +60,7 @@ def roi_align_rotated(
     """
     height, width = as_pair(output_size)
     pooling = (spatial_scale, height, width, sampling_ratio)
-    rois = as_rois(boxes, columns=5)
+    rois = as_rois("roi_align_rotated", boxes, columns=5)
     pooled: Tensor = LinearPoolingFunction.run(input, rois, _OPS, pooling)
     return pooled
 

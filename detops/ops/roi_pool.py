@@ -159,7 +159,7 @@ def roi_pool(
                   [13., 15.]]]])
     """
     pooling = (spatial_scale, *as_pair(output_size))
-    output: Tensor = RoIPoolFunction.run(input, as_rois(boxes), pooling)[0]
+    output: Tensor = RoIPoolFunction.run(input, as_rois("roi_pool", boxes), pooling)[0]
     return output
 
 

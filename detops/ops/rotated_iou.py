@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _C
-from ..registration import composition, derivative
+from ..registration import CONTRACTS, composition, derivative
 from ._shared import Function, front, raw, reduced
 
 
@@ -127,8 +127,7 @@ def rotated_iou_loss(
         >>> [rotated_iou_loss(one, other, mode).item() for mode in ("iou", "giou")]
         [1.0, 1.0]
     """
-    if mode not in ("iou", "giou", "diou"):
-        raise ValueError(f"detops: mode must be iou, giou or diou, got {mode}")
+    CONTRACTS["rotated_iou_loss"].check_word("mode", mode)
     iou = rotated_iou(boxes1, boxes2)
     loss = 1 - iou
     if mode != "iou":
@@ -142,7 +141,7 @@ def rotated_iou_loss(
     elif mode == "diou":
         apart = (first[..., :2] - second[..., :2]).square().sum(-1)
         loss = loss + apart / (hull.square().sum(-1) + eps)
-    return reduced(loss, reduction)
+    return reduced("rotated_iou_loss", loss, reduction)
 
 
 derivative("rotated_iou", rotated_iou)

@@ -93,12 +93,8 @@ def softmax_focal_loss(
         >>> softmax_focal_loss(logits, torch.tensor([0, 1, -1]))
         tensor([1.1231e-05, 2.4770e-02, 0.0000e+00])
     """
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(
-            f"detops.softmax_focal_loss: reduction must be none, mean or sum, got {reduction!r}"
-        )
     loss: Tensor = SoftmaxFocalLossFunction.run(inputs, targets, weight, alpha, gamma)
-    return reduced(loss, reduction)
+    return reduced("softmax_focal_loss", loss, reduction)
 
 
 composition("softmax_focal_loss", softmax_focal_loss)
