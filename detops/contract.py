@@ -250,7 +250,7 @@ class Contract:
         return call
 
     def check_word(self, argument: str, word: str) -> None:
-        """Refuses a word in a composition, of which nothing in C++ sees it.
+        """Compositions ask this: their words never come to C++.
 
         Raises:
             ValueError: the contract does not list the word.

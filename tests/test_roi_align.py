@@ -332,9 +332,11 @@ def test_bad_input(call, message):
 
 
 def test_bad_lists():
-    with pytest.raises(ValueError, match=r"detops.roi_align: boxes\[1\] must be \[L, 4\], got"):
+    message = r"detops.roi_align: boxes\[1\] must be \[L, 4\], got \[3, 5\]"
+    with pytest.raises(ValueError, match=message):
         detops.roi_align(X, [R[:, :4], R], 2)
-    with pytest.raises(ValueError, match="boxes must hold a tensor for each image, got an empty"):
+    message = "detops.roi_align: boxes must hold a tensor for each image, got an empty list"
+    with pytest.raises(ValueError, match=message):
         detops.roi_align(X, [], 2)
 
 
