@@ -172,7 +172,7 @@ coverage: $(VENV)/.dependencies
 		--merge-mode-functions=merge-use-line-min --gcov-ignore-parse-errors
 
 large: $(VENV)/.built
-	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py
+	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py tests/test_large_numbers.py
 
 faults: $(VENV)/.built
 	cd tests && $(BIN)/python -m faults --times $(or $(TIMES),24) $(FAULTS)

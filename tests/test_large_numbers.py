@@ -1,0 +1,104 @@
+"""So many RoIs, boxes, images or rows that arguments or results have more than 2^31 elements.
+
+Each op gets its call of raw_calls.py again and again, and must give for the last time what it gives
+for one. Some thousand elements are tested always; those that take up to 18 GiB and half an hour,
+where DETOPS_LARGE=1 says so.
+"""
+
+import os
+
+import pytest
+import torch
+from calls import kernel_ops
+from fuzz.draw import bases, sketch_of
+from test_large import ELEMENTS, needs
+from torch.utils._pytree import tree_leaves
+
+import detops
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(detops._C.emulated, reason="of CPUs"),
+]
+LARGE = pytest.mark.skipif(not os.environ.get("DETOPS_LARGE"), reason="takes 18 GiB: make large")
+# By the contracts' names: RoIs, then images, boxes, rows or points.
+NUMBERS = ("K", "B", "N", "outputs", "P", "...")
+# They compare all pairs of a list.
+QUADRATIC = ("nms", "weighted_box_fusion")
+
+
+def tensors_of(op):
+    """Where each tensor of the op's call has which size."""
+    sizes = sketch_of(op).tensors
+    given = [name for name, x in bases()[op].items() if isinstance(x, torch.Tensor)]
+    return {name: [d.size for d in sizes[name].shapes[-1]] for name in given if name in sizes}
+
+
+def number_of(op):
+    """What there may be many of."""
+    counted = {size for sizes in tensors_of(op).values() for size in sizes}
+    return next((name for name in NUMBERS if name in counted), None)
+
+
+OPS = [
+    op for op in sorted(kernel_ops()) if number_of(op) and not any(name in op for name in QUADRATIC)
+]
+
+
+def call(op, args):
+    found = tree_leaves(getattr(torch.ops.detops, op)(**args))
+    return [t for t in found if isinstance(t, torch.Tensor)]
+
+
+def halved(op):
+    """The call with all that may be in float16, but for RoIs, which begin with the image."""
+    found, sketch = dict(bases()[op]), sketch_of(op)
+    for name in tensors_of(op):
+        rois = name == "boxes" and number_of(op) == "K"
+        if sketch.tensors[name].dtype.startswith(("float", "as", "real")) and not rois:
+            found[name] = found[name].half()
+    return found
+
+
+def repeated(op, args, times):
+    """Gradients are zeros but for the last time, since some are summed."""
+    many, number = dict(args), number_of(op)
+    for name, sizes in tensors_of(op).items():
+        x = args[name]
+        if number in sizes:
+            at = sizes.index(number)
+            many[name] = x.repeat([times if d == at else 1 for d in range(x.dim())])
+            if name.startswith("grad"):
+                size = x.shape[at]
+                many[name].narrow(at, 0, size * (times - 1)).zero_()
+    if number in args:
+        many[number] = times * args[number]
+    return many
+
+
+def rows_of(op, args, expected):
+    """The tensors of which there would be one each time; results, too."""
+    own = [args[name] for name, sizes in tensors_of(op).items() if number_of(op) in sizes]
+    twice = call(op, repeated(op, args, 2))
+    return own + [t for t, more in zip(expected, twice, strict=True) if t.shape != more.shape]
+
+
+@pytest.mark.parametrize("elements", [20_000, pytest.param(ELEMENTS, marks=LARGE)])
+@pytest.mark.parametrize("op", OPS)
+def test_the_last_of_many(op, elements):
+    args = halved(op)
+    expected = call(op, args)
+    rows = rows_of(op, args, expected)
+    times = elements // max(t.numel() for t in rows) + 1
+    needs(1 + times * sum(t.nbytes for t in rows) * 5 // 4 // 2**30)
+    found = call(op, repeated(op, args, times))
+    for t, once in zip(found, expected, strict=True):
+        if not t.dim():  # a sum
+            torch.testing.assert_close(t / times, once, rtol=1e-4, atol=0)
+            continue
+        differ = [d for d in range(t.dim()) if t.shape[d] != once.shape[d]]
+        at = differ[0] if differ else 0
+        last = t.narrow(at, t.shape[at] - once.shape[at], once.shape[at])
+        # Sums over all come in another order.
+        exact = dict(rtol=0, atol=0) if differ else {}
+        torch.testing.assert_close(last, once, equal_nan=True, **exact)
