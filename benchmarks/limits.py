@@ -14,6 +14,7 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,25 @@ def measure(op: str, gradients: bool) -> dict[str, Any]:
         call = make(n)
         times.append(min(seconds(lambda call=call: passes(call)) for _ in range(REPEATS)))
     power = max(1.0, math.log2(times[-1] / times[-2]))
+    return {
+        "size": n * (1 / times[-1]) ** (1 / power),
+        "power": power,
+        "bytes": memory_of(call, passes)[0],
+        "measured": n,
+        "gradients": any(t.requires_grad for t in arguments_of(call)),
+    }
+
+
+def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
+    """Bytes beside arguments, results and their gradients, at most; and bytes of those."""
     given = arguments_of(call)
     for t in given:
         t.grad = None
     before = memory_now()
     forget_most()
-    result = passes(call)
-    grads = sum(t.grad.nbytes for t in given if t.grad is not None)
-    results = tensors(result)
-    return {
-        "size": n * (1 / times[-1]) ** (1 / power),
-        "power": power,
-        "bytes": max(0, most_memory() - before - grads - sum(t.nbytes for t in results)),
-        "measured": n,
-        "gradients": any(t.requires_grad for t in given),
-    }
+    results = tensors(passes(call))
+    made = sum(t.nbytes for t in [*results, *(t.grad for t in given if t.grad is not None)])
+    return max(0, most_memory() - before - made), made + sum(t.nbytes for t in given)
 
 
 def rounded(size: float) -> str:

@@ -4,10 +4,12 @@
 import importlib.util
 import inspect
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import NEEDS_NO_SANITIZER
 
 import detops
 from detops.registration import CONTRACTS
@@ -17,15 +19,16 @@ if not BENCHMARKS.is_dir():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 
 
-def _cases():
-    spec = importlib.util.spec_from_file_location("limits_cases", BENCHMARKS / "limits_cases.py")
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-CASES = _cases()
+CASES = _module("limits_cases")
+LIMITS = _module("limits")  # imports the cases
 NOT_OPS = {"optimize", "patch_torchvision", "register_tensor_methods", "release_memory"}
 
 
@@ -43,3 +46,26 @@ def test_a_call_of_any_size_can_be_made(op, n):
     first = result if isinstance(result, torch.Tensor) else result[0]
     if isinstance(first, torch.Tensor) and first.requires_grad:
         first.sum().backward()
+
+
+def _large_call(op, passes):
+    """The least that has 32 MiB of arguments and results, or takes a quarter of a second."""
+    n, took, size = 8, 0.0, 0
+    while size < 32 << 20 and took < 0.25:
+        n *= 2
+        call = (CASES.PAIRS[op] if op in CASES.PAIRS else CASES.LINEAR[op][1])(n)
+        began = time.process_time()
+        results = LIMITS.tensors(passes(call))
+        took = time.process_time() - began
+        size = sum(t.nbytes for t in LIMITS.arguments_of(call) + results)
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(detops._C.emulated, reason="of CPUs")
+@NEEDS_NO_SANITIZER
+@pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
+@pytest.mark.parametrize("passes", [LIMITS.without, LIMITS.with_gradients])
+def test_no_op_takes_more_than_four_times_the_memory_of_what_it_is_given_and_gives(op, passes):
+    beside, own = LIMITS.memory_of(_large_call(op, passes), passes)
+    assert beside < 4 * own + (16 << 20), f"{beside / 2**20:.0f} MiB beside {own / 2**20:.0f}"
