@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from detops.engine import OutputError, RunFolder
-from detops.engine.journal import PART, WHOLE, Journal
+from detops.engine.journal import PART, SETTINGS, WHOLE, Journal
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
 ROOT = Path(__file__).parent.parent
@@ -111,10 +111,36 @@ def test_what_cannot_be_resumed(tmp_path):
         Journal(tmp_path).begin({"weights": "a.pt"}, resume=False)
     with pytest.raises(OutputError, match="found with another weights"):
         Journal(tmp_path).begin({"weights": "b.pt"}, resume=True)
-    for damage in ("{}\n", "[]\n", "\0\n", "3\n"):
+    unknown = [line("c") | {"image": [1]}, line("c") | {"detections": [{"box": [1, 2, 3, 4]}]}]
+    for damage in ("{}\n", "[]\n", "\0\n", "3\n", *(json.dumps(x) + "\n" for x in unknown)):
         (tmp_path / PART.format(1)).write_text(damage + json.dumps(line("b")) + "\n")
         with pytest.raises(OutputError, match=r"part1\.jsonl: line 1 is damaged"):
             Journal(tmp_path).begin({"weights": "a.pt"}, resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]\n", b"3\n", b"\xff\n", b'{"weights": "a'])
+def test_damaged_settings_are_told_of(detect, picture, tmp_path, content):
+    first = picture("a.png")
+    assert detect(first)[0] == 0
+    settings = tmp_path / "out" / SETTINGS
+    settings.write_bytes(content)
+    status, _, errors = detect(first, "--resume")
+    assert status == 2
+    assert f"{settings}: damaged: expected the settings that the results" in errors[-1]
+    settings.unlink()  # as it says
+    status, _, errors = detect(first, "--resume")
+    assert status == 0 and "1 were done before" in errors
+
+
+def test_settings_survive_a_full_disk(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    Journal(tmp_path).begin({"weights": "a.pt"}, resume=False)
+    before = (tmp_path / SETTINGS).read_bytes()
+    (tmp_path / f"{SETTINGS}.tmp").symlink_to("/dev/full")
+    with pytest.raises(OutputError, match=r"run\.json: cannot be written: No space left"):
+        Journal(tmp_path).begin({"weights": "a.pt"}, resume=True)
+    assert (tmp_path / SETTINGS).read_bytes() == before
 
 
 def test_only_what_is_new_is_worked_on(detect, picture, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from torch.utils.data import get_worker_info
 from detops.data import AnnotationError
 from detops.engine import CheckpointError, OutputError, Trainer, TrainingError, load_checkpoint
 from detops.engine.data_failure import data_failure
+from detops.engine.metrics import read_metrics
 from detops.engine.progress import training_progress
 from detops.engine.train import MOST_SKIPPED
 
@@ -300,6 +301,22 @@ def test_resuming_keeps_the_lines_when_the_disk_is_full(tmp_path, full):
     with pytest.raises(OutputError, match="metrics.jsonl: cannot be written: No space left"):
         run.run()
     assert (tmp_path / "metrics.jsonl").read_text() == lines
+
+
+@pytest.mark.parametrize(
+    "damage", [b"3", b"[1]", b'{"step": null}', b'{"step": "1"}', b"\xff", b'{"step": 2, "lo']
+)
+def test_a_damaged_line_of_metrics_is_left_out(tmp_path, damage):
+    file = tmp_path / "metrics.jsonl"
+    run = trainer(tmp_path)
+    run.run()
+    lines = file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join([lines[0], damage, *lines[2:], b""]))
+    assert [each["step"] for each in read_metrics(file)] == [1, *range(3, len(lines) + 1)]
+    again = trainer(tmp_path)
+    again.resume()
+    again.run()
+    assert file.read_bytes().splitlines() == [lines[0], *lines[2:]]
 
 
 def test_no_checkpoint_at_all(tmp_path):

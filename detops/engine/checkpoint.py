@@ -54,6 +54,37 @@ def writing(path: str | Path, advice: str = "") -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {error.strerror}{advice}") from error
 
 
+@contextmanager
+def replacing(
+    path: str | Path, temporary: str | Path | None = None, advice: str = ""
+) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the path's place once all of it is on the disk.
+
+    Args:
+        path: holds the old file or the new one, never a part.
+        temporary: the name it is written under at first; by default the path's and `.tmp`.
+        advice: what the error says beside the cause.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    path = Path(path)
+    # One name, so that what a killed run leaves is overwritten by the next.
+    temporary = path.with_name(f"{path.name}.tmp") if temporary is None else Path(temporary)
+    try:
+        with writing(path, advice):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
 def save_checkpoint(
     path: str | Path, checkpoint: Checkpoint, temporary: str | Path | None = None
 ) -> None:
@@ -67,24 +98,11 @@ def save_checkpoint(
     Raises:
         OutputError: the file cannot be written, say because the disk is full.
     """
-    path = Path(path)
-    # One name, so that what a killed run leaves is overwritten by the next.
-    temporary = path.with_name(f"{path.name}.tmp") if temporary is None else Path(temporary)
-    try:
-        with writing(path, "; what was there before is whole"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
-                sink = _Sink(file)
-                # mypy: only a file's type is in the annotation; what it calls is `write`.
-                torch.save(checkpoint, sink)  # type: ignore[arg-type]
-                sink.seal()
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with replacing(path, temporary, "; what was there before is whole") as file:
+        sink = _Sink(file)
+        # mypy: only a file's type is in the annotation; what it calls is `write`.
+        torch.save(checkpoint, sink)  # type: ignore[arg-type]
+        sink.seal()
 
 
 def sync_folder(folder: Path) -> None:

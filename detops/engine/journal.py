@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .checkpoint import OutputError, writing
+from .checkpoint import OutputError, replacing, writing
 
 WHOLE, SETTINGS = "detections.jsonl", "run.json"
 PART = "detections.part{}.jsonl"
+FOUND = {"box", "name", "label", "score"}  # what each detection has at least
 
 
 class Journal:
@@ -49,15 +49,15 @@ class Journal:
 
         Raises:
             OutputError: the folder cannot be written to; there is what a run that did not end has
-                found, and it is not to be resumed from; it was found with other settings; or a
-                line is damaged.
+                found, and it is not to be resumed from; it was found with other settings; or
+                those, or a line, are damaged.
         """
         self._finished = False
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         told, done = self.folder / SETTINGS, dict[str, str | None]()
         if resume and told.exists():
-            before = json.loads(told.read_text(encoding="utf-8"))
+            before = _settings(told)
             other = [key for key in settings if before.get(key) != settings[key]]
             if other:
                 raise OutputError(
@@ -77,8 +77,9 @@ class Journal:
         else:
             with writing(whole):
                 whole.unlink(missing_ok=True)
-        with writing(told):
-            told.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        with replacing(told) as file:
+            file.write(json.dumps(settings).encode() + b"\n")
+        with writing(self.folder):
             # Until it goes the run has not ended.
             (self.folder / PART.format(0)).touch()
         return done
@@ -127,11 +128,10 @@ class Journal:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
                         break  # what a process was writing when it was killed
-                    try:
-                        entry = json.loads(line)
-                        name, frame = entry["image"], entry.get("frame")
-                    except (ValueError, KeyError, TypeError) as error:
-                        raise OutputError(f"{path}: line {number} is damaged") from error
+                    entry = _entry(line)
+                    if entry is None:
+                        raise OutputError(f"{path}: line {number} is damaged: remove the line")
+                    name, frame = entry["image"], entry.get("frame")
                     ends = frame is None  # a picture, or the frames of a video
                     if frame == 0 or (ends and "frames" not in entry):
                         self._places[name] = []
@@ -143,15 +143,13 @@ class Journal:
 
     def _rewrite(self, order: Sequence[str]) -> None:
         whole = self.folder / WHOLE
-        rewritten = whole.with_suffix(".tmp")
         places: dict[str, list[tuple[Path, int]]] = {}
         place = 0
-        with writing(whole):
-            with open(rewritten, "wb") as file:
-                for name, line in self._lines(order):
-                    places.setdefault(name, []).append((whole, place))
-                    place += file.write(line)
-            os.replace(rewritten, whole)
+        with replacing(whole) as file:
+            for name, line in self._lines(order):
+                places.setdefault(name, []).append((whole, place))
+                place += file.write(line)
+        with writing(self.folder):
             for part in self._parts():
                 part.unlink()
         self._places = places
@@ -168,3 +166,28 @@ class Journal:
         finally:
             for file in files.values():
                 file.close()
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """What results were found with."""
+    try:
+        settings = json.loads(path.read_bytes())
+        if isinstance(settings, dict):
+            return settings
+    except ValueError:  # no JSON, or no UTF-8
+        pass
+    raise OutputError(
+        f"{path}: damaged: expected the settings that the results in this folder were found with; "
+        "give another --output, or remove the file to go on with the settings of now"
+    )
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """What a line says of a picture, a frame or a whole video; None if it is damaged."""
+    try:
+        entry = json.loads(line)
+        whole = isinstance(entry["image"], str) and ("detections" in entry or "frames" in entry)
+        found = all(FOUND <= detection.keys() for detection in entry.get("detections", ()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return entry if whole and found else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..distributed import is_main
-from .checkpoint import writing
+from .checkpoint import replacing, writing
 
 Record = dict[str, Any]
 
@@ -67,6 +67,11 @@ def scalars(record: Record, prefix: str = "") -> dict[str, float]:
     return found
 
 
+def read_metrics(path: Path) -> list[Record]:
+    """The records in a file of metrics; a line that is damaged, or torn, is left out."""
+    return [record for _, record in _records(path)]
+
+
 def _summary_writer(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -80,14 +85,16 @@ def _summary_writer(folder: Path, step: int) -> Any:
 def _drop_lines_after(path: Path, step: int) -> None:
     if not path.is_file():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    kept = [line + b"\n" for line, record in _records(path) if record["step"] <= step]
+    with replacing(path) as file:  # a full disk must not cost the lines there are
+        file.writelines(kept)
+
+
+def _records(path: Path) -> Iterator[tuple[bytes, Record]]:
+    for line in path.read_bytes().split(b"\n"):
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):
+            record = json.loads(line)
+        except ValueError:  # no JSON, or no UTF-8
             continue
-    # Beside it first: a full disk must not cost the lines there are.
-    beside = path.with_name(f"{path.name}.tmp")
-    beside.write_text("".join(kept), encoding="utf-8")
-    beside.replace(path)
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            yield line, record

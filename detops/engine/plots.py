@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from ..visualize import contact_sheet, draw_detections
 from .anchor_fit import AnchorFit
 from .checkpoint import writing
 from .curves import confusion_matrix, precision_recall
+from .metrics import read_metrics
 from .progress import PART, RATED, smoothed
 
 COMPARED = 4  # images whose truth is shown beside what is found
@@ -49,7 +49,7 @@ def plot_training(metrics: Path, path: Path) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    records = read_metrics(metrics)
     steps = [record["step"] for record in records]
     figure, (losses, rate, precision) = _figure(3, (7, 9))
     names = [key for key in dict.fromkeys(k for r in records for k in r) if key.startswith(PART)]
@@ -58,13 +58,13 @@ def plot_training(metrics: Path, path: Path) -> None:
         _, *parts = accumulate(recorded, smoothed, initial=math.nan)
         losses.plot(steps, parts, label=name.removeprefix(PART), linewidth=1)
     losses.set(ylabel="loss, smoothed", xlabel="step")
-    rate.plot(steps, [record["lr"] for record in records], linewidth=1)
+    rate.plot(steps, [record.get("lr", math.nan) for record in records], linewidth=1)
     rate.set(ylabel="learning rate", xlabel="step")
     history = defaultdict(list)
     for record in records:
         for name, rated in record.get("evaluation", {}).items():
             for key in RATED[:2]:
-                history[f"{key} of {name}"].append((record["step"], rated[key]))
+                history[f"{key} of {name}"].append((record["step"], rated.get(key)))
     for name, points in history.items():
         # matplotlib leaves out what is NaN: AP where there are no objects.
         at, values = zip(*points, strict=True)
