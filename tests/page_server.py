@@ -60,7 +60,8 @@ def serving(detectors, **options):
     """The port of a server with these detectors."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        server = uvicorn.Server(server_config(create_app(detectors, **options)))
+        app, limits = create_app(detectors, **options), options.get("limits") or Limits()
+        server = uvicorn.Server(server_config(app, limits))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -6,8 +6,11 @@ import re
 import socket
 import struct
 import threading
+import time
 import zlib
+from contextlib import suppress
 
+import numpy as np
 import pytest
 from page_server import (
     DETECT,
@@ -25,6 +28,7 @@ from PIL import Image, ImageFile
 from torch import nn
 
 from detops.serve import Limits
+from detops.serve.connection import Connection
 
 
 def png(width, height, *chunks):
@@ -118,6 +122,105 @@ def test_a_client_that_leaves_gives_its_place_back(port):
     assert send(port, "POST", DETECT, encoded())[0] == 200
 
 
+HALF_A_HEAD = b"GET / HTTP/1.1\r\nHost: loc"
+
+
+@pytest.fixture
+def connect():
+    """Opens connections to a port, one for each of some pieces, and sends those."""
+    opened = []
+
+    def connect(port, *pieces):
+        for piece in pieces:
+            opened.append(socket.create_connection(("127.0.0.1", port), timeout=20))
+            opened[-1].sendall(piece)
+        return opened[-len(pieces) :]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def is_closed(connection):
+    """Whether the server closes it without an answer, which is waited for."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_without_a_request_keep_nobody_out(connect):
+    """Nor do they when there are more of them than connections."""
+    most = Limits().connections
+    with serving({"a": finds()}, limits=Limits(head_seconds=1000)) as port:
+        idle = connect(port, *[b"", HALF_A_HEAD] * most)
+        for _ in range(3):
+            assert send(port, "GET", "/")[0] == 200
+            assert send(port, "POST", DETECT, encoded())[0] == 200
+        assert all(map(is_closed, idle[: most + 1]))  # those that were idle for the longest
+
+
+def test_a_request_in_work_is_not_closed_for_others(connect):
+    model = Waits()
+    with serving({"a": finds(model)}, limits=Limits(connections=3, head_seconds=1000)) as port:
+        body = encoded()
+        head = request_head(f"Content-Length: {len(body)}")
+        (asked,) = connect(port, head + body)
+        assert model.entered.acquire(timeout=20)
+        connect(port, *[b""] * 10)
+        model.may_answer.set()
+        assert asked.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("piece", [b"", HALF_A_HEAD], ids=["absent", "part"])
+def test_a_head_that_does_not_come_is_not_waited_for(connect, piece):
+    limits = Limits(head_seconds=0.5)
+    with serving({"a": finds()}, limits=limits) as port:
+        assert is_closed(connect(port, piece)[0])
+
+
+def test_a_head_that_drips_is_not_waited_for(connect):
+    with serving({"a": finds()}, limits=Limits(head_seconds=0.5)) as port:
+        (slow,) = connect(port, HALF_A_HEAD)
+        # A closed connection tells so on a later write.
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(400):
+                slow.sendall(b"a")
+                time.sleep(0.05)
+
+
+def test_a_request_has_its_time_once_its_head_is_there(connect):
+    with serving({"a": finds()}, limits=Limits(head_seconds=1)) as port:
+        body = encoded()
+        (slow,) = connect(port, request_head(f"Content-Length: {len(body)}"))
+        time.sleep(1.5)
+        slow.sendall(body)
+        assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_that_is_not_taken_is_dropped(connect, monkeypatch):
+    """Its bytes would stay in memory, and the connection with them."""
+    dropped, drop = threading.Event(), Connection._drop
+    monkeypatch.setattr(Connection, "_drop", lambda self: (drop(self), dropped.set()))
+    noise = np.random.default_rng(0).integers(0, 256, (3000, 3000, 3), np.uint8)
+    body = encoded("JPEG", Image.fromarray(noise), quality=92)
+    with serving({"a": finds()}, limits=Limits(seconds=2)) as port:
+        (lazy,) = connect(port, request_head(f"Content-Length: {len(body)}") + body)
+        assert dropped.wait(60)
+        answer = b""
+        with suppress(ConnectionResetError):
+            while part := lazy.recv(1 << 20):
+                answer += part
+    # What was in the sockets' buffers.
+    assert len(answer) < int(re.search(rb"content-length: (\d+)", answer)[1])
+
+
+@pytest.mark.parametrize("keep", ["keep-alive", "close"])
+def test_no_connection_outlives_its_answer(port, keep):
+    head = f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: {keep}\r\n\r\n"
+    assert send_raw(port, head.encode()).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -133,8 +236,17 @@ def test_what_is_not_http_is_refused(port, lines):
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_header_without_an_end_is_refused(port):
-    answer = send_raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 20_000,
+        b"GET /" + b"x" * 100_000,
+    ],
+    ids=["a field", "fields", "path"],
+)
+def test_a_head_without_an_end_is_refused(port, head):
+    answer = send_raw(port, head)
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
@@ -275,6 +387,7 @@ def test_a_detector_that_fails_is_told_of_and_the_server_goes_on(error, message)
     [
         ("bytes", 0, "Limits: expected bytes above 0, got 0"),
         ("pixels", -1, "Limits: expected pixels above 0, got -1"),
+        ("head_seconds", 0, "Limits: expected head_seconds above 0, got 0"),
         ("seconds", float("nan"), "Limits: expected seconds above 0, got nan"),
         ("score_floor", 1.5, "Limits: expected score_floor in 0..1, got 1.5"),
     ],

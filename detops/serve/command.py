@@ -7,6 +7,7 @@ import io
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
@@ -19,11 +20,10 @@ from ..engine.checkpoint import list_some
 from ..engine.detect import Detector
 from ..engine.stop import StopSignals
 from .app import create_app
+from .connection import Connection
 from .guard import LOOPBACK
 from .limits import Limits
 
-# Connections at a time; a browser opens six.
-CONNECTIONS = 64
 SECONDS_TO_FINISH = 5
 EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -64,21 +64,20 @@ def serve(
             )
         shown = "localhost" if host in EVERYWHERE else in_address(host)
         console.print(f"http://{shown}:{listener.getsockname()[1]}/")
-        uvicorn.Server(server_config(app)).run([listener])
+        uvicorn.Server(server_config(app, limits)).run([listener])
 
 
-def server_config(app: object) -> uvicorn.Config:
+def server_config(app: object, limits: Limits) -> uvicorn.Config:
     """The server's settings: HTTP alone, and no word to the console but of errors."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="h11",
+        http=partial(Connection, limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
     )
 

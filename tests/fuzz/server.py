@@ -33,7 +33,7 @@ def _config() -> uvicorn.Config:
     detector = Detector(_Finds(), ["cat"], device="cpu")
     detector.detect(torch.zeros(3, 8, 8, dtype=torch.uint8))  # what is slow once is so now
     app = create_app({"a": detector, "b": detector}, limits=LIMITS, samples={"one": b"pixels"})
-    config = server_config(app)
+    config = server_config(app, LIMITS)
     config.load()
     return config
 
