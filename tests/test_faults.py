@@ -1,8 +1,10 @@
 """`make faults` sees what is lost and what is not told."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,11 +75,40 @@ def test_what_a_command_must_tell(tmp_path):
         command.told("memory")
 
 
+def test_whether_a_fault_bit(tmp_path):
+    command = Quick(tmp_path / "log", lambda: time.sleep(100))
+    command.start()
+    assert command.signalled(signal.SIGKILL)
+    command = Quick(tmp_path / "log", lambda: 0)
+    command.start()
+    command.end()
+    assert not command.fails("disk")
+    command = Quick(tmp_path / "log", lambda: print("detops: error: the disk is full") or 2)
+    command.start()
+    assert command.fails("disk")
+
+
+def test_clocks_that_jump():
+    asked = [0, 0]
+    forward = training.jumping(lambda: 1.0, 0.0, asked, 0)
+    both = training.jumping(lambda: 1.0, -training.YEARS, asked, 1)
+    found = [[clock() for _ in range(100)] for clock in (forward, both)]
+    assert found[0] == sorted(found[0]) and found[0][-1] > training.YEARS
+    assert found[1] != sorted(found[1]) and asked == [100, 100]
+
+
+def test_a_flipped_step_is_no_step():
+    assert training.steps_of(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
+
+
 def test_numbers_are_added_to_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- faults: begin -->\n<!-- faults: end -->\n")
-    table.publish(page, {"train: kill -9": [24, 0], "serve: SIGTERM": [3, 1]})
-    table.publish(page, {"serve: SIGTERM": [24, 0]})
+    table.publish(page, {"train: kill -9": [24, 21, 0], "serve: SIGTERM": [3, 3, 1]})
+    table.publish(page, {"serve: SIGTERM": [24, 24, 0]})
     rows = page.read_text().splitlines()
-    assert "| `detops train` | kill -9 | 24 | 0 |" in rows
-    assert "| `detops serve` | SIGTERM | 24 | 0 |" in rows
+    (tmp_path / "page.json").write_text('{"faults": {"serve: kill -9": [9, 0]}}')
+    table.publish(page, {})
+    assert "| `detops serve` | kill -9 | 9 | - | 0 |" in page.read_text()
+    assert "| `detops train` | kill -9 | 24 | 21 | 0 |" in rows
+    assert "| `detops serve` | SIGTERM | 24 | 24 | 0 |" in rows

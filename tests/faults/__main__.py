@@ -21,16 +21,15 @@ FAULTS = {
 }
 
 
-def once(kind: str, seed: int) -> str | None:
-    """What was wrong with a fault of that number, or None."""
+def once(kind: str, seed: int) -> tuple[bool, str]:
+    """Whether a fault of that number bit, and what was wrong."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            FAULTS[kind](random.Random(f"{kind} {seed}"), Path(folder))
+            return FAULTS[kind](random.Random(f"{kind} {seed}"), Path(folder)), ""
         except Fault as fault:
-            return f"{kind}, {seed}: {fault}"
+            return True, f"{kind}, {seed}: {fault}"
         except Exception as error:  # of the harness: the other tries go on
-            return f"{kind}, {seed}: {error!r}"
-    return None
+            return True, f"{kind}, {seed}: {error!r}"
 
 
 def main() -> None:
@@ -49,11 +48,11 @@ def main() -> None:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             found = list(pool.map(partial(once, kind), range(arguments.times)))
         took = time.monotonic() - began
-        told = [each for each in found if each]
+        told, bit = [what for _, what in found if what], sum(bit for bit, _ in found)
         wrong += len(told)
         if arguments.page:
-            publish(arguments.page, {kind: [len(found), len(told)]})
-        print(f"{kind}: {len(told)} of {len(found)} wrong, {took:.0f} s", flush=True)
+            publish(arguments.page, {kind: [len(found), bit, len(told)]})
+        print(f"{kind}: {len(told)} of {len(found)} wrong, {bit} bit, {took:.0f} s", flush=True)
         print(*(f"    {each}" for each in told), sep="\n", end="\n" if told else "", flush=True)
     sys.exit(wrong > 0)
 

@@ -1,6 +1,5 @@
 """`detops detect`: what was disturbed goes on by ``--resume``, to the results of one run."""
 
-import os
 import random
 import signal
 from collections.abc import Callable
@@ -13,12 +12,13 @@ import torch
 from detops import cli
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
-from detops.engine.journal import PART, WHOLE
+from detops.engine.journal import PART, SETTINGS, WHOLE
 
 from .disk import becomes_read_only
-from .process import Command, made_once, require
+from .process import Command, cut, flipped, made_once, require
 
 IMAGES = 24
+RESULTS = "detections*.jsonl"
 TABLES = {"--json": "found.json", "--coco": "coco.json", "--csv": "found.csv"}
 
 
@@ -76,48 +76,60 @@ def _whole() -> dict[str, str]:
     return results
 
 
-def ended(how: int, run: Detect, rng: random.Random) -> None:
+def ended(how: int, run: Detect, rng: random.Random) -> bool:
     """By a signal."""
     run.reach(rng)
-    os.kill(run.pid, how)
-    run.end()
+    return run.signalled(how)
 
 
-def disk_read_only(run: Detect, rng: random.Random) -> None:
+def disk_read_only(run: Detect, rng: random.Random) -> bool:
     """Nothing in the folder changes any more, from some moment on."""
     becomes_read_only(run.folder, partial(run.reach, rng), run)
-    if run.end():
-        run.told("Read-only file system")
+    return run.fails("Read-only file system")
 
 
-def file_too_large(run: Detect, rng: random.Random) -> None:
+def file_too_large(run: Detect, rng: random.Random) -> bool:
     """A limit on the size of files, from some moment on: part of a write succeeds."""
     run.reach(rng)
-    if run.limit_files(rng.randrange(200, 20_000)):
-        run.told("File too large|cannot be written")
+    return run.limit_files(rng.randrange(200, 20_000))
 
 
-def out_of_memory(run: Detect, rng: random.Random) -> None:
+def out_of_memory(run: Detect, rng: random.Random) -> bool:
     """No byte more of address space, from some moment on."""
     run.reach(rng)
     run.limit_memory(rng.randrange(4 << 20))
-    if run.end():
-        run.told("memory")
+    return run.fails("memory")
 
 
-def torn(run: Detect, rng: random.Random) -> None:
-    """The list of what was found, cut anywhere, after ``kill -9``."""
+def damaged(
+    change: Callable[[bytes, random.Random], bytes], run: Detect, rng: random.Random
+) -> bool:
+    """A file of the folder after ``kill -9``: told of, and done without.
+
+    A bit may make another number of one that was found, which nothing can tell.
+    """
     ended(signal.SIGKILL, run, rng)
-    for part in run.folder.glob(PART.format("*")):
-        os.truncate(part, rng.randrange(part.stat().st_size + 1))
+    kinds = [sorted(run.folder.glob(name)) for name in (SETTINGS, RESULTS, "*.png")]
+    kinds = [[file for file in kind if file.stat().st_size] for kind in kinds]
+    if not any(kinds):
+        return False
+    file = rng.choice(rng.choice([kind for kind in kinds if kind]))
+    file.write_bytes(change(file.read_bytes(), rng))
+    run.start()
+    if run.fails("damaged|another"):
+        file.unlink()
+    elif file.match(RESULTS) and change is flipped:
+        (run.folder / WHOLE).unlink()
+    return True
 
 
-def _survived(fault: Callable[[Detect, random.Random], None], rng: random.Random, at: Path) -> None:
+def _survived(fault: Callable[[Detect, random.Random], bool], rng: random.Random, at: Path) -> bool:
     whole = _whole()
     run = Detect(at / "run")
-    fault(run, rng)
+    bit = fault(run, rng)
     run.finish()
     require(run.results() == whole, "other results")
+    return bit
 
 
 FAULTS = {
@@ -125,7 +137,8 @@ FAULTS = {
     for name, fault in {
         "kill -9": partial(ended, signal.SIGKILL),
         "SIGTERM": partial(ended, signal.SIGTERM),
-        "the list of results is torn": torn,
+        "a file is torn": partial(damaged, cut),
+        "a bit of a file flips": partial(damaged, flipped),
         "the disk becomes read-only": disk_read_only,
         "files may not grow": file_too_large,
         "no memory is left": out_of_memory,

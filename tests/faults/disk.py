@@ -37,10 +37,17 @@ def can_mount() -> bool:
 
 
 def becomes_read_only(folder: Path, reach: Callable[..., None], command: Command) -> None:
-    """A command reaches some moment, and from then on its folder is read-only."""
-    folder.mkdir(exist_ok=True)
+    """A command reaches some moment, and from then on its folder is read-only.
+
+    A mount does not become so while a file in it is open to be written. So another one takes its
+    place: what is open stays, and nothing else can be opened.
+    """
+    other = folder.with_suffix(".read-only")
+    for each in (folder, other):
+        each.mkdir(exist_ok=True)
     reach(lambda: _mount_of_its_own(folder))
-    enter = ["nsenter", "--target", str(command.pid), "--mount"]
-    again = ["mount", "-o", "remount,ro,bind", str(folder)]
-    # It may have ended before.
-    subprocess.run([*enter, *again], check=False, stderr=subprocess.DEVNULL)
+    enter = ["nsenter", "--target", str(command.pid), "--mount", "mount"]
+    steps = ["--bind", folder, other], ["-o", "remount,ro,bind", other], ["--move", other, folder]
+    for step in steps:
+        # It may have ended before.
+        subprocess.run([*enter, *step], check=False, stderr=subprocess.DEVNULL)

@@ -55,6 +55,18 @@ def made_once(make: Callable[[], T]) -> Callable[[], T]:
     return get
 
 
+def flipped(content: bytes, rng: random.Random) -> bytes:
+    """With another bit."""
+    changed = bytearray(content)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def cut(content: bytes, rng: random.Random) -> bytes:
+    """Without its end."""
+    return content[: rng.randrange(len(content))]
+
+
 class Command:
     """A command of detops, which works in a fork of this process and writes into a file."""
 
@@ -115,15 +127,27 @@ class Command:
             resource.prlimit(self.pid, kind, (value, resource.RLIM_INFINITY))
 
     def limit_files(self, size: int) -> bool:
-        """No file may become larger; whether the log has room to tell of it."""
+        """No file may become larger; whether it ends by that, and tells of it if its log may."""
         self.limit(resource.RLIMIT_FSIZE, size)
-        return self.end() != 0 and self.log.stat().st_size < size
+        failed = self.end() != 0
+        if failed and self.log.stat().st_size < size:
+            self.told("File too large|cannot be written")
+        return failed
 
     def limit_memory(self, more: int) -> None:
         """So many bytes of address space more than it has."""
         if self.alive():
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[0])
             self.limit(resource.RLIMIT_AS, pages * resource.getpagesize() + more)
+
+    def signalled(self, number: int) -> bool:
+        """Ends it by a signal; whether it was not over before."""
+        os.kill(self.pid, number)
+        status = self.end()
+        require(status in (0, 143, -number), f"ends with {status}")
+        if status == 143:
+            self.told("stopped by SIGTERM")
+        return status != 0
 
     def end(self) -> int:
         """The status of the process."""
@@ -140,6 +164,13 @@ class Command:
     def text(self) -> str:
         """All that it has written."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def fails(self, pattern: str) -> bool:
+        """Whether it ends with an error, which must be told in a line of its own."""
+        failed = self.end() != 0
+        if failed:
+            self.told(pattern)
+        return failed
 
     def told(self, pattern: str) -> None:
         """Requires a line of the command's own."""

@@ -152,36 +152,45 @@ def _signalled(how: int, rng: random.Random, at: Path) -> tuple[Server, int]:
     return server, status
 
 
-def killed(rng: random.Random, at: Path) -> None:
+def killed(rng: random.Random, at: Path) -> bool:
     """``kill -9``; another one takes its port at once."""
-    server, _ = _signalled(signal.SIGKILL, rng, at)
+    server, status = _signalled(signal.SIGKILL, rng, at)
     require_another(server)
+    return status == -signal.SIGKILL
 
 
-def terminated(rng: random.Random, at: Path) -> None:
+def terminated(rng: random.Random, at: Path) -> bool:
     """SIGTERM: it is told; another one takes the port."""
     server, status = _signalled(signal.SIGTERM, rng, at)
     require(status == 143, f"ends with {status}: {server.text()}")
     server.told("stopped by SIGTERM")
     require_another(server)
+    return True
 
 
-def out_of_memory(rng: random.Random, at: Path) -> None:
+def out_of_memory(rng: random.Random, at: Path) -> bool:
     """No byte more of address space for a while."""
     expected()
     server = Server(at).open()
     try:
         server.limit_memory(rng.randrange(24 << 20))
-        wrong = ask_on(server, rng, lambda status, told: status == 500 and "memory" in str(told))
+        refused = []
+
+        def fails(status: int, told: dict) -> bool:
+            refused.append(status)
+            return status == 500 and "memory" in str(told)
+
+        wrong = ask_on(server, rng, fails)
         require(server.alive(), f"ends with {server.process.exitcode}: {server.text()[-600:]}")
         require(not wrong, wrong)
         server.limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
         require_served(server)
+        return bool(refused)
     finally:
         server.close()
 
 
-def clients_leave(rng: random.Random, at: Path) -> None:
+def clients_leave(rng: random.Random, at: Path) -> bool:
     """Clients that are cut off anywhere, some of them by a reset."""
     expected()
     server = Server(at).open()
@@ -199,11 +208,12 @@ def clients_leave(rng: random.Random, at: Path) -> None:
         wait_for(lambda: server.ask(pictures()[0])[0] != 503)
         require_served(server)
         require("Traceback" not in server.text(), "a traceback")
+        return True
     finally:
         server.close()
 
 
-FAULTS: dict[str, Callable[[random.Random, Path], None]] = {
+FAULTS: dict[str, Callable[[random.Random, Path], bool]] = {
     "kill -9": killed,
     "SIGTERM": terminated,
     "no memory is left": out_of_memory,

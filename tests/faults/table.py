@@ -9,8 +9,9 @@ from detops.marks import fill
 
 def publish(page: Path, tried: dict[str, list[int]]) -> None:
     """Writes a run's numbers, in place of earlier ones, beside the page and into it."""
-    lines = ["| command | fault | tried | not survived |", "|---|---|---|---|"]
-    for name, (times, wrong) in add(page, "faults", tried)["faults"].items():
+    lines = ["| command | fault | tried | bit | not survived |", "|---|---|---|---|---|"]
+    for name, (times, *bit, wrong) in add(page, "faults", tried)["faults"].items():
         command, _, fault = name.partition(": ")
-        lines.append(f"| `detops {command}` | {fault} | {times} | {wrong} |")
+        numbers = times, *(bit or "-"), wrong  # runs before bites were counted have none
+        lines.append(f"| `detops {command}` | {fault} | {' | '.join(map(str, numbers))} |")
     page.write_text(fill(page.read_text(), "faults", "\n".join(lines) + "\n"))

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,9 +24,20 @@ import torch
 from detops.engine import load_checkpoint
 
 from .disk import becomes_read_only
-from .process import LATEST, Command, children, made_once, require, wait_for
+from .process import (
+    FORK,
+    LATEST,
+    Command,
+    children,
+    cut,
+    flipped,
+    made_once,
+    require,
+    wait_for,
+)
 
 STEPS, PERIOD = 16, 3
+YEARS = 3e8  # some ten, in seconds
 CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +46,15 @@ def lines_of(folder: Path) -> int:
     """How many steps have one."""
     file = folder / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def steps_of(metrics: bytes) -> list[int]:
+    """Those with a line that is whole."""
+    found = []
+    for line in metrics.split(b"\n"):
+        with suppress(ValueError, TypeError, KeyError):
+            found.append(json.loads(line)["step"])
+    return found
 
 
 class Run(Command):
@@ -75,33 +96,22 @@ def _whole() -> Path:
     return run.folder
 
 
-def killed(run: Run, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
-    """``kill -9``."""
+def ended(
+    how: int, run: Run, rng: random.Random, before: Callable[[], None] = lambda: None
+) -> bool:
+    """By a signal: SIGTERM comes before a machine is taken away."""
     run.reach(rng, before)
-    os.kill(run.pid, signal.SIGKILL)
-    run.end()
+    return run.signalled(how)
 
 
-def terminated(run: Run, rng: random.Random) -> None:
-    """SIGTERM, as before a machine is taken away."""
-    run.reach(rng)
-    os.kill(run.pid, signal.SIGTERM)
-    status = run.end()
-    if status:  # it was over before
-        require(status == 143, f"ends with {status}")
-        run.told("stopped by SIGTERM")
-
-
-def worker_killed(run: Run, rng: random.Random) -> None:
+def worker_killed(run: Run, rng: random.Random) -> bool:
     """``kill -9`` of a data worker."""
     run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 2)
     run.reach(rng)
     workers = children(run.pid) if run.alive() else []
     if workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
-    status = run.end()
-    if status:
-        run.told("a data worker died")
+    return run.fails("a data worker died")
 
 
 def newest(folder: Path) -> Path | None:
@@ -120,79 +130,101 @@ def begin_anew(run: Run) -> None:
             file.unlink()
 
 
-def bit_flipped(run: Run, rng: random.Random) -> None:
-    """A bit of the newest checkpoint, after ``kill -9``."""
-    killed(run, rng)
-    if file := newest(run.folder):
-        content = bytearray(file.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: random.Random) -> bool:
+    """The newest checkpoint and the metrics, after ``kill -9``."""
+    ended(signal.SIGKILL, run, rng)
+    metrics, bit = run.folder / "metrics.jsonl", False
+    for file in (newest(run.folder), metrics):
+        content = file.read_bytes() if file and file.exists() else b""
+        if not content or rng.random() < 0.3:
+            continue
+        changed, bit = change(content, rng), True
+        if file == metrics:
+            before = steps_of(content)
+            # Nothing can tell a step whose number became another.
+            while (left := steps_of(changed)) != sorted({*left} & {*before}):
+                changed = change(content, rng)
+            run.lost = len(before) - len(left)
         file.unlink()  # checkpoint.pt may be another name of it
-        file.write_bytes(content)
+        file.write_bytes(changed)
     begin_anew(run)
+    return bit
 
 
-def torn(run: Run, rng: random.Random) -> None:
-    """The newest checkpoint and the metrics, cut anywhere, after ``kill -9``."""
-    killed(run, rng)
-    for file in (newest(run.folder), run.folder / "metrics.jsonl"):
-        if file and file.exists() and rng.random() < 0.7:
-            before, content = lines_of(run.folder), file.read_bytes()
-            file.unlink()
-            file.write_bytes(content[: rng.randrange(len(content) + 1)])
-            run.lost += max(0, before - lines_of(run.folder))
-    begin_anew(run)
-
-
-def disk_full(run: Run, rng: random.Random) -> None:
+def disk_full(run: Run, rng: random.Random) -> bool:
     """No byte more for checkpoints, from some moment on."""
     run.reach(rng)
     file = run.folder / "checkpoint.pt.tmp"
     run.folder.mkdir(exist_ok=True)
-    try:
-        os.symlink("/dev/full", file)
-    except FileExistsError:  # one is being written
-        pass
-    status = run.end()
-    if status:
-        run.told("No space left on device")
+    while run.alive():
+        # One may be being written, whose end takes the name away.
+        with suppress(FileExistsError):
+            os.symlink("/dev/full", file)
+        time.sleep(0.001)
     file.unlink(missing_ok=True)
+    return run.fails("No space left on device")
 
 
-def disk_read_only(run: Run, rng: random.Random) -> None:
+def disk_read_only(run: Run, rng: random.Random) -> bool:
     """Nothing in the folder changes any more, from some moment on."""
     becomes_read_only(run.folder, partial(run.reach, rng), run)
-    status = run.end()
-    if status:
-        run.told("Read-only file system")
+    return run.fails("Read-only file system")
 
 
-def file_too_large(run: Run, rng: random.Random) -> None:
+def file_too_large(run: Run, rng: random.Random) -> bool:
     """A limit on the size of files, from some moment on: part of a write succeeds."""
     run.reach(rng)
-    if run.limit_files(rng.randrange(200, 200_000)):
-        run.told("File too large|cannot be written")
+    return run.limit_files(rng.randrange(200, 200_000))
 
 
-def out_of_memory(run: Run, rng: random.Random) -> None:
+def out_of_memory(run: Run, rng: random.Random) -> bool:
     """No byte more of address space, from some moment on."""
     run.reach(rng)
     run.limit_memory(rng.randrange(4 << 20))
-    status = run.end()
-    if status:
-        run.told("memory")
+    return run.fails("memory")
 
 
-def clock_jumps(run: Run, rng: random.Random) -> None:
-    """The clock of the day jumps by up to ten years, to and fro; then ``kill -9``."""
+def clocks_jump(run: Run, rng: random.Random) -> bool:
+    """All clocks go forward by years, that of the day back, too; then ``kill -9``.
 
-    def jumps() -> None:
-        now, own = time.time, random.Random(rng.random())
-        time.time = lambda: now() + own.uniform(-3e8, 3e8)
+    Until it goes on, the times of its files become any. Training measures by `perf_counter`, and
+    data workers are waited for by `monotonic`.
+    """
+    run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 1)
+    asked = FORK.RawArray("i", len(CLOCKS))
 
-    killed(run, rng, jumps)
+    def jump() -> None:
+        for number, (name, back) in enumerate(CLOCKS.items()):
+            setattr(time, name, jumping(getattr(time, name), back, asked, number))
+
+    bit = ended(signal.SIGKILL, run, rng, jump)
+    begun = lines_of(run.folder) > 0
+    require(not begun or all(asked), f"{list(CLOCKS)} were asked {list(asked)} times")
+    for file in run.folder.glob("*"):
+        os.utime(file, (rng.uniform(0, 4e9),) * 2, follow_symlinks=False)
+    return bit and begun
 
 
-def two_runs(run: Run, rng: random.Random) -> None:
+CLOCKS = {"perf_counter": 0.0, "monotonic": 0.0, "time": -YEARS}  # how far they may jump back
+
+
+def jumping(
+    clock: Callable[[], float], back: float, asked: MutableSequence[int], number: int
+) -> Callable[[], float]:
+    """A clock that jumps every now and then; counts how often it is asked."""
+    rng, ahead = random.Random(number), 0.0
+
+    def now() -> float:
+        nonlocal ahead
+        asked[number] += 1
+        if rng.random() < 0.3:
+            ahead += rng.uniform(back, YEARS)
+        return clock() + ahead
+
+    return now
+
+
+def two_runs(run: Run, rng: random.Random) -> bool:
     """A second run in the folder of the first."""
     run.reach(rng)
     other = Run(run.folder, *run.changes)
@@ -203,15 +235,17 @@ def two_runs(run: Run, rng: random.Random) -> None:
     require(first == 0, f"the first run ends with {first}")
     if alive and status:
         other.told("another run")
+    return alive and status != 0
 
 
-def _survived(fault: Callable[[Run, random.Random], None], rng: random.Random, at: Path) -> None:
+def _survived(fault: Callable[[Run, random.Random], bool], rng: random.Random, at: Path) -> bool:
     whole = _whole()
     run = Run(at / "run")
-    fault(run, rng)
+    bit = fault(run, rng)
     run.changes = ()
     run.finish()
     require_same(run.folder, whole, run.lost)
+    return bit
 
 
 def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
@@ -234,7 +268,7 @@ def _whole_of_two() -> Path:
     return folder
 
 
-def one_of_two_killed(rng: random.Random, at: Path) -> None:
+def one_of_two_killed(rng: random.Random, at: Path) -> bool:
     """``kill -9`` of one of two processes, which torchrun starts again, both."""
     whole = _whole_of_two()
     folder = at / "run"
@@ -248,21 +282,22 @@ def one_of_two_killed(rng: random.Random, at: Path) -> None:
     status = run.wait(LATEST)
     require(status == 0, f"ends with {status}: {folder.with_suffix('.log').read_text()[-600:]}")
     require_same(folder, whole)
+    return bool(workers)
 
 
 FAULTS = {
     name: partial(_survived, fault)
     for name, fault in {
-        "kill -9": killed,
-        "SIGTERM": terminated,
+        "kill -9": partial(ended, signal.SIGKILL),
+        "SIGTERM": partial(ended, signal.SIGTERM),
         "kill -9 of a data worker": worker_killed,
-        "a bit of the newest checkpoint flips": bit_flipped,
-        "checkpoint and metrics are torn": torn,
+        "bits of checkpoint and metrics flip": partial(damaged, flipped),
+        "checkpoint and metrics are torn": partial(damaged, cut),
         "the disk is full": disk_full,
         "the disk becomes read-only": disk_read_only,
         "files may not grow": file_too_large,
         "no memory is left": out_of_memory,
-        "the clock jumps": clock_jumps,
+        "clocks and times of files jump": clocks_jump,
         "two runs in a folder": two_runs,
     }.items()
 } | {"kill -9 of one of two processes": one_of_two_killed}
