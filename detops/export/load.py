@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What was exported, as a detector again."""
 
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,11 +84,22 @@ def _load_pt2(path: Path) -> Exported:
     return Exported(graph, {key: text for key, text in about.items() if text})
 
 
-def _load_onnx(path: Path) -> Exported:
+def onnxruntime() -> Any:
+    """ONNX Runtime; unless the user says otherwise it must not tell its makers of its use.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when it starts
     import onnxruntime
 
+    return onnxruntime
+
+
+def _load_onnx(path: Path) -> Exported:
+    runtime = onnxruntime()
     try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     # Its errors have nothing in common with each other.
     except Exception as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error

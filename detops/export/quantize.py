@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from .load import onnxruntime
+
 QUANTIZED = ["Conv", "ConvTranspose", "Gemm"]
 # Layers that give coordinates and scores: small, and worth all their digits.
 PREDICTIONS = ("cls_logits", "bbox_pred", "cls_score", "mask_fcn_logits", "kps_score_lowres")
@@ -43,15 +45,15 @@ def quantize(source: str | Path, file: str | Path, images: Iterable[Tensor]) -> 
     if Path(file).suffix != ".onnx":
         raise ValueError(f"detops.export.quantize: file must end in .onnx, got {file}")
     import onnx
-    from onnxruntime import InferenceSession, quantization
 
-    session = InferenceSession(source, providers=["CPUExecutionProvider"])
+    session = onnxruntime().InferenceSession(source, providers=["CPUExecutionProvider"])
     given = ({"image": np.ascontiguousarray(x.detach().cpu())} for x in images)
     telling = (image for image in given if len(session.run(["scores"], image)[0]) > 0)
     first = next(telling, None)
     if first is None:
         raise ValueError("detops.export.quantize: nothing is found in any of the images")
     left = chain([first], telling)
+    from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
         def get_next(self) -> dict[str, np.ndarray] | None:
