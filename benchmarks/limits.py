@@ -23,6 +23,7 @@ from limits_cases import LINEAR, PAIRS, Call
 from torch import Tensor
 
 import detops
+from detops.bench.memory import forget_most, most_resident, resident
 from detops.bench.run import machine_of
 from detops.marks import fill
 
@@ -34,22 +35,7 @@ def memory_now() -> int:
     """Bytes that this process has, of which no more is free than the allocator must keep."""
     detops.release_memory()
     ctypes.CDLL(None).malloc_trim(0)
-    return _status("VmRSS")
-
-
-def most_memory() -> int:
-    """Bytes that it had at most since `forget_most`."""
-    return _status("VmHWM")
-
-
-def forget_most() -> None:
-    """The most is what there is now."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+    return resident()
 
 
 def tensors(x: Any) -> list[Tensor]:
@@ -117,7 +103,7 @@ def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
     forget_most()
     results = tensors(passes(call))
     made = sum(t.nbytes for t in [*results, *(t.grad for t in given if t.grad is not None)])
-    return max(0, most_memory() - before - made), made + sum(t.nbytes for t in given)
+    return max(0, most_resident() - before - made), made + sum(t.nbytes for t in given)
 
 
 def rounded(size: float) -> str:

@@ -317,9 +317,12 @@ def test_damaged_files_do_no_harm(name):
         (lambda path: path.with_name("other").write_text("x"), "did .*open"),
         (lambda path: exec("1"), "did .*exec"),
         (lambda path: 1 / 0, "ZeroDivisionError"),
+        (lambda path: b"x" * (100 << 20), r"took \d+ MiB"),
     ],
 )
 def test_harm_is_found(monkeypatch, does, message):
+    _ = b"x" * (200 << 20)  # an earlier peak, which later ones stay below
+    monkeypatch.setattr(fuzz.files, "MEMORY", 80 << 20)
     loader = LOADERS["config"]._replace(load=fuzz.files.watched(does))
     monkeypatch.setitem(LOADERS, "config", loader)
     monkeypatch.setattr(fuzz.files, "_prepare", lambda name: None)

@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from rich.console import Console
 from .case import Call, Case
 from .corner_calls import calls, tiny
 from .corners import LIMIT_SECONDS, OPS, Corner, corners, gaps
+from .memory import FORGET, forget_most, most_resident, resident
 from .report import stem_of
 from .run import Machine, machine_of
 
@@ -126,7 +126,7 @@ def peak_of(call: Call) -> int | None:
     warmed up, with all that the allocator holds free handed back before: scratch memory counts
     wherever it comes from. None where the system does not tell.
     """
-    if not Path("/proc/self/clear_refs").exists():
+    if not FORGET.exists():
         return None
     ours, theirs = os.pipe()
     child = os.fork()
@@ -140,10 +140,10 @@ def peak_of(call: Call) -> int | None:
         call()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = _status("VmRSS")
+        forget_most()
+        before = resident()
         kept = call()
-        os.write(theirs, str(max(0, _status("VmHWM") - before)).encode())
+        os.write(theirs, str(max(0, most_resident() - before)).encode())
         del kept
     finally:
         os._exit(0)
@@ -159,11 +159,6 @@ def keep_freed_memory(keep: bool) -> None:
     if mallopt is not None:  # M_MMAP_MAX and M_TRIM_THRESHOLD by number, else with its own values
         mallopt(-4, 0 if keep else 1 << 16)
         mallopt(-1, 2**31 - 1 if keep else 1 << 17)
-
-
-def _status(field: str) -> int:
-    found = re.search(rf"^{field}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return 1024 * int(found.group(1)) if found else 0
 
 
 def measure(corner: Corner, rounds: int = LEAST_ROUNDS) -> Row | None:

@@ -7,7 +7,6 @@ connects to nothing, and writes nowhere.
 import json
 import os
 import random
-import resource
 import sys
 import tempfile
 import warnings
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 import detops.export
+from detops.bench.memory import forget_most, most_resident, resident
 from detops.config import ConfigError, load_config
 from detops.data import AnnotationError, load_image, open_dataset
 from detops.data.class_map import read_class_map
@@ -243,9 +243,10 @@ def check_file(seed: int, name: str) -> bool:
     """
     _prepare(name)
     content, rng = file_of(seed, name), random.Random(seed)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    forget_most()  # else the peak of an earlier file would hide this one's
+    before = resident()
     taken = read(name, content, rng)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    grown = most_resident() - before
     require(grown < MEMORY, f"took {grown >> 20} MiB")
     if _watch().harm:  # an import that comes late does such things too, but once
         read(name, content, random.Random(seed))

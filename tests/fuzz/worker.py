@@ -11,12 +11,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
 import detops
+from detops.bench.memory import resident
 
 from .check import Find, check
 from .draw import draw
@@ -34,11 +34,6 @@ def checks(what: str) -> Callable[[int, str], bool]:
 
         return check_file
     return lambda seed, op: check(draw(op, seed))
-
-
-def resident() -> int:
-    """Bytes of memory that this process has now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class Worker:
