@@ -133,12 +133,13 @@ def begin_anew(run: Run) -> None:
 def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: random.Random) -> bool:
     """The newest checkpoint and the metrics, after ``kill -9``."""
     ended(signal.SIGKILL, run, rng)
-    metrics, bit = run.folder / "metrics.jsonl", False
-    for file in (newest(run.folder), metrics):
-        content = file.read_bytes() if file and file.exists() else b""
-        if not content or rng.random() < 0.3:
-            continue
-        changed, bit = change(content, rng), True
+    metrics = run.folder / "metrics.jsonl"
+    there = [file for file in (newest(run.folder), metrics) if file and file.exists()]
+    there = [file for file in there if file.stat().st_size]
+    chosen = rng.sample(there, rng.randint(1, len(there))) if there else []
+    for file in chosen:
+        content = file.read_bytes()
+        changed = change(content, rng)
         if file == metrics:
             before = steps_of(content)
             # Nothing can tell a step whose number became another.
@@ -148,7 +149,7 @@ def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: rand
         file.unlink()  # checkpoint.pt may be another name of it
         file.write_bytes(changed)
     begin_anew(run)
-    return bit
+    return bool(chosen)
 
 
 def disk_full(run: Run, rng: random.Random) -> bool:
@@ -230,8 +231,13 @@ def two_runs(run: Run, rng: random.Random) -> bool:
     other = Run(run.folder, *run.changes)
     other.log = run.folder.with_suffix(".other.log")
     alive = run.alive()
+    if alive:  # and it stays so
+        os.kill(run.pid, signal.SIGSTOP)
     other.start()
-    status, first = other.end(), run.end()
+    status = other.end()
+    if alive:
+        os.kill(run.pid, signal.SIGCONT)
+    first = run.end()
     require(first == 0, f"the first run ends with {first}")
     if alive and status:
         other.told("another run")
