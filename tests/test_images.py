@@ -2,18 +2,23 @@
 """Image files of every mode, read as their values mean them."""
 
 import json
+import os
+import subprocess
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 import torch
+from fuzz import contents
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from detops.data import CocoDetection, ImageError, load_image
 from detops.data import image as image_module
-from detops.data.image import LargeImageError
+from detops.data.image import FORMATS, LargeImageError
+from detops.data.problems import image_file_report
 from detops.engine import Detector
 
 # Every eighth of the range, and its ends.
@@ -278,9 +283,33 @@ def test_a_file_s_content_is_read_as_the_file(tmp_path):
         load_image((tmp_path / "a.png").read_bytes()), load_image(tmp_path / "a.png")
     )
     with pytest.raises(
-        ImageError, match=r"^image: not a readable image \(its format is not known\)"
+        ImageError, match=r"^image: not a readable image \(expected BMP, GIF, .*TGA"
     ):
         load_image(b"no image")
+
+
+@pytest.mark.parametrize("content", contents.other_pictures())
+def test_no_file_is_handed_to_a_program(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process is started"))
+    path = tmp_path / "photo.png"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=rf"^{path}: not a readable image \(expected .*PNG"):
+        load_image(path)
+    assert image_file_report(path, None, "header").problem[0] == "unreadable image"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_is_read(kind):
+    image = Image.new("RGB", (16, 12), (0, 255, 255))
+    content = contents.encoded(image, kind)
+    assert load_image(content).shape == (3, 12, 16)
+
+
+def test_a_pipe_and_a_device_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    for path in (tmp_path / "a.png", Path("/dev/zero")):
+        with pytest.raises(ImageError, match=f"^{path}: not a regular file$"):
+            load_image(path)
 
 
 def test_limits_of_pixels_and_formats(tmp_path):

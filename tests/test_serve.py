@@ -25,11 +25,11 @@ from page_server import (
 from PIL import Image
 
 from detops.data import load_image
+from detops.data.image import PHOTO_FORMATS
 from detops.data.masks import decode_masks
 from detops.engine import Detector
 from detops.serve.app import STATIC
 from detops.serve.guard import HEADERS
-from detops.serve.limits import FORMATS
 from detops.visualize import colour_of
 
 
@@ -119,7 +119,7 @@ class Remembers(Finds):
         return super().found(image)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PHOTO_FORMATS)
 def test_formats(format):
     model = Remembers()
     body = encoded(format)
@@ -166,14 +166,14 @@ def test_pictures_are_turned_upright(port):
 )
 def test_what_is_no_picture_is_refused(port, body):
     message = error_of(port, 415, "POST", DETECT, body)
-    assert message == f"image: not a readable image (expected {', '.join(FORMATS)})"
+    assert message == f"image: not a readable image (expected {', '.join(PHOTO_FORMATS)})"
 
 
 def test_an_empty_body_is_refused(port):
     assert "empty" in error_of(port, 400, "POST", DETECT, b"")
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PHOTO_FORMATS)
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
 def test_truncated_pictures_are_refused(port, format, share):
     body = encoded(format)
@@ -184,7 +184,7 @@ def test_truncated_pictures_are_refused(port, format, share):
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
-    format=st.sampled_from(FORMATS),
+    format=st.sampled_from(PHOTO_FORMATS),
     changes=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=8),
 )
 def test_damaged_pictures_are_read_or_refused(port, format, changes):

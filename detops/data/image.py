@@ -17,6 +17,11 @@ from torch import Tensor
 
 # Largest file that is read: 32768 x 32768, 3 GiB as uint8 RGB, some 10 GiB while it is decoded.
 MAX_PIXELS = 2**30
+# Those that a photograph comes in.
+PHOTO_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+# Pillow's names of all that is read. One of its others runs Ghostscript on the file, and few of
+# them are looked at often.
+FORMATS = (*PHOTO_FORMATS, "AVIF", "ICO", "JPEG2000", "MPO", "PCX", "PPM", "TGA")
 # Pillow's modes that it turns into RGB as their values mean it; not among them are those of more
 # than 8 bits, which it would cut off at 255.
 BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
@@ -52,12 +57,11 @@ def load_image(
 
     Args:
         image: a file's path or content; a PIL image; an array [H, W] or [H, W, 1|3|4] or a tensor
-            [1|3, H, W], uint8, uint16 or floating in 0..1. Files may be of any format that Pillow
-            reads: bits, grey or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are
-            turned upright by their EXIF orientation; alpha is left out, and so are all frames but
-            the first.
+            [1|3, H, W], uint8, uint16 or floating in 0..1. Files may be of `FORMATS`: bits, grey
+            or RGB of 8 or 16 bits, grey floats, palettes, CMYK, YCbCr. They are turned upright by
+            their EXIF orientation; alpha is left out, and so are all frames but the first.
         max_pixels: of a file, `MAX_PIXELS` by default; it is refused by its header, undecoded.
-        formats: Pillow's names of those that a file may have; all that it reads by default.
+        formats: Pillow's names of those that a file may have; `FORMATS` by default.
 
     Returns:
         uint8 tensor [3, H, W], RGB.
@@ -99,13 +103,14 @@ def open_image(
     """
     name = str(source) if isinstance(source, Path) else "image"
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    formats = FORMATS if formats is None else formats
     if isinstance(source, Path) and not source.is_file():
-        raise ImageError(f"{name}: no such image file")
+        what = "not a regular file" if source.exists() else "no such image file"
+        raise ImageError(f"{name}: {what}")
     mode = ""
     try:
         file = source if isinstance(source, Path) else BytesIO(source)
-        decoders = None if formats is None else tuple(formats)
-        with _our_limit(), Image.open(file, formats=decoders) as image:
+        with _our_limit(), Image.open(file, formats=_known(formats)) as image:
             mode = f", mode {image.mode}"
             if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
@@ -117,12 +122,18 @@ def open_image(
             f"{name}: more than the {max_pixels:,} pixels that are read at once; cut it into parts"
         ) from error
     except UnidentifiedImageError as error:
-        expected = f"expected {', '.join(formats)}" if formats else "its format is not known"
+        expected = f"expected {', '.join(formats)}"
         raise ImageError(f"{name}: not a readable image ({expected})") from error
     # Pillow's decoders raise many types on damaged files, SyntaxError and struct.error among them.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(f"{name}: not a readable image{mode} ({reason})") from error
+
+
+def _known(formats: Sequence[str]) -> list[str]:
+    """Those that this build of Pillow reads; MPO is not among its names, but comes with JPEG."""
+    Image.init()
+    return [name for name in formats if name in Image.OPEN]
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

@@ -19,12 +19,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from torch import Tensor
 
-from ..data.image import ImageError, LargeImageError, load_image
+from ..data.image import PHOTO_FORMATS, ImageError, LargeImageError, load_image
 from ..engine.detect import Detector
 from ..engine.formats import image_entry
 from ..visualize import PERSON_SKELETON, colour_of
 from .guard import LOOPBACK, Guard
-from .limits import FORMATS, Limits
+from .limits import Limits
 from .ops import SHOWN
 from .queries import read_query
 from .turns import Turns
@@ -141,7 +141,7 @@ class _Page:
 
     def _detect(self, body: bytes, names: Sequence[str]) -> dict[str, Any]:
         try:
-            pixels = load_image(body, max_pixels=self.limits.pixels, formats=FORMATS)
+            pixels = load_image(body, max_pixels=self.limits.pixels, formats=PHOTO_FORMATS)
         except LargeImageError as error:
             raise HTTPException(413, str(error)) from error
         except ImageError as error:

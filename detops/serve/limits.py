@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Those that a photograph comes in; Pillow has decoders of many more, few of them looked at often.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-
 
 @dataclass(frozen=True)
 class Limits:

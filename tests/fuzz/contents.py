@@ -49,6 +49,19 @@ def pictures() -> list[bytes]:
         encoded(picture(), "PPM"),
         encoded(picture("L"), "PCX"),
         encoded(picture(), "TGA"),
+        encoded(picture(), "AVIF"),
+        encoded(picture(), "JPEG2000"),
+        encoded(picture(), "MPO", save_all=True, append_images=[picture()]),
+    ]
+
+
+@cache
+def other_pictures() -> list[bytes]:
+    """Pillow runs Ghostscript on EPS, and reads all formats but those above by code of its own."""
+    return [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n",
+        encoded(picture(), "EPS"),
+        encoded(picture(), "SGI"),
     ]
 
 

@@ -49,6 +49,7 @@ class Loader(NamedTuple):
     load: Callable[[Path, random.Random], Any]
     errors: tuple[type[Exception], ...]
     is_archive: bool = False
+    wrong: Callable[[], list[bytes]] = list  # contents that are refused, and damaged, too
 
 
 def _data(kind: str, place: str = "", **files: bytes) -> Callable[[Path, random.Random], Any]:
@@ -94,7 +95,11 @@ def _exported(path: Path, _: random.Random) -> None:
 
 LOADERS: dict[str, Loader] = {
     "image": Loader(
-        "", right.pictures, watched(lambda path: load_image(path, max_pixels=PIXELS)), (ImageError,)
+        "",
+        right.pictures,
+        watched(lambda path: load_image(path, max_pixels=PIXELS)),
+        (ImageError,),
+        wrong=right.other_pictures,
     ),
     "coco": Loader(".json", lambda: [right.coco()], _data("coco"), (AnnotationError,)),
     "lvis": Loader(".json", lambda: [right.coco(right.LVIS)], _data("lvis"), (AnnotationError,)),
@@ -158,7 +163,7 @@ LOADERS: dict[str, Loader] = {
 
 @cache
 def _contents(name: str) -> list[bytes]:
-    return LOADERS[name].contents()
+    return LOADERS[name].contents() + LOADERS[name].wrong()
 
 
 class _Watch:
@@ -201,8 +206,11 @@ def _watched() -> Iterator[None]:
 def _prepare(name: str) -> None:
     """Reads each right file: what is imported then is not imported because of a wrong one."""
     Image.init()
-    for content in _contents(name):
+    for content in LOADERS[name].contents():
         require(read(name, content, random.Random(0)), f"{name} refuses what is right")
+    for content in LOADERS[name].wrong():
+        require(not read(name, content, random.Random(0)), f"{name} takes what is wrong")
+        require(not _watch().harm, f"did {_watch().harm[:3]}")
 
 
 def read(name: str, content: bytes, rng: random.Random) -> bool:
