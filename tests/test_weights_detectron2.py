@@ -3,12 +3,16 @@
 
 import json
 import pickle
+import resource
+import subprocess
+import sys
 from collections import OrderedDict
 
 import detectron2_networks as networks
 import numpy as np
 import pytest
 import torch
+from fuzz import contents
 from PIL import Image
 
 from detops import cli
@@ -274,6 +278,36 @@ def test_pickles_of_anything_else_are_refused(tmp_path, capsys, content, protoco
         load_weights_into(model, file)
     assert "read" not in capsys.readouterr().out
     same(model.state_dict(), before)
+
+
+def _limited():
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+
+
+@pytest.mark.parametrize("number", range(len(contents.greedy_pickles())))
+def test_a_pickle_takes_no_more_than_its_size(tmp_path, number):
+    (tmp_path / "a.pkl").write_bytes(contents.greedy_pickles()[number])
+    code = f"""
+import resource, sys
+from detops.engine.pickled import read_pickle
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_pickle({str(tmp_path / "a.pkl")!r})
+except ValueError as error:
+    assert "a.pkl: damaged, or not a checkpoint" in str(error)
+    sys.exit(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > 100_000)
+"""
+    run = subprocess.run([sys.executable, "-c", code], timeout=120, preexec_fn=_limited)
+    assert run.returncode == 0
+
+
+def test_what_is_shared_is_read_once(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(contents.pickles()[-1])
+    value, depth = read_pickle(tmp_path / "a.pkl"), 0
+    while value:
+        assert value["a"] is value["b"]
+        value, depth = value["a"], depth + 1
+    assert depth == 64
 
 
 def test_damaged_pickles(tmp_path):

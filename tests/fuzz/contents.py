@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import struct
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -155,9 +156,35 @@ def weights() -> list[bytes]:
 
 
 def pickles() -> list[bytes]:
-    """As detectron2 writes them."""
+    """As detectron2 writes them, and one of dicts that are each in the next one twice."""
+    nested: dict[str, Any] = {}
+    for _ in range(64):
+        nested = {"a": nested, "b": nested}
     arrays = {"model": {"a.weight": np.ones((2, 3), np.float32), "b": np.arange(4)}}
-    return [pickle.dumps(arrays | {"__author__": "x"}, protocol) for protocol in (0, 2, 4)]
+    files = [pickle.dumps(arrays | {"__author__": "x"}, protocol) for protocol in (0, 2, 4, 5)]
+    return [*files, pickle.dumps(nested, 2)]
+
+
+class _View:
+    """An array whose contents are another's, too."""
+
+    def __init__(self, data: str) -> None:
+        self.state = (1, (len(data),), np.dtype("u1"), False, data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, ((0,),), self.state
+
+
+def greedy_pickles() -> list[bytes]:
+    """They ask for all the memory or time that there is."""
+    data = "\0" * 200_000
+    return [
+        b"\x80\x02})" + b"2\x86" * 64 + b"K\x01s.",  # a pair of pairs of pairs as a key
+        b"\x80\x02}r" + struct.pack("<I", 1 << 28) + b"0",  # places that nothing is in
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".",
+        b"\x80\x04\x8e" + struct.pack("<Q", 1 << 33) + b".",
+        pickle.dumps({str(i): _View(data) for i in range(20_000)}, 2),
+    ]
 
 
 def onnx_models() -> list[bytes]:

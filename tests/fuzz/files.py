@@ -151,7 +151,13 @@ LOADERS: dict[str, Loader] = {
         (CheckpointError,),
         is_archive=True,
     ),
-    "pickle": Loader(".pkl", right.pickles, watched(read_pickle), (CheckpointError,)),
+    "pickle": Loader(
+        ".pkl",
+        right.pickles,
+        watched(read_pickle),
+        (CheckpointError,),
+        wrong=right.greedy_pickles,
+    ),
     # SECURITY.md trusts these two: what they make Python do is not watched.
     "onnx": Loader(".onnx", right.onnx_models, _exported, (ValueError,)),
     "package": Loader(".pt2", right.packages, _exported, (ValueError,), is_archive=True),
