@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from .messages import shown
 from .ranges import outside
-from .safe_yaml import parse_yaml
+from .safe_yaml import Loader, parse_yaml
 
 DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
@@ -112,7 +113,7 @@ class _TwiceError(yaml.YAMLError):
     """A key that comes twice."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(Loader):
     """Refuses a key that comes twice in a section, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -144,15 +145,15 @@ def _merge(
             )
         if isinstance(defaults[key], dict):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{source}: {name}: expected keys and values, got {value!r}")
+                raise ConfigError(f"{source}: {name}: expected keys and values, got {shown(value)}")
             _merge(target[key], value, defaults[key], source, prefix=f"{name}.")
         else:
             target[key] = value = _coerce(defaults[key], value, name, source)
             allowed = outside(name, value)
             if allowed is not None:
-                raise ConfigError(f"{source}: {name}: expected {allowed}, got {value}")
+                raise ConfigError(f"{source}: {name}: expected {allowed}, got {shown(value)}")
             if not value and isinstance(value, list) and name not in MAY_BE_EMPTY:
-                raise ConfigError(f"{source}: {name}: expected at least one value, got {value}")
+                raise ConfigError(f"{source}: {name}: expected at least one value, got []")
 
 
 def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
@@ -163,19 +164,23 @@ def _coerce(default: Any, value: Any, key: str, source: str) -> Any:
         text = {"true": "True", "false": "False"}.get(value.lower(), value)
         try:
             value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        # The last three: brackets and signs without an end, and `{[]: 1}`.
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             value = _typed_list(text, default, key) if wanted is list else value
     if isinstance(value, str) and ("${" in value or value == "???"):
-        raise ConfigError(f"{source}: {key}: nothing is filled in here, got {value!r}")
+        raise ConfigError(f"{source}: {key}: nothing is filled in here, got {shown(value)}")
     if wanted is list and isinstance(value, (list, tuple)):
         return _coerce_items(default, value, key, source)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ConfigError(f"{source}: {key}: expected a number of 64 bits, got {shown(value)}")
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     # bool is an int to Python, not to whoever writes a config.
     if type(value) is wanted:
         return value
     expected = {"list": "tuple"}.get(wanted.__name__, wanted.__name__)
-    raise ConfigError(f"{source}: {key}: expected {expected}, got {type(value).__name__} {value!r}")
+    got = f"{type(value).__name__} {shown(value)}"
+    raise ConfigError(f"{source}: {key}: expected {expected}, got {got}")
 
 
 def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -> list:
@@ -186,12 +191,25 @@ def _coerce_items(default: list, values: Sequence[Any], key: str, source: str) -
     for i, value in enumerate(values):
         place = f"{key}[{i}]"
         if item is None:
-            items.append(list(value) if isinstance(value, tuple) else value)
+            items.append(_plain(value, place, source))
         elif isinstance(value, (list, tuple)) and name in NESTED and name == key:
             items.append(_coerce_items(default, value, place, source))
         else:
             items.append(_coerce(item, value, place, source))
     return items
+
+
+def _plain(value: Any, key: str, source: str) -> Any:
+    """A text or number, or a list of some; or a ConfigError."""
+    is_list = isinstance(value, (list, tuple))
+    parts = [
+        _coerce(type(part)(), part, key, source)
+        for part in (value if is_list else [value])
+        if isinstance(part, (str, int, float))
+    ]
+    if len(parts) < (len(value) if is_list else 1):
+        raise ConfigError(f"{source}: {key}: expected texts and numbers, got {shown(value)}")
+    return parts if is_list else parts[0]
 
 
 def _typed_list(text: str, default: list, key: str) -> Any:

@@ -5,8 +5,33 @@ from typing import Any
 
 import yaml
 
+LONGEST_NUMBER = 100  # characters
 
-def parse_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+
+class Loader(yaml.SafeLoader):
+    """Refuses aliases, by which some hundred bytes make a value of gigabytes, and long numbers."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node of the text."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            problem = f"found the alias *{event.anchor[:LONGEST_NUMBER]}; write out what it means"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _number(loader: Loader, node: yaml.Node) -> Any:
+    if not isinstance(node, yaml.ScalarNode) or len(node.value) > LONGEST_NUMBER:
+        problem = f"expected a number of at most {LONGEST_NUMBER} characters"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+
+
+for _kind in ("int", "float"):
+    Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
+
+
+def parse_yaml(text: str, loader: type[Loader] = Loader) -> Any:
     """The values of a text in YAML, of which nothing is run.
 
     Raises:
@@ -17,3 +42,6 @@ def parse_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> An
     # Brackets without an end exhaust the stack, and dates may have numbers that no calendar has.
     except (RecursionError, ValueError, OverflowError) as error:
         raise yaml.YAMLError(str(error)) from error
+    # PyYAML relies on tags: `!!bool foo` and `!!int ''` fail wherever they do.
+    except (LookupError, AttributeError, TypeError) as error:
+        raise yaml.YAMLError("a value is not what its tag says") from error

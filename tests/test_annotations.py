@@ -39,6 +39,16 @@ def write(tmp_path):
     return write
 
 
+def test_names_of_categories_are_texts_or_numbers(write):
+    path = write(annotation())
+    for name in (["cat"], {"a": "b" * 1000}, None):
+        data = json.loads(path.read_text())
+        data["categories"][0]["name"] = name
+        path.write_text(json.dumps(data))
+        with pytest.raises(AnnotationError, match=r"categories\[0\]: name is .{,70}, not text$"):
+            CocoDetection(path)
+
+
 @pytest.mark.parametrize(
     ("box", "clipped", "counted"),
     [

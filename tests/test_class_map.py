@@ -177,7 +177,9 @@ def test_broken_class_maps(text, message):
     ("content", "message"),
     [("[1, 2]", "expected pairs of names"), ("{", "neither YAML nor JSON"), ("a: 3", "got 'a': 3")]
     + [("", "expected pairs of names"), ("\xff", "neither YAML nor JSON")]
-    + [("[" * 3000, "neither YAML nor JSON"), ("a: 2026-13-45", "neither YAML nor JSON")],
+    + [("[" * 3000, "neither YAML nor JSON"), ("a: 2026-13-45", "neither YAML nor JSON")]
+    + [("a: &b c\nd: *b", "neither YAML nor JSON"), ("a: !!bool b", "neither YAML nor JSON")]
+    + [(str(["x" * 9] * 99), r"expected pairs of names, got .{60}\.\.\.$")],
 )
 def test_broken_class_maps_of_files(tmp_path, content, message):
     (tmp_path / "m.yaml").write_bytes(content.encode("latin-1"))

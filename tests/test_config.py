@@ -114,6 +114,28 @@ def test_round_trip_and_read_only(tmp_path):
         ("a: [", "config.yaml: not YAML"),
         ("a: " + "[" * 3000, "config.yaml: not YAML: maximum recursion depth"),
         ("a: 2026-13-45", "config.yaml: not YAML: month must be in"),
+        ("a: !!bool foo", "config.yaml: not YAML: a value is not what its tag says"),
+        ("a: !!timestamp foo", "config.yaml: not YAML: a value is not what its tag says"),
+        ("a: !!int ''", "config.yaml: not YAML: a value is not what its tag says"),
+        ("a: !!float ''", "config.yaml: not YAML: a value is not what its tag says"),
+        ("a: !!int [1]", "config.yaml: not YAML: expected a number of at most 100"),
+        ("a: " + "9" * 400, "config.yaml: not YAML: expected a number of at most 100"),
+        ("a: 1" + ":1" * 100_000, "config.yaml: not YAML: expected a number of at most 100"),
+        (
+            f"SOLVER: {{BASE_LR: '{'9' * 400}'}}",
+            "config.yaml: SOLVER.BASE_LR: expected a number of 64 bits, got a number of 1329 bits",
+        ),
+        (f"SOLVER: {{MAX_ITER: '0x{'f' * 9999}'}}", "MAX_ITER: expected a number of 64 bits, got"),
+        (f"SOLVER: {{BASE_LR: '{'9' * 5000}'}}", "BASE_LR: expected float, got str '9999"),
+        ("SOLVER: {BASE_LR: '{[]: 1}'}", r"SOLVER.BASE_LR: expected float, got str '{\[\]: 1}'"),
+        (f"SOLVER: {{BASE_LR: '{'-' * 100_000}1'}}", "SOLVER.BASE_LR: expected float, got str"),
+        (f"SOLVER: {{BASE_LR: '{'1+' * 100_000}1'}}", "SOLVER.BASE_LR: expected float, got str"),
+        ("TEST: {EXPECTED_RESULTS: [[2026-01-01]]}", r"RESULTS\[0\]: expected texts and numbers"),
+        ("TEST: {EXPECTED_RESULTS: [[a, '${b}']]}", r"RESULTS\[0\]: nothing is filled in here"),
+        (
+            "a: &b [1]\nc: *b",
+            r"config.yaml: not YAML: found the alias \*b; write out what it means",
+        ),
     ],
 )
 def test_errors_name_key_and_file(tmp_path, text, message):

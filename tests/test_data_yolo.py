@@ -118,11 +118,14 @@ def test_places_of_yolos_images(yolo, yaml):
             "nc: expected 1, the number of names, got 3",
         ),
         ("train: images/train\nnames: [cat]\nkpt_shape: [17, 3]\n", "kpt_shape: keypoints"),
-        ("train: labels\nnames: [cat]\n", "train: no images in labels"),
+        ("train: labels\nnames: [cat]\n", "train: no images in 'labels'"),
         ("- a\n", "expected keys and values, got list"),
         ("a: [", "cannot read"),
         ("a: " + "[" * 3000, "cannot read"),
         (f"train: {'x' * 3000}\nnames: [cat]\n", "train: no such folder or list"),
+        ("train: x\nnames: {0: [cat]}\n", r"names: expected text or numbers, got \['cat'\]"),
+        ("train: x\nnames: [&a cat, *a]\n", "cannot read .found the alias"),
+        ("train: x\nnames: [!!timestamp cat]\n", "cannot read .a value is not what its tag says"),
     ],
 )
 def test_data_yaml_that_is_refused(yolo, yaml, message):

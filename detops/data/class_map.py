@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..messages import shown
+
 ClassMap = Mapping[str, str]
 
 
@@ -28,9 +30,9 @@ def read_class_map(text: str) -> dict[str, str]:
     seen: set[str] = set()
     for old, new in pairs:
         if not (isinstance(old, str) and isinstance(new, str) and old and new):
-            raise ValueError(f"class map {text}: expected names, got {old!r}: {new!r}")
+            raise ValueError(f"class map {text}: expected names, got {shown(old)}: {shown(new)}")
         if old.casefold() in seen:
-            raise ValueError(f"class map {text}: two names for {old!r}")
+            raise ValueError(f"class map {text}: two names for {shown(old)}")
         seen.add(old.casefold())
     return dict(pairs)
 
@@ -78,5 +80,5 @@ def _from_file(path: Path) -> list[tuple[Any, Any]]:
         reason = " ".join(str(error).split())
         raise ValueError(f"class map {path}: neither YAML nor JSON ({reason})") from error
     if not isinstance(values, dict) or not values:
-        raise ValueError(f"class map {path}: expected pairs of names, got {values!r}")
+        raise ValueError(f"class map {path}: expected pairs of names, got {shown(values)}")
     return list(values.items())

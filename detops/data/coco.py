@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..messages import shown
 from .detection import DetectionDataset
 from .files import found_file, is_there, named_file, read_json
-from .problems import AnnotationError, Problems
+from .problems import AnnotationError, Problems, is_name
 
 REQUIRED = {
     "images": ("id",),
@@ -118,14 +119,17 @@ def read_coco(path: Path) -> dict[str, Any]:
             raise AnnotationError(f"{path}: not COCO format: no list '{key}'")
         for number, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                raise AnnotationError(f"{path}: {key}[{number}] is no object, but {entry!r}")
+                raise AnnotationError(f"{path}: {key}[{number}] is no object, but {shown(entry)}")
             missing = [field for field in fields if field not in entry]
             if key == "images" and not {"file_name", "coco_url"} & entry.keys():
                 missing.append("file_name")
             if missing:
                 raise AnnotationError(f"{path}: {key}[{number}] lacks {', '.join(missing)}")
+            if key == "categories" and not is_name(entry["name"]):
+                got = f"name is {shown(entry['name'])}"
+                raise AnnotationError(f"{path}: {key}[{number}]: {got}, not text")
             if "id" in fields and not _is_id(entry["id"]):
-                raise AnnotationError(f"{path}: {key}[{number}]: id is {entry['id']!r}")
+                raise AnnotationError(f"{path}: {key}[{number}]: id is {shown(entry['id'])}")
     ids = [category["id"] for category in data["categories"]]
     if len(set(ids)) < len(ids) or len({type(id) for id in ids}) > 1:
         raise AnnotationError(f"{path}: category ids are not all different, or of several types")

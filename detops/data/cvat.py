@@ -10,14 +10,16 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..messages import shown
 from .detection import DetectionDataset, number_categories
 from .files import found_file
 from .image import MAX_PIXELS
 from .masks import SegmentationError, encode_mask, rotated_corners
-from .problems import AnnotationError, Problems, shown
+from .problems import AnnotationError, Problems
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 FILE_NAME = "annotations.xml"
+LONGEST_SIDE = 18  # digits of an image's width or height
 # What an image's element has besides shapes.
 NO_SHAPES = ("attribute", "tag")
 
@@ -94,7 +96,9 @@ def _image(element: ElementTree.Element, folder: Path) -> dict[str, Any]:
 
 
 def _whole(text: str | None) -> Any:
-    return int(text) if text is not None and text.isdecimal() else text
+    if text is None or not text.isdecimal() or len(text) > LONGEST_SIDE:
+        return text
+    return int(text)
 
 
 def _objects(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..messages import shown
 from .class_map import ClassMap, renamed
 from .image import ImageError, load_image
 from .masks import SegmentationError, decode_masks, enclosing_box, to_rle
@@ -29,7 +30,6 @@ from .problems import (
     image_file_reports,
     is_number,
     keypoints_problem,
-    shown,
 )
 
 Target = dict[str, Any]
@@ -366,7 +366,7 @@ def _size(image: dict) -> tuple[int, int] | None:
 def _image_problem(image: dict) -> tuple[str, str] | None:
     sides = _size(image)
     if sides is not None and not all(type(side) is int and side > 0 for side in sides):
-        return "size is not two positive whole numbers", f"{sides[0]!r} x {sides[1]!r}"
+        return "size is not two positive whole numbers", f"{shown(sides[0])} x {shown(sides[1])}"
     if not isinstance(image["file_name"], str) or not image["file_name"]:
         return "file name is not text", shown(image["file_name"])
     return None

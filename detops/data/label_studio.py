@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..messages import shown
 from .detection import DetectionDataset, number_categories
 from .files import named_file, read_json
 from .masks import rotated_corners
-from .problems import AnnotationError, Problems, is_number, shown
+from .problems import AnnotationError, Problems, is_number
 
 SHAPES = ("rectanglelabels", "polygonlabels")
 RECTANGLE = ("x", "y", "width", "height")

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
+from ..messages import shown
 from .image import ImageError, check_decodes, open_image, upright_size
 
 Problem = tuple[str, str]  # kind, detail
@@ -23,7 +24,6 @@ OUTSIDE = "box outside the image"
 # Tools that round corners and sizes apart overstep by half a pixel: not worth a word.
 SLACK = 0.5
 READERS = 8
-LONGEST_VALUE = 60  # characters of a value from a file, in messages
 JPEG_END = b"\xff\xd9"
 JPEG_TAIL = 1024
 
@@ -108,10 +108,9 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
-def shown(value: object) -> str:
-    """A value from a file, as messages show it."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+def is_name(value: object) -> bool:
+    """Whether a value from a file may name a category; a number is its own name."""
+    return isinstance(value, str) or is_number(value)
 
 
 def is_number(value: object) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..messages import shown
 from .detection import DetectionDataset
 from .files import IMAGE_SUFFIXES, found_file, is_yaml
-from .problems import AnnotationError, Problems, image_file_reports, shown
+from .problems import AnnotationError, Problems, image_file_reports, is_name
 
 # What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
@@ -103,11 +104,15 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     if isinstance(names, list):
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names or not all(type(id) is int for id in names):
-        raise AnnotationError(f"{path}: names: expected a list, or names by number, got {names!r}")
+        expected = "expected a list, or names by number"
+        raise AnnotationError(f"{path}: names: {expected}, got {shown(names)}")
+    for name in names.values():
+        if not is_name(name):
+            raise AnnotationError(f"{path}: names: expected text or numbers, got {shown(name)}")
     count = content.get("nc", len(names))
     if count != len(names):
         expected = f"expected {len(names)}, the number of names"
-        raise AnnotationError(f"{path}: nc: {expected}, got {count}")
+        raise AnnotationError(f"{path}: nc: {expected}, got {shown(count)}")
     return {id: str(name) for id, name in names.items()}, content
 
 
@@ -132,7 +137,7 @@ def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]
     for entry in entries if isinstance(entries, list) else [entries]:
         found += _listed(_place(path, root, str(entry), chosen))
     if not found:
-        raise AnnotationError(f"{path}: {chosen}: no images in {entries}")
+        raise AnnotationError(f"{path}: {chosen}: no images in {shown(entries)}")
     return found
 
 

@@ -300,6 +300,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     for key, kind in required.items():
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get(key), kind):
             raise CheckpointError(f"{path}: not a detops checkpoint: no '{key}' in it")
+    if not all(isinstance(name, str) for name in checkpoint["names"]):
+        raise DamagedCheckpointError(f"{path}: damaged: its names are not all text")
     return dict(checkpoint)
 
 

@@ -19,7 +19,7 @@ from ..data.tiling import cut_tiles, merge_detections
 from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
-from .checkpoint import Checkpoint, load_checkpoint, load_weights
+from .checkpoint import Checkpoint, CheckpointError, load_checkpoint, load_weights
 from .published import OnTheseOps, class_names, load_published
 from .weights import load_weights_into
 from .weights_torchvision import is_published, newest_weights
@@ -121,7 +121,7 @@ class Detector:
         device: str | torch.device | None = None,
     ) -> Detector:
         """A detector from what `load_checkpoint` gave; the path is for messages."""
-        from ..config import load_config
+        from ..config import ConfigError, load_config
         from ..modeling import build_detection_model
 
         # Through load_config and not the text alone, so that keys added to the config since then
@@ -129,7 +129,11 @@ class Detector:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "config.yaml"
             file.write_text(checkpoint["config"], encoding="utf-8")
-            cfg = load_config(file)
+            try:
+                cfg = load_config(file)
+            except ConfigError as error:
+                reason = str(error).removeprefix(f"{file}:").strip()
+                raise CheckpointError(f"{path}: its config: {reason}") from error
         model = build_detection_model(cfg)
         load_weights(model, checkpoint["model"], path)
         return cls.from_config(model, checkpoint["names"], cfg, device)

@@ -43,8 +43,6 @@ def check_training_state(checkpoint: Checkpoint, path: Path) -> None:
     for key in ("step", "seed"):
         value = training.get(key)
         need(_is_count(value), f"its {key} is {_shown(value)}, not a whole number from 0 on")
-    names = checkpoint["names"]
-    need(all(isinstance(name, str) for name in names), "its names are not all text")
     _need_weights(checkpoint["model"], "model", need)
     if "raw_model" in training or "averaged_steps" in training:
         _need_weights(training.get("raw_model"), "raw_model", need)
@@ -105,7 +103,7 @@ def load_optimizer_state(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = STATE_OF[type(optimizer)]
     for number, values in saved["state"].items():
-        need(_is_count(number) and number < len(parameters), f"a parameter {number!r}")
+        need(_is_count(number) and number < len(parameters), f"a parameter {_shown(number)}")
         need(
             values.keys() == known,
             f"{', '.join(map(str, values))} where {type(optimizer).__name__} has "

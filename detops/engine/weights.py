@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..messages import shown
 from . import weights_detectron2 as detectron2
 from . import weights_torchvision as torchvision
 from .checkpoint import CheckpointError, list_some, read_file
@@ -186,7 +187,7 @@ def _tensor(key: Any, value: Any, name: str) -> Tensor:
         value = torch.tensor(value)
     if not isinstance(key, str) or not isinstance(value, Tensor):
         raise CheckpointError(
-            f"{name}: expected tensors by name, got {type(value).__name__} at {key!r}"
+            f"{name}: expected tensors by name, got {type(value).__name__} at {shown(key)}"
         )
     return value
 

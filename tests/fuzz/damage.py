@@ -27,6 +27,13 @@ WORDS = (
     b'{"a":' * 3000,
     b"<a>" * 3000,
     b"&a [*a]",
+    b"[&a [x, x], &b [*a, *a], &c [*b, *b], &d [*c, *c], *d]",
+    b"!!bool foo",
+    b"!!int ''",
+    b"!!timestamp x",
+    b"{[]: 1}",
+    b"'" + b"-" * 9000 + b"1'",
+    b"'" + b"1+" * 9000 + b"1'",
     b"!!python/object/apply:os.system [touch hit]",
     b"${oc.env:HOME}",
     b'<!DOCTYPE a [<!ENTITY b "cccc"><!ENTITY d SYSTEM "file:///etc/passwd">]>&d;',
@@ -46,6 +53,8 @@ NUMBERS = (
     b"0.5",
     b"1e308",
     b"1e-320",
+    b"9" * 400,
+    b"9" * 5000,
 )
 EXTREMES = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\x7f", b"\x00\x00\x00\x80")
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+"""Values from files in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+LONGEST_VALUE = 60  # characters
+MOST_BITS = 8 * LONGEST_VALUE  # of a whole number; Python refuses to write those of 4300 digits
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's repr, however large the value is.
+
+    >>> shown([[1, 2], {"a": "b" * 100}])
+    "[[1, 2], {'a': 'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb..."
+    """
+    text = "".join(islice(_pieces(value), LONGEST_VALUE + 1))
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """A repr in pieces, of which each has a character and none has many more than are shown."""
+    if isinstance(value, str | bytes):
+        yield repr(value[: LONGEST_VALUE + 1])
+    elif isinstance(value, dict):
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            if number:
+                yield ", "
+            yield from _pieces(key)
+            yield ": "
+            yield from _pieces(item)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "[" if isinstance(value, list) else "("
+        for number, item in enumerate(value):
+            if number:
+                yield ", "
+            yield from _pieces(item)
+        yield "]" if isinstance(value, list) else ",)" if len(value) == 1 else ")"
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        yield f"a number of {value.bit_length()} bits"
+    else:
+        yield repr(value)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""Values from files in messages."""
+
+import doctest
+
+import pytest
+
+from detops import messages
+from detops.messages import LONGEST_VALUE, shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, -3, 1.5, "a'b", b"x", [], {}, (), (1,), (1, 2), [[1, "a"], {"b": (2.5, None)}]],
+)
+def test_a_short_value_is_its_repr(value):
+    assert shown(value) == repr(value)
+
+
+def _nested(item, times):
+    for _ in range(times):
+        item = [item] * 10
+    return item
+
+
+@pytest.mark.parametrize(
+    "value",
+    [_nested("lol", 64), _nested({}, 200), ["", 1] * 99, {"a": {"b" * 99: 1}}, "x" * 10**9],
+)
+def test_a_long_value_is_cut(value):
+    text = shown(value)
+    assert len(text) == LONGEST_VALUE + 3 and text.endswith("...")
+
+
+def test_a_number_too_long_to_be_written():
+    assert shown([10**5000]) == "[a number of 16610 bits]"
+
+
+def test_examples():
+    assert doctest.testmod(messages).attempted > 0
+    assert doctest.testmod(messages).failed == 0
