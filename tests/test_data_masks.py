@@ -2,6 +2,7 @@
 """Segmentations and keypoints of COCO annotations."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from detops.data import AnnotationError, CocoDetection, export_coco
-from detops.data.masks import SegmentationError, decode_masks, encode_mask, to_rle
+from detops.data.masks import SegmentationError, decode_masks, encode_mask, encode_rows, to_rle
 
 HEIGHT, WIDTH = 30, 40
 MASK = np.zeros((HEIGHT, WIDTH), dtype=bool)
@@ -194,3 +195,40 @@ def test_export_is_read_back_the_same(write, tmp_path):
     assert all(
         torch.equal(target[key], target2[key]) for key in ("boxes", "labels", "masks", "keypoints")
     )
+
+
+def row_runs(box):
+    """CVAT's run lengths of a mask."""
+    edges = np.flatnonzero(np.diff(box.ravel(), prepend=0, append=2))
+    return np.diff(edges, prepend=0).tolist()
+
+
+@pytest.mark.parametrize("density", [0, 0.02, 0.5, 0.98, 1])
+def test_runs_of_rows_are_those_of_the_whole_mask(density):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        height, width = rng.integers(1, 9, 2).tolist()
+        top, left = int(rng.integers(height)), int(rng.integers(width))
+        h, w = int(rng.integers(1, height - top + 1)), int(rng.integers(1, width - left + 1))
+        mask = np.zeros((height, width), np.uint8)
+        box = mask[top : top + h, left : left + w]
+        box[:] = rng.random((h, w)) < density
+        box[: rng.integers(h + 1)] = rng.integers(2)
+        counts = row_runs(box)
+        for spelling in (counts, [*counts, 0], [*counts[:1], 0, 0, *counts[1:]]):
+            encoded = encode_rows(spelling, (left, top, w, h), height, width)
+            assert encoded == encode_mask(mask)
+
+
+def test_masks_of_a_large_image_take_little_memory():
+    side = 1 << 15
+    for counts, box, area in (
+        ([0, 1], (7, 9, 1, 1), 1),
+        ([0, side * side], (0, 0, side, side), side * side),
+        ([side + 3, side * side - 2 * side, side - 3], (0, 0, side, side), side * side - 2 * side),
+    ):
+        tracemalloc.start()
+        rle = encode_rows(counts, box, side, side)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        tracemalloc.stop()
+        assert coco_mask.area(rle) == area

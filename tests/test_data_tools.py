@@ -128,6 +128,7 @@ def test_masks_of_cvat(cvat):
         ('<polygon label="cat" points="1,1;2"/>', "polygon 1 has 3 numbers"),
         ('<polygon label="cat"/>', "broken polygon"),
         ('<mask label="cat" rle="7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
+        (f'<mask label="cat" rle="{"9" * 5000}"/>', "broken mask"),
         ('<mask label="cat" rle="6" left="38" top="0" width="3" height="2"/>', "not within"),
         ('<mask label="cat" rle="-1,7" left="0" top="0" width="3" height="2"/>', "add up to 6"),
     ],
@@ -140,7 +141,9 @@ def test_broken_shapes_of_cvat(cvat, shape, message):
     assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
 
 
-@pytest.mark.parametrize("sides", ["", f'width="{10**9}" height="{10**9}"', 'width="x"'])
+@pytest.mark.parametrize(
+    "sides", ["", f'width="{"9" * 5000}"', f'width="{10**9}" height="{10**9}"', 'width="x"']
+)
 def test_masks_of_images_without_a_sound_size(tmp_path, sides):
     picture(tmp_path / "a.png")
     mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'

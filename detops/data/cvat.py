@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from ..messages import shown
 from .detection import DetectionDataset, number_categories
 from .files import found_file
 from .image import MAX_PIXELS
-from .masks import SegmentationError, encode_mask, rotated_corners
+from .masks import SegmentationError, encode_rows, rotated_corners
 from .problems import AnnotationError, Problems
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
@@ -151,7 +149,4 @@ def _mask(shape: ElementTree.Element, height: Any, width: Any) -> dict[str, Any]
         raise SegmentationError(f"mask of {w} x {h} at {left}, {top} is not within the image")
     if min(counts) < 0 or sum(counts) != w * h:
         raise SegmentationError(f"run lengths do not add up to {w * h}: {shown(counts)}")
-    values = np.arange(len(counts)) % 2
-    mask = np.zeros((height, width), dtype=np.uint8)
-    mask[top : top + h, left : left + w] = np.repeat(values, counts).reshape(h, w)
-    return encode_mask(mask)
+    return encode_rows(counts, (left, top, w, h), height, width)

@@ -104,7 +104,48 @@ def encode_mask(mask: np.ndarray) -> RLE:
     """Compressed run lengths of one mask [height, width], ready for `json.dump`."""
     from pycocotools import mask as coco
 
-    rle = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
+    return _as_text(coco.encode(np.asfortranarray(mask, dtype=np.uint8)))
+
+
+def encode_rows(
+    counts: Sequence[int], box: tuple[int, int, int, int], height: int, width: int
+) -> RLE:
+    """Run lengths that go row by row through a box, as `encode_mask` of the whole image.
+
+    It takes memory for the rows in which a run ends, whatever the sizes of box and image.
+
+    Args:
+        counts: zeros first; they add up to the box.
+        box: left, top, width, height; it is within the image.
+        height: of the image, pixels.
+        width: of the image, pixels.
+    """
+    from pycocotools import mask as coco
+
+    left, top, across, _ = box
+    runs = np.array(counts, dtype=np.int64)
+    starts, ends = np.cumsum(runs) - runs, np.cumsum(runs)
+    # Whole rows of one run are alike: one of them stands for all.
+    more = np.maximum(ends // across + -starts // across - 1, 0)
+    runs -= more * across
+    rows = np.repeat(np.arange(len(runs), dtype=np.int8) & 1, runs).reshape(-1, across)
+    heights = np.ones(len(rows), dtype=np.int64)
+    firsts = -((runs - np.cumsum(runs)) // across)
+    heights[firsts[more > 0]] += more[more > 0]
+    below = np.append(0, np.cumsum(heights))  # the image's row, from the box's top, of each edge
+    steps = np.diff(np.pad(rows.T, ((0, 0), (1, 1))), axis=1)
+    columns, edges = np.nonzero(steps)
+    places = (left + columns) * height + top + below[edges]
+    # An edge that is two, the end of a column and the start of the next, is none.
+    where = np.setxor1d(places[steps[columns, edges] > 0], places[steps[columns, edges] < 0])
+    columnwise = np.diff(where, prepend=0, append=height * width).tolist()
+    if columnwise[-1] == 0:
+        columnwise.pop()
+    rle = {"size": [height, width], "counts": columnwise}
+    return _as_text(coco.frPyObjects(rle, height, width))
+
+
+def _as_text(rle: RLE) -> RLE:
     return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
 
 
