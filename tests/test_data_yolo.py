@@ -2,12 +2,15 @@
 """Data sets as YOLO's tools write them, with the quirks they have."""
 
 import codecs
+import os
 
 import numpy as np
 import pytest
 from test_data_tools import HEIGHT, WIDTH, picture
 
-from detops.data import AnnotationError, YoloDetection, load_datasets, open_dataset
+from detops.data import AnnotationError, VocDetection, YoloDetection, load_datasets, open_dataset
+from detops.data import files as files_module
+from detops.data import yolo as yolo_module
 
 
 @pytest.fixture
@@ -174,3 +177,48 @@ def test_the_case_of_a_suffix_does_not_matter(yolo, name):
     root = yolo({"a": "1 0.5 0.5 1 1"})
     (root / "data.yaml").rename(root / name)
     assert open_dataset(root / name).names == ("cat", "dog")
+
+
+def test_what_is_no_list_is_not_told(yolo):
+    """data.yaml of a stranger may name any file."""
+    secret = "root:x:0:0:secret"
+    root = yolo({"a": "0 0.5 0.5 1 1"}, "train: list.txt\nnames: [cat]\n")
+    (root / "list.txt").write_text(f"{secret}\n/{secret}\n")
+    with pytest.raises(AnnotationError, match="train: no images in 'list.txt'") as caught:
+        open_dataset(root)
+    (root / "list.txt").write_text(f"images/train/a.png\n\n{secret}\n")
+    with pytest.raises(
+        AnnotationError, match="list.txt, line 3: not the path of an image"
+    ) as other:
+        open_dataset(root)
+    assert "secret" not in str(caught.value) + str(other.value)
+    assert len(open_dataset(root, on_error="skip")) == 1
+
+
+def test_lists_and_folders_have_an_end(yolo, monkeypatch):
+    root = yolo({"a": "0 0.5 0.5 1 1"}, "train: pipe\nnames: [cat]\n")
+    os.mkfifo(root / "pipe")
+    (root / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        (root / "data.yaml").write_text(f"train: {name}\nnames: [cat]\n")
+        with pytest.raises(AnnotationError, match=f"{name}: cannot read .*not a regular file"):
+            open_dataset(root)
+    (root / "data.yaml").write_text("train: images\nnames: [cat]\n")
+    monkeypatch.setattr(files_module, "LARGEST_LIST", 10)
+    with pytest.raises(AnnotationError, match="a.txt: unreadable label file: .*more than 10 bytes"):
+        open_dataset(root)
+    monkeypatch.setattr(yolo_module, "MOST_ENTRIES", 1)
+    with pytest.raises(AnnotationError, match="images: more than 1 files and folders in it"):
+        open_dataset(root)
+
+
+def test_pipes_among_the_files(yolo, tmp_path):
+    root = yolo({"a": "0 0.5 0.5 1 1"})
+    os.mkfifo(root / "images/train/b.png")
+    with pytest.raises(AnnotationError, match="1 broken .*b.png: not a regular file"):
+        open_dataset(root)
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "JPEGImages").mkdir()
+    os.mkfifo(tmp_path / "Annotations/a.xml")
+    with pytest.raises(AnnotationError, match="a.xml: broken annotation file: not a regular file"):
+        VocDetection(tmp_path)

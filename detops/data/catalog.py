@@ -229,7 +229,8 @@ def _open(kind: str, text: str, place: str | Path, options: dict[str, Any]) -> D
 
 
 def _json_files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+    found = [*folder.glob("*.json"), *folder.glob("annotations/*.json")]
+    return sorted(file for file in found if file.is_file())
 
 
 def _json_file(folder: Path, split: Any) -> Path:

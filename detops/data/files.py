@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import stat
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +16,7 @@ from .problems import AnnotationError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 # What Label Studio puts in front of the name of an uploaded file.
 UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
+LARGEST_LIST = 2**30  # bytes
 LOCAL_FILE = "/data/local-files/?d="
 
 
@@ -60,6 +63,26 @@ def is_there(folder: Path, name: str) -> bool:
         return bool(name) and (folder / name).is_file()
     except (OSError, ValueError):
         return False
+
+
+def check_regular(path: Path) -> None:
+    """Raises OSError unless a file, which a stranger may have named, is one that has an end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if status.st_size > LARGEST_LIST:
+        raise OSError(errno.EFBIG, f"more than {LARGEST_LIST:,} bytes")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a list, or of an image's labels.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or larger than `LARGEST_LIST`.
+        UnicodeDecodeError: it is no text.
+    """
+    check_regular(path)
+    return path.read_text(encoding="utf-8-sig").splitlines()
 
 
 def is_yaml(path: Path) -> bool:

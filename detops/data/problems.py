@@ -187,7 +187,8 @@ def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck
     # Pillow fails on some names, as does the file system on one that is too long.
     try:
         if not path.is_file():
-            return FileReport(problem=("missing file", str(path)))
+            kind = "not a regular file" if path.exists() else "missing file"
+            return FileReport(problem=(kind, str(path)))
         if check == "exists" and size is not None:
             return FileReport(size)
         with open_image(path) as image:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from .detection import DetectionDataset
-from .files import IMAGE_SUFFIXES
+from .files import IMAGE_SUFFIXES, check_regular, read_lines
 from .image import ImageError, open_image
 from .masks import encode_mask
 from .problems import AnnotationError, Problems, as_flag, check_choice
@@ -133,7 +133,7 @@ def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
     if split is None:
         split = known[0] if len(known) == 1 else "trainval"
     try:
-        lines = (lists / f"{split}.txt").read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(lists / f"{split}.txt")
     except (OSError, UnicodeDecodeError) as error:
         there = f"; there are {', '.join(known)}" if known else ""
         raise AnnotationError(
@@ -144,6 +144,7 @@ def _listed(folder: Path, lists: Path, split: str | None) -> list[str]:
 
 def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
     try:
+        check_regular(path)
         tree = ElementTree.parse(path).getroot()
     except OSError as error:
         raise _XmlError(error.strerror) from error

@@ -11,12 +11,14 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import IMAGE_SUFFIXES, found_file, is_yaml
+from .files import IMAGE_SUFFIXES, found_file, is_yaml, read_lines
 from .problems import AnnotationError, Problems, image_file_reports, is_name
 
 # What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
+MOST_ENTRIES = 10_000_000  # of a split's folder, and of those in it
+LONGEST_PATH = 4096  # characters; Linux takes no longer ones
 # Coordinates are shares of the image; what reaches further than an image beside it is none.
 FURTHEST = 2
 
@@ -60,7 +62,7 @@ class YoloDetection(DetectionDataset):
         folder = path.parent
         names, places = _described(path)
         problems = Problems(Path(root))
-        files = _images(path, places, split)
+        files = _images(path, places, split, problems)
         sizes = [report.size for report in image_file_reports(((f, None) for f in files), "exists")]
         images: list[dict] = []
         objects: list[dict] = []
@@ -116,7 +118,9 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     return {id: str(name) for id, name in names.items()}, content
 
 
-def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]:
+def _images(
+    path: Path, places: dict[str, Any], split: str | None, problems: Problems
+) -> list[Path]:
     """The image files of a split, in the order of a list or of their names."""
     if split is not None and split not in SPLITS:
         raise AnnotationError(f"{path}: split: expected {', '.join(SPLITS)}, got {split!r}")
@@ -135,7 +139,7 @@ def _images(path: Path, places: dict[str, Any], split: str | None) -> list[Path]
     root = path.parent / str(places.get("path") or "")
     found: list[Path] = []
     for entry in entries if isinstance(entries, list) else [entries]:
-        found += _listed(_place(path, root, str(entry), chosen))
+        found += _listed(_place(path, root, str(entry), chosen), problems)
     if not found:
         raise AnnotationError(f"{path}: {chosen}: no images in {shown(entries)}")
     return found
@@ -150,20 +154,45 @@ def _place(path: Path, root: Path, entry: str, split: str) -> Path:
     raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
 
 
-def _listed(place: Path) -> list[Path]:
+def _listed(place: Path, problems: Problems) -> list[Path]:
     if place.is_dir():
-        return sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+        return _in_folder(place)
     try:
-        lines = place.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(place)
     except (OSError, UnicodeDecodeError) as error:
         raise AnnotationError(f"{place}: cannot read ({error})") from error
-    return [_listed_file(place.parent, line.strip()) for line in lines if line.strip()]
+    found = []
+    for number, name in enumerate(map(str.strip, lines), start=1):
+        file = _listed_file(place.parent, name)
+        # A line that names nothing may be a secret of a file that is no list.
+        if file is None and _may_be_image(name):
+            file = place.parent / name
+        if file is not None:
+            found.append(file)
+        elif name:
+            problems.add(f"{place}, line {number}", "not the path of an image")
+    return found
 
 
-def _listed_file(folder: Path, name: str) -> Path:
+def _in_folder(place: Path) -> list[Path]:
+    found, entries = [], 0
+    for folder, folders, files in os.walk(place):
+        entries += len(folders) + len(files)
+        if entries > MOST_ENTRIES:
+            raise AnnotationError(f"{place}: more than {MOST_ENTRIES:,} files and folders in it")
+        found += [Path(folder, name) for name in files if _may_be_image(name)]
+    return sorted(found)
+
+
+def _listed_file(folder: Path, name: str) -> Path | None:
     # CVAT writes as if the folder were called `data`.
     found = (found_file(folder, n) for n in (name, name.removeprefix("data/")))
-    return folder / next(filter(None, found), name)
+    file = next(filter(None, found), None)
+    return None if file is None else folder / file
+
+
+def _may_be_image(name: str) -> bool:
+    return len(name) <= LONGEST_PATH and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _under(file: Path, folder: Path) -> str:
@@ -188,7 +217,7 @@ def _objects(
     if not path.is_file():
         return
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         problems.add(str(path), "unreadable label file", str(error))
         return
