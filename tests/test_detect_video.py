@@ -14,6 +14,7 @@ from PIL import Image
 
 from detops.data import ImageError
 from detops.engine import Detector, OutputError
+from detops.engine.sources import VIDEOS
 from detops.engine.video import VideoWriter, open_video
 
 av = pytest.importorskip("av")
@@ -38,6 +39,31 @@ def test_what_is_written_is_read(clip):
     # Without the odd column; the colours are compressed.
     assert all(frame.shape == (3, 48, 64) for frame in pixels)
     assert np.allclose([f.float().mean() for f in pixels], [30 * i for i in range(FRAMES)], atol=3)
+
+
+def test_a_list_of_videos_is_no_video(clip, tmp_path):
+    """Whatever it is called: it would have other files read."""
+    listed = tmp_path / "list.mp4"
+    listed.write_text(f"ffconcat version 1.0\nfile {clip.name}\n")
+    with (
+        pytest.raises(ImageError, match=f"^{listed}: not a readable video"),
+        open_video(str(listed)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("suffix", VIDEOS)
+def test_each_kind_of_file_is_read(tmp_path, suffix):
+    path = str(tmp_path / f"a{suffix}")
+    codec = {".webm": "libvpx-vp9", ".wmv": "wmv2"}.get(suffix, "mpeg4")
+    with av.open(path, "w") as container:
+        stream = container.add_stream("mpeg2video" if "mpg" in suffix else codec, rate=25)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with open_video(path) as (_, frames):
+        assert [frame.shape for frame in frames] == [(3, 48, 64)]
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])

@@ -16,8 +16,11 @@ from torch import Tensor
 
 from ..data import ImageError
 from .checkpoint import OutputError
-from .sources import CAMERA
+from .sources import CAMERA, STREAM
 
+# FFmpeg tells formats by contents: among its others are lists, which have it open other files.
+FORMATS = "asf,avi,h264,hevc,m4v,matroska,mov,mpeg,mpegts,mpegvideo"
+OF_FILES = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
 USUAL_RATE = Fraction(25)  # where a stream does not tell
 
 
@@ -32,9 +35,11 @@ def open_video(name: str) -> Iterator[tuple[Fraction, Iterator[Tensor]]]:
         ImageError: it cannot be opened or decoded, here or while it is read; or PyAV is missing.
     """
     av = _pyav(name)
+    # A camera is no file: FFmpeg reads it as what it calls a format. A stream may be a playlist.
+    is_camera, is_stream = CAMERA.fullmatch(name), STREAM.fullmatch(name)
+    options = {} if is_camera or is_stream else OF_FILES
     try:
-        # A camera is no file: FFmpeg reads it as what it calls a format.
-        container = av.open(name, format="v4l2" if CAMERA.fullmatch(name) else None)
+        container = av.open(name, format="v4l2" if is_camera else None, options=options)
     except av.FFmpegError as error:
         raise _unreadable(name, error) from error
     with container:
