@@ -11,8 +11,8 @@ import pytest
 import torch
 from test_engine import stop_after, trainer
 
-from detops.engine import CheckpointError, DamagedCheckpointError, load_checkpoint
-from detops.engine.checkpoint import SEAL_SIZE, is_sealed, save_checkpoint
+from detops.engine import CheckpointError, DamagedCheckpointError, Detector, load_checkpoint
+from detops.engine.checkpoint import SEAL_SIZE, is_sealed, save_checkpoint, save_weights
 
 
 def content(**changes):
@@ -271,3 +271,28 @@ def test_settings_of_the_optimizer_are_the_configs(finished):
     run = resumed(finished, BASE_LR=0.5, WEIGHT_DECAY=0.25)
     group = run.optimizer.param_groups[0]
     assert (group["initial_lr"], group["weight_decay"]) == (0.5, 0.25)
+
+
+def test_archives_of_more_than_their_bytes_are_refused(tmp_path):
+    path, packed = tmp_path / "a.pt", tmp_path / "packed.pt"
+    save_weights(path, {"w": torch.zeros(1000)}, "MODEL: {}", ["cat"])
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
+    with pytest.raises(DamagedCheckpointError, match="packed.pt: damaged, .*it is compressed"):
+        load_checkpoint(packed)
+    # Every part has the largest one's place and size.
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+        largest = max(target.filelist, key=lambda part: part.file_size)
+        target.filelist += [largest] * 9
+    with pytest.raises(DamagedCheckpointError, match="its parts are larger than the file"):
+        load_checkpoint(packed)
+
+
+def test_a_config_that_is_none_is_told_by_the_checkpoint(tmp_path):
+    save_weights(tmp_path / "a.pt", {}, "MODEL: {MASK_ON: 3}", ["cat"])
+    message = r"^/.*/a\.pt: its config: MODEL.MASK_ON: expected bool, got int 3$"
+    with pytest.raises(CheckpointError, match=message):
+        Detector.from_checkpoint(tmp_path / "a.pt")

@@ -234,6 +234,20 @@ def verify(path: str | Path) -> None:
         raise damaged(path, f"the checksum of {wrong} in it is wrong")
 
 
+def _check_size(path: Path) -> None:
+    """Refuses an archive of more than its own bytes: torch.save compresses nothing."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+    # It is damaged, which `verify` tells, or older than PyTorch's archives.
+    except Exception:
+        return
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        raise damaged(path, "it is compressed")
+    if sum(part.file_size for part in parts) > path.stat().st_size:
+        raise damaged(path, "its parts are larger than the file")
+
+
 def _end(path: Path) -> bytes:
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - SEAL_SIZE))
@@ -273,6 +287,7 @@ def read_file(path: str | Path) -> Any:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint file")
+    _check_size(path)
     verify(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
