@@ -12,40 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import MOST_SIZE, dtype_name
-from ..contract_call import CLASSES
+from ..contract import MOST_SIZE
 from ..registration import CONTRACTS, buffered
+from .buffers import check_buffer, named, refuse, write
 from .thresholds import at_least, rounded_above, rounded_at_least, with_last_pixel
 
 _ops = torch.ops.detops
 
 
-def _refuse(op: str, what: str) -> None:
-    raise RuntimeError(f"detops.{op}: {what}")
-
-
-def _check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
-    """A buffer has memory of its own: what is written to a negated view would be negated."""
-    is_taken, words = CLASSES["float"]
-    if not is_taken(buffer.dtype):
-        _refuse(op, f"{name} must be {words}, got {dtype_name(buffer.dtype)}")
-    if buffer.device != like.device:
-        where = f"on the device of input ({like.device})"
-        _refuse(op, f"{name} must be {where}, got {buffer.device}")
-    if buffer.is_neg():
-        _refuse(op, f"{name} must not be a view of negated numbers")
-
-
 def _check_shape(op: str, name: str, x: Tensor, *shape: int) -> None:
     if tuple(x.shape) != shape:
-        _refuse(op, f"{name} must be {list(shape)}, got {list(x.shape)}")
-
-
-def _write(to: Tensor, source: Tensor) -> None:
-    """A buffer that a caller left empty, or made too small, takes the size of what is written."""
-    if to.shape != source.shape:
-        to.resize_(source.shape)
-    to.copy_(source)
+        refuse(op, f"{name} must be {list(shape)}, got {list(x.shape)}")
 
 
 Pair = tuple[int, int]
@@ -65,36 +42,38 @@ class _Window:
         """The ops read from shapes what callers here say in numbers, too."""
         if not input.dim() == offset.dim() == weight.dim() == 4:
             dims = f"{input.dim()}, {offset.dim()} and {weight.dim()}"
-            _refuse(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
+            refuse(self.op, f"input, offset and weight must have 4 dimensions, got {dims}")
         for groups in (self.groups, self.offset_groups):
             if not 1 <= groups <= MOST_SIZE:
-                _refuse(self.op, f"groups must be in [1, {MOST_SIZE}], got {groups}")
+                refuse(self.op, f"groups must be in [1, {MOST_SIZE}], got {groups}")
         high, wide = self.kernel
         if tuple(weight.shape[2:]) != self.kernel:
-            _refuse(
+            refuse(
                 self.op, f"weight must have a kernel of {high} x {wide}, got {list(weight.shape)}"
             )
         if weight.size(1) * self.groups != input.size(1):
             channels = f"{input.size(1)} / {self.groups} channels"
-            _refuse(self.op, f"weight must have {channels}, got {list(weight.shape)}")
+            refuse(self.op, f"weight must have {channels}, got {list(weight.shape)}")
         planes = 2 * high * wide * self.offset_groups
         if offset.size(1) != planes:
-            _refuse(self.op, f"offset must have {planes} channels, got {list(offset.shape)}")
+            refuse(self.op, f"offset must have {planes} channels, got {list(offset.shape)}")
 
     def forward(self, input: Tensor, offset: Tensor, mask: Tensor | None, weight: Tensor,
                 bias: Tensor | None) -> Tensor:  # fmt: skip
         """The convolution."""
         self.check(input, offset, weight)
-        return _ops.deform_conv2d_forward(input, offset, mask, weight, bias, *self.sizes)
+        with named(self.op):
+            return _ops.deform_conv2d_forward(input, offset, mask, weight, bias, *self.sizes)
 
     def backward(self, grad: Tensor, input: Tensor, offset: Tensor, mask: Tensor | None,
                  weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> Any:  # fmt: skip
         """The gradients of input, offset, mask, weight and bias that are wanted."""
         self.check(input, offset, weight)
         # A sample at exactly -1 has no gradient here: torchvision's rule is another.
-        return _ops.deform_conv2d_backward(
-            grad, input, offset, mask, weight, bias, *self.sizes, wanted, False
-        )
+        with named(self.op):
+            return _ops.deform_conv2d_backward(
+                grad, input, offset, mask, weight, bias, *self.sizes, wanted, False
+            )
 
 
 # Sizes along x come before those along y in the next three, `columns` and `ones` are left alone,
@@ -111,8 +90,10 @@ def deform_conv_forward(input: Tensor, weight: Tensor, offset: Tensor, output: T
                         columns: Tensor, ones: Tensor, *numbers: int) -> int:  # fmt: skip
     """Writes the convolution into ``output``."""
     op = "deform_conv_forward"
-    _check_buffer(op, "output", output, input)
-    _write(output, _window(op, numbers[:-1]).forward(input, offset, None, weight, None))
+    check_buffer(op, "output", output, input)
+    result = _window(op, numbers[:-1]).forward(input, offset, None, weight, None)
+    read = {"input": input, "weight": weight, "offset": offset}
+    write(op, read, {"output": (output, result)})
     return 1
 
 
@@ -121,13 +102,14 @@ def deform_conv_backward_input(input: Tensor, offset: Tensor, grad_output: Tenso
                                columns: Tensor, *numbers: int) -> int:  # fmt: skip
     """Writes the gradients of input and offset."""
     op = "deform_conv_backward_input"
-    _check_buffer(op, "gradInput", grad_input, input)
-    _check_buffer(op, "gradOffset", grad_offset, input)
+    check_buffer(op, "gradInput", grad_input, input)
+    check_buffer(op, "gradOffset", grad_offset, input)
     grads = _window(op, numbers[:-1]).backward(
         grad_output, input, offset, None, weight, None, [True, True, False, False, False]
     )
-    _write(grad_input, grads[0])
-    _write(grad_offset, grads[1])
+    read = {"input": input, "offset": offset, "gradOutput": grad_output, "weight": weight}
+    written = {"gradInput": (grad_input, grads[0]), "gradOffset": (grad_offset, grads[1])}
+    write(op, read, written)
     return 1
 
 
@@ -136,12 +118,13 @@ def deform_conv_backward_parameters(input: Tensor, offset: Tensor, grad_output: 
                                     *numbers: Any) -> int:  # fmt: skip
     """Adds ``scale`` times the gradient of the weights."""
     op = "deform_conv_backward_parameters"
-    _check_buffer(op, "gradWeight", grad_weight, input)
+    check_buffer(op, "gradWeight", grad_weight, input)
     # Only the weights' sizes matter to their own gradient.
     grads = _window(op, numbers[:-2]).backward(
         grad_output, input, offset, None, grad_weight, None, [False, False, False, True, False]
     )
-    grad_weight.add_(grads[3] * numbers[-2])  # `alpha` must be a number of its dtype
+    read = {"input": input, "offset": offset, "gradOutput": grad_output}
+    write(op, read, {"gradWeight": (grad_weight, grads[3] * numbers[-2])}, added=("gradWeight",))
     return 1
 
 
@@ -159,9 +142,11 @@ def modulated_deform_conv_forward(input: Tensor, weight: Tensor, bias: Tensor, o
                                   *numbers: Any) -> None:  # fmt: skip
     """Writes the convolution into ``output``."""
     op, with_bias = "modulated_deform_conv_forward", numbers[-1]
-    _check_buffer(op, "output", output, input)
-    window = _modulated(op, numbers[:-1])
-    _write(output, window.forward(input, offset, mask, weight, bias if with_bias else None))
+    check_buffer(op, "output", output, input)
+    given = bias if with_bias else None
+    result = _modulated(op, numbers[:-1]).forward(input, offset, mask, weight, given)
+    read = {"input": input, "weight": weight, "bias": given, "offset": offset, "mask": mask}
+    write(op, read, {"output": (output, result)})
 
 
 def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, ones: Tensor,
@@ -171,24 +156,24 @@ def modulated_deform_conv_backward(input: Tensor, weight: Tensor, bias: Tensor, 
                                    *numbers: Any) -> None:  # fmt: skip
     """Adds to the gradients of weight and bias; the others are set."""
     op, with_bias = "modulated_deform_conv_backward", numbers[-1]
-    _check_buffer(op, "grad_input", grad_input, input)
-    _check_buffer(op, "grad_offset", grad_offset, input)
-    _check_buffer(op, "grad_mask", grad_mask, input)
-    _check_buffer(op, "grad_weight", grad_weight, input)
+    check_buffer(op, "grad_input", grad_input, input)
+    check_buffer(op, "grad_offset", grad_offset, input)
+    check_buffer(op, "grad_mask", grad_mask, input)
+    check_buffer(op, "grad_weight", grad_weight, input)
     _check_shape(op, "grad_weight", grad_weight, *weight.shape)
     if with_bias:
-        _check_buffer(op, "grad_bias", grad_bias, input)
+        check_buffer(op, "grad_bias", grad_bias, input)
         _check_shape(op, "grad_bias", grad_bias, *bias.shape)
+    given = bias if with_bias else None
     wanted = [True, True, True, True, bool(with_bias)]
     grads = _modulated(op, numbers[:-1]).backward(
-        grad_output, input, offset, mask, weight, bias if with_bias else None, wanted
+        grad_output, input, offset, mask, weight, given, wanted
     )
-    _write(grad_input, grads[0])
-    _write(grad_offset, grads[1])
-    _write(grad_mask, grads[2])
-    grad_weight.add_(grads[3])
-    if with_bias:
-        grad_bias.add_(grads[4])
+    read = {"input": input, "weight": weight, "bias": given, "offset": offset, "mask": mask}
+    buffers = {"grad_input": grad_input, "grad_offset": grad_offset, "grad_mask": grad_mask}
+    buffers |= {"grad_weight": grad_weight} | ({"grad_bias": grad_bias} if with_bias else {})
+    written = {name: (x, grad) for (name, x), grad in zip(buffers.items(), grads, strict=False)}
+    write(op, read | {"grad_output": grad_output}, written, added=("grad_weight", "grad_bias"))
 
 
 def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out: Tensor,
@@ -198,15 +183,18 @@ def deform_psroi_pooling_forward(input: Tensor, bbox: Tensor, trans: Tensor, out
                                  trans_std: float) -> None:  # fmt: skip
     """Writes the pooled RoIs, and how many samples count in each bin."""
     op = "deform_psroi_pooling_forward"
-    _check_buffer(op, "out", out, input)
-    _check_buffer(op, "top_count", top_count, input)
-    output, count = _ops.deform_psroi_pool_forward(
-        *(input, bbox, None if no_trans else trans, spatial_scale, output_dim, group_size),
-        *(pooled_size, pooled_size, part_size, sample_per_part, trans_std),
-    )
-    _write(out, output)
+    check_buffer(op, "out", out, input)
+    check_buffer(op, "top_count", top_count, input)
+    shifts = None if no_trans else trans
+    with named(op):
+        output, count = _ops.deform_psroi_pool_forward(
+            *(input, bbox, shifts, spatial_scale, output_dim, group_size),
+            *(pooled_size, pooled_size, part_size, sample_per_part, trans_std),
+        )
     # One count for all channels of a class here, one for each there.
-    _write(top_count, count.repeat_interleave(output_dim // count.size(1), 1))
+    counts = count.repeat_interleave(output_dim // count.size(1), 1)
+    read = {"input": input, "bbox": bbox, "trans": shifts}
+    write(op, read, {"out": (out, output), "top_count": (top_count, counts)})
 
 
 def deform_psroi_pooling_backward(out_grad: Tensor, input: Tensor, bbox: Tensor, trans: Tensor,
@@ -218,25 +206,29 @@ def deform_psroi_pooling_backward(out_grad: Tensor, input: Tensor, bbox: Tensor,
     op = "deform_psroi_pooling_backward"
     if not no_trans and trans.dim() != 4:
         shape = f"[K, 2 * classes, {part_size}, {part_size}]"
-        _refuse(op, f"trans must be {shape}, got {list(trans.shape)}")
+        refuse(op, f"trans must be {shape}, got {list(trans.shape)}")
     if bbox.dim() != 2:
-        _refuse(op, f"bbox must be [K, 5], got {list(bbox.shape)}")
+        refuse(op, f"bbox must be [K, 5], got {list(bbox.shape)}")
     _check_shape(op, "out_grad", out_grad, bbox.size(0), output_dim, pooled_size, pooled_size)
     _check_shape(op, "top_count", top_count, *out_grad.shape)
-    _check_buffer(op, "input_grad", input_grad, input)
+    check_buffer(op, "input_grad", input_grad, input)
     if not no_trans:
-        _check_buffer(op, "trans_grad", trans_grad, input)
+        check_buffer(op, "trans_grad", trans_grad, input)
     classes = 1 if no_trans else max(1, trans.size(1) // 2)
-    grad_input, grad_trans = _ops.deform_psroi_pool_backward(
-        *(out_grad, input, bbox, None if no_trans else trans),
-        *(top_count[:, :: max(1, output_dim // classes)], spatial_scale, group_size),
-        *(part_size, sample_per_part, trans_std),
-    )
-    _check_shape(op, "input_grad", input_grad, *grad_input.shape)
+    shifts = None if no_trans else trans
+    with named(op):
+        grad_input, grad_trans = _ops.deform_psroi_pool_backward(
+            *(out_grad, input, bbox, shifts),
+            *(top_count[:, :: max(1, output_dim // classes)], spatial_scale, group_size),
+            *(part_size, sample_per_part, trans_std),
+        )
+    written = {"input_grad": (input_grad, grad_input)}
     if not no_trans:
-        _check_shape(op, "trans_grad", trans_grad, *grad_trans.shape)
-        trans_grad.add_(grad_trans)
-    input_grad.add_(grad_input)
+        written["trans_grad"] = trans_grad, grad_trans
+    for name, (buffer, grad) in written.items():
+        _check_shape(op, name, buffer, *grad.shape)
+    read = {"out_grad": out_grad, "input": input, "bbox": bbox, "trans": shifts}
+    write(op, read | {"top_count": top_count}, written, added=tuple(written))
 
 
 # Class k is column k - 1 of the logits; 0 is the background, and a negative target is ignored.

@@ -228,8 +228,13 @@ def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
     for name, kind, _ in formals_of(op):
         if "Tensor" in kind and name not in written_by(op):
             args[name] = map_tensors(args[name], functools.partial(other, name))
-        elif "Tensor" not in kind and mood == WILD and rng.random() < 0.1:
+        elif "Tensor" in kind:
+            args[name] = laid_out(args[name].clone(), rng, mood)
+        elif mood == WILD and rng.random() < 0.1:
             args[name] = draw.number(name, kind)
+    if mood == WILD and written_by(op) and rng.random() < 0.1:
+        others = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
+        args[rng.choice(written_by(op))] = args[rng.choice(others)]
     return Case(op, seed, mood, args)
 
 

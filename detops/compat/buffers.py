@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""What ops that write into buffers of the caller ask of them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from ..contract import dtype_name
+from ..contract_call import CLASSES
+
+
+def refuse(op: str, what: str) -> None:
+    """Raises an error of the op."""
+    raise RuntimeError(f"detops.{op}: {what}")
+
+
+def check_buffer(op: str, name: str, buffer: Tensor, like: Tensor) -> None:
+    """A buffer has memory of its own: what is written to a negated view would be negated."""
+    is_taken, words = CLASSES["float"]
+    if not is_taken(buffer.dtype):
+        refuse(op, f"{name} must be {words}, got {dtype_name(buffer.dtype)}")
+    if buffer.device != like.device:
+        where = f"on the device of input ({like.device})"
+        refuse(op, f"{name} must be {where}, got {buffer.device}")
+    if buffer.is_neg():
+        refuse(op, f"{name} must not be a view of negated numbers")
+    reach = 0
+    for stride, size in sorted(zip(buffer.stride(), buffer.shape, strict=True)):
+        if size > 1 and stride <= reach and buffer.numel():
+            refuse(op, f"{name} must have one place for each element, got {_layout(buffer)}")
+        reach += (size - 1) * stride
+    if buffer.requires_grad and torch.is_grad_enabled():
+        refuse(op, f"{name} must not require a gradient")
+    if buffer.is_inference() and not torch.is_inference_mode_enabled():
+        refuse(op, f"{name} must not be a tensor of inference mode")
+
+
+def _layout(x: Tensor) -> str:
+    return f"{list(x.shape)} with strides {list(x.stride())}"
+
+
+@contextmanager
+def named(op: str) -> Iterator[None]:
+    """What an op says that is called here, as an error of this one."""
+    try:
+        yield
+    except RuntimeError as error:
+        name, _, what = str(error).partition(": ")
+        if not name.startswith("detops."):
+            raise
+        raise RuntimeError(f"detops.{op}: {what}") from None
+
+
+def _runs(x: Tensor, shape: torch.Size) -> list[tuple[int, int]]:
+    """The bytes of its storage that a tensor has, or will have once it is of another shape."""
+    length = x.element_size()
+    begins = [int(x.storage_offset()) * length]
+    if x.shape != shape:
+        return [(begins[0], begins[0] + shape.numel() * length)]
+    if x.numel() == 0:
+        return []
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        step = stride * x.element_size()
+        if step == length and len(begins) == 1:
+            length *= size
+        elif step and size > 1:
+            begins = [begin + i * step for i in range(size) for begin in begins]
+    return [(begin, begin + length) for begin in begins]
+
+
+def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Size) -> bool:
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    runs = [(*run, 0) for run in _runs(a, shape)] + [(*run, 1) for run in _runs(b, other_shape)]
+    ends = [0, 0]
+    for begin, end, whose in sorted(runs):
+        if begin < min(end, ends[1 - whose]):
+            return True
+        ends[whose] = max(ends[whose], end)
+    return False
+
+
+def write(
+    op: str,
+    read: Mapping[str, Tensor | None],
+    written: dict[str, tuple[Tensor, Tensor]],
+    added: tuple[str, ...] = (),
+) -> None:
+    """Writes all of these or none: into a buffer by its name, or adds to it.
+
+    A buffer that a caller left empty, or made too small, takes the size of what is written.
+    """
+    places = {name: (x, x.shape) for name, x in read.items() if x is not None}
+    for name, (to, source) in written.items():
+        if to.shape != source.shape:
+            storage = to.untyped_storage()
+            end = (to.storage_offset() + source.numel()) * to.element_size()
+            if to.requires_grad or (end > storage.nbytes() and not storage.resizable()):
+                cause = "requires a gradient" if to.requires_grad else "has memory of a fixed size"
+                shape = f"{list(source.shape)}, got {list(to.shape)}"
+                refuse(op, f"{name}, which {cause}, must be {shape}")
+        for other, place in places.items():
+            if _share_memory(to, source.shape, *place):
+                refuse(op, f"{name} must not share memory with {other}")
+        places[name] = to, source.shape
+    for to, source in written.values():
+        if to.shape != source.shape:
+            to.resize_(source.shape)
+    for name, (to, source) in written.items():
+        to.add_(source) if name in added else to.copy_(source)

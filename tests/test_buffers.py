@@ -1,0 +1,136 @@
+"""What ops write into must have memory of its own, and is written whole or not at all."""
+
+import random
+
+import pytest
+import raw_calls
+import torch
+from fuzz.case import written_by
+from fuzz.values import LAYOUTS
+
+ARGUMENTS = raw_calls.arguments()
+OPS = [op for op in ARGUMENTS if written_by(op)]
+BUFFERS = [(op, name) for op in OPS for name in written_by(op)]
+# Those of one op are written in this order.
+ORDER = ["output", "out", "top_count", "gradInput", "gradOffset", "gradWeight", "input_grad"]
+ORDER += ["trans_grad", "grad_input", "grad_offset", "grad_mask", "grad_weight", "grad_bias"]
+UNREAD = ("columns", "ones")
+
+
+def call(op, args):
+    return getattr(torch.ops.detops, op)(**args)
+
+
+def written(op, **changed):
+    """The arguments with buffers of the right size, which hold what the op writes."""
+    args = ARGUMENTS[op] | {name: ARGUMENTS[op][name].clone() for name in written_by(op)}
+    call(op, args | changed)
+    return args
+
+
+def fresh(op):
+    """The arguments with buffers of the right size, all ones."""
+    args = written(op)
+    return args | {name: torch.ones_like(args[name]) for name in written_by(op)}
+
+
+def is_refused(op, args, name, what):
+    before = {name: args[name].detach().clone() for name in written_by(op)}
+    with pytest.raises(RuntimeError) as error:
+        call(op, args)
+    assert str(error.value).split("\n")[0].startswith(f"detops.{op}: {name}"), error.value
+    assert what in str(error.value)
+    for name, values in before.items():
+        assert torch.equal(args[name].detach(), values), name
+
+
+@pytest.mark.parametrize(("op", "name"), BUFFERS)
+def test_a_buffer_with_two_elements_in_one_place_is_refused(op, name):
+    args = fresh(op)
+    shape = args[name].shape
+    twice = torch.ones(shape[1:]).expand(shape)
+    sliding = torch.ones(args[name].numel()).as_strided(shape, [1] * len(shape))
+    for buffer in (twice, sliding)[: len(shape)]:
+        is_refused(op, args | {name: buffer}, name, "must have one place for each element")
+
+
+@pytest.mark.parametrize(("op", "name"), BUFFERS)
+def test_a_buffer_that_requires_a_gradient_is_refused(op, name):
+    args = fresh(op)
+    leaf = torch.ones_like(args[name], requires_grad=True)
+    for buffer in (leaf, leaf.view(leaf.shape), leaf * 1):
+        is_refused(op, args | {name: buffer}, name, "must not require a gradient")
+    with torch.no_grad():
+        expected = args | {name: torch.ones_like(leaf)}
+        call(op, expected)
+        call(op, args | {name: leaf})
+        assert torch.equal(leaf, expected[name])
+
+
+@pytest.mark.parametrize(("op", "name"), BUFFERS)
+def test_a_buffer_that_cannot_take_its_size_is_refused(op, name):
+    args = fresh(op)
+    if ARGUMENTS[op][name].numel():
+        pytest.skip("its size is asked for")
+    with torch.no_grad():
+        leaf = torch.ones(1, requires_grad=True)
+        is_refused(op, args | {name: leaf}, name, "which requires a gradient, must be [")
+    fixed = torch.frombuffer(bytearray(4), dtype=torch.float32)
+    is_refused(op, args | {name: fixed}, name, "which has memory of a fixed size, must be [")
+    with torch.inference_mode():
+        other = torch.ones(1)
+    is_refused(op, args | {name: other}, name, "must not be a tensor of inference mode")
+
+
+@pytest.mark.parametrize(("op", "name"), BUFFERS)
+def test_a_buffer_in_the_memory_of_another_argument_is_refused(op, name):
+    args = fresh(op)
+    empty_at_first = not ARGUMENTS[op][name].numel()
+    for other, x in args.items():
+        if other in (name, *UNREAD) or not isinstance(x, torch.Tensor):
+            continue
+        first = min(name, other, key=ORDER.index) if other in written_by(op) else other
+        last = other if first == name else name
+        room = torch.ones(max(x.numel(), args[name].numel()))
+        shared = room[: x.numel()].view(x.shape).copy_(x)
+        buffer = room[: args[name].numel()].view(args[name].shape)
+        changed = args | {other: shared, name: buffer}
+        is_refused(op, changed, last, f"must not share memory with {first}")
+        if empty_at_first and other not in written_by(op):
+            is_refused(op, changed | {name: room[:0]}, name, f"must not share memory with {other}")
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("layout", {*LAYOUTS}, ids=lambda layout: layout.__name__)
+def test_buffers_of_any_layout_are_written(op, layout):
+    args = fresh(op)
+    rng = random.Random(op)
+    laid_out = {name: layout(torch.ones_like(args[name]), rng) for name in written_by(op)}
+    changed = args | laid_out
+    if layout.__name__ in ("expanded", "negated"):
+        with pytest.raises(RuntimeError, match=f"^detops.{op}: "):
+            call(op, changed)
+        return
+    call(op, args), call(op, changed)
+    for name in written_by(op):
+        assert torch.equal(args[name], changed[name]), name
+
+
+def test_buffers_may_be_parts_of_one_tensor():
+    op = "modulated_deform_conv_backward"
+    args = fresh(op)
+    n, _, high, wide = args["grad_offset"].shape
+    offsets, masks = args["grad_offset"].size(1), args["grad_mask"].size(1)
+    parts = torch.ones(n, offsets + masks, high, wide).split([offsets, masks], 1)
+    changed = args | {"grad_offset": parts[0], "grad_mask": parts[1]}
+    call(op, args), call(op, changed)
+    assert torch.equal(parts[0], args["grad_offset"])
+    assert torch.equal(parts[1], args["grad_mask"])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_errors_have_the_name_of_the_op_that_was_called(op):
+    for name, x in fresh(op).items():
+        if isinstance(x, torch.Tensor) and name not in (*UNREAD, *written_by(op)):
+            with pytest.raises(RuntimeError, match=f"^detops.{op}: "):
+                call(op, fresh(op) | {name: x.to(torch.complex64)})
