@@ -40,6 +40,8 @@ from .contract_call import (
 Check = Callable[[Call], None]
 # A bound on sizes that values decide: without one, products of them overflow in compiled code.
 MOST_ELEMENTS = 2**48
+MOST_DIMENSIONS = 8
+MOST_BYTES = 16  # of an element of any dtype
 
 
 def _words(rule: str) -> list[str]:
@@ -92,8 +94,9 @@ def _tensor(argument: str, text: str) -> Check:
 
 
 def _requirement(text: str) -> Check:
-    """`expression | message`."""
-    condition, message = text.split(" | ", 1)
+    """`expression | message`, or a `limit` of it."""
+    is_limit = text.startswith("limit ")
+    condition, message = text.removeprefix("limit ").split(" | ", 1)
     # `and` would ask a symbol for its truth; two requirements do not.
     codes = [compiled(part) for part in condition.split(" and ")]
     pieces = re.split(r"\{([^}]*)\}", message)
@@ -105,7 +108,8 @@ def _requirement(text: str) -> Check:
 
     def check(call: Call) -> None:
         for code in codes:
-            call.require(call.value(code), lambda: told(call))
+            if not (is_limit and call.has_symbols(code)):
+                call.require(call.value(code), lambda: told(call))
 
     return check
 
@@ -156,6 +160,13 @@ class OutputLine:
             elif d.size not in call.missing:
                 assert d.code is not None
                 shape.append(call.value(d.code))
+        call.require(
+            len(shape) <= MOST_DIMENSIONS,
+            lambda: f"a result must have at most {MOST_DIMENSIONS} dimensions",
+        )
+        # As strides have it, a size of 0 is 1.
+        known = math.prod(max(1, size) for size in shape if isinstance(size, int))
+        call.require(known * MOST_BYTES < 2**63, lambda: f"a result of {list(shape)} is too large")
         layout = torch.contiguous_format
         if self.like:
             like = call.arguments[self.like]
@@ -257,7 +268,7 @@ class Contract:
         """
         if word not in self.words[argument]:
             rule = self.rules[argument]
-            raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {word}")
+            raise ValueError(f"detops.{self.name}: {argument} must be {rule}, got {shown(word)}")
 
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The arguments of a call by their names, with the defaults that it left out."""

@@ -32,6 +32,7 @@ CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "any": (lambda dtype: True, ""),
 }
 MOST_SIZE = 2**31 - 1
+MOST_CHARACTERS = 80  # of a value in a message
 
 
 def compiled(text: str) -> CodeType:
@@ -82,6 +83,11 @@ class Call:
         """What an expression comes to."""
         names = {**self.functions, **self.arguments, **self.sizes}
         return eval(code, {"__builtins__": {}, "given": lambda x: x is not None}, names)
+
+    def has_symbols(self, code: CodeType) -> bool:
+        """Whether an expression is about a size that is a symbol."""
+        names = {**self.arguments, **self.sizes}
+        return any(isinstance(names.get(name), torch.SymInt) for name in code.co_names)
 
     def require(self, condition: Any, message: Callable[[], str]) -> None:
         """Raises where the condition does not hold; a condition on symbols is kept for later."""
@@ -231,11 +237,14 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as messages write it."""
+    """A value as messages write it: 80 characters at most, and no NUL, where C ends a text."""
     if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Tensor):
-        return str(list(value.shape))
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(shown, value))}]"
-    return str(value)
+        text = f"{value:g}"
+    elif isinstance(value, Tensor):
+        text = str(list(value.shape))
+    elif isinstance(value, (list, tuple)):
+        text = f"[{', '.join(map(shown, value[:MOST_CHARACTERS]))}]"
+    else:
+        text = str(value)
+    cut = text[:MOST_CHARACTERS].replace("\0", "\\0")
+    return cut if len(text) <= MOST_CHARACTERS else f"{cut}..."

@@ -1,9 +1,11 @@
 """Calls are checked by csrc/contract in C++, fake tensors in Python: in the same words."""
 
 import math
+import re
 
 import pytest
 import torch
+from fuzz.draw import sketch_of
 from raw_calls import arguments
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -15,7 +17,9 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import detops
+from detops import contract as contract_module
 from detops.contract import read
+from detops.contract_call import compiled
 from detops.registration import CONTRACTS
 
 # An op without outputs in its contract is made of others.
@@ -111,6 +115,88 @@ def test_the_same_words_for_bad_input(op):
     assert refused > 0 or op == "gdh_forward"
 
 
+def limits():
+    """The sizes that each limit of an op's contract is about, by the op."""
+    read_requirement = contract_module._requirement
+
+    def remembered(text):
+        check = read_requirement(text)
+        check.text = text
+        return check
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contract_module, "_requirement", remembered)
+        found = contract_module.read(detops._C.contracts)
+    for op in OPS:
+        texts = [getattr(check, "text", "") for check in found[op].checks]
+        for text in texts:
+            if text.startswith("limit "):
+                condition, message = text.removeprefix("limit ").split(" | ")
+                names = compiled(condition.split(" and ")[0]).co_names
+                yield op, [*dict.fromkeys(names)], message.split(",")[0]
+
+
+@pytest.mark.parametrize(("op", "names", "message"), [*limits()])
+def test_sizes_beyond_a_limit_are_refused_alike(op, names, message):
+    """Of tensors whose elements are all one."""
+    given = dict(arguments()[op])
+    most = 2**31 if len(names) == 1 else 65_600
+    for name, tensor in sketch_of(op).tensors.items():
+        if given[name] is None:
+            continue
+        for d, dimension in enumerate(tensor.shapes[0]):
+            if dimension.size in names:
+                sizes = list(given[name].shape)
+                sizes[d] = most
+                given[name] = given[name].narrow(d, 0, 1).expand(sizes)
+    given |= {name: most for name in names if name in given}
+    eager, fake = both(op, given)
+    assert eager == fake
+    assert re.fullmatch(rf"detops\.\w+: {message}, .*got .*", eager)
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 2**30])
+def test_results_that_nobody_can_have_are_refused_alike(size):
+    for op in ("roi_align_forward", "roi_pool_forward", "ps_roi_align_forward"):
+        for count in (0, 5):
+            given = arguments()[op] | {"pooled_height": size, "pooled_width": size}
+            if op.startswith("ps"):
+                given["input"] = given["input"][:, :0]
+            given["boxes"] = given["boxes"][:count]
+            eager, fake = both(op, given)
+            channels = given["input"].size(1)
+            expected = f"a result of {[count, channels, size, size]} is too large"
+            assert eager == fake == f"detops.{op.removesuffix('_forward')}: {expected}"
+
+
+def test_results_of_too_many_dimensions_are_refused_alike():
+    x = torch.zeros([1] * 9)
+    eager, fake = both("axpy_forward", {"x": x, "y": x, "alpha": 2.0})
+    assert eager == fake == "detops.axpy: a result must have at most 8 dimensions"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["iou\0x", "\0", "x" * 80, "x" * 81, "é" * 80, "é" * 81, "x" * 10**6, "\0" * 81],
+    ids=range(8),
+)
+def test_words_of_any_length_are_shown_alike(word):
+    eager, fake = both("box_iou_forward", arguments()["box_iou_forward"] | {"kind": word})
+    shown = word[:80].replace("\0", "\\0") + "..." * (len(word) > 80)
+    expected = f"kind must be iou, iof, giou, diou or ciou, got {shown}"
+    assert eager == fake == f"detops.box_iou: {expected}"
+
+
+@pytest.mark.parametrize("count", [3, 26, 27, 28, 80, 81, 10**6])
+def test_lists_of_any_length_are_shown_alike(count):
+    op = "deform_conv2d_forward"
+    eager, fake = both(op, arguments()[op] | {"stride": [1] * count})
+    shown = f"[{', '.join(['1'] * count)}]"
+    shown = shown[:80] + "..." * (len(shown) > 80)
+    expected = f"stride must be one number or a pair, got {shown}"
+    assert eager == fake == f"detops.deform_conv2d: {expected}"
+
+
 # Of sizes that numbers alone decide: kernel_size ** 2.
 DECIDED = {"carafe_backward": {9}}
 
@@ -172,6 +258,9 @@ WITH_WORDS = {
 }
 
 
+COLUMNS = {"xywhr": 5, "cxcywhr": 5, "xyxyxyxy": 8}
+
+
 def test_every_composition_with_words_is_here():
     found = {op for op, contract in CONTRACTS.items() if contract.rules and not contract.outputs}
     assert {op for op in found if any(words_of(op))} == set(WITH_WORDS)
@@ -187,7 +276,20 @@ def test_words_of_compositions_are_those_of_the_contract(op):
     for name, rule in words_of(op):
         for call in (getattr(detops, op), getattr(torch.ops.detops, op)):
             for word in CONTRACTS[op].words[name]:
-                call(*WITH_WORDS[op], **{name: word})
+                turned = COLUMNS.get(word)
+                given = [torch.rand(3, turned)] * 2 if turned else WITH_WORDS[op]
+                call(*given, **{name: word})
             with pytest.raises(ValueError) as error:
                 call(*WITH_WORDS[op], **{name: "other"})
             assert str(error.value) == f"detops.{op}: {name} must be {rule}, got other"
+
+
+@pytest.mark.parametrize("op", ["rotated_iou_loss", "lltm_cell"])
+def test_errors_of_compositions_have_their_names(op):
+    given = arguments()[op]
+    for name, x in given.items():
+        if isinstance(x, Tensor):
+            for changed in (x.bool(), x[:-1] if name != "boxes1" else x[:, :-1]):
+                for call in (getattr(detops, op), getattr(torch.ops.detops, op)):
+                    with pytest.raises(RuntimeError, match=f"^detops.{op}: "):
+                        call(**given | {name: changed})

@@ -107,8 +107,10 @@ def test_planes_of_too_many_pixels_are_refused(op):
         "point_sample": (torch.rand(1, 1, 2),),
         "deform_conv2d": (torch.zeros(1, 18, 1, 1), torch.zeros(1, 1, 3, 3), None, side),
     }
-    with pytest.raises(RuntimeError, match=rf"detops.{op}: .* got {side} x {side}"):
-        getattr(detops, op)(x, *others[op])
+    for device in ("cpu", "meta"):
+        given = [t.to(device) if isinstance(t, torch.Tensor) else t for t in (x, *others[op])]
+        with pytest.raises(RuntimeError, match=rf"detops.{op}: .* got {side} x {side}"):
+            getattr(detops, op)(*given)
 
 
 def test_points_of_a_large_map(corner, large):

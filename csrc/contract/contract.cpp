@@ -73,9 +73,18 @@ class Check : Scope {
 
   bool holds(const Expression& condition) const { return condition(*this).real != 0; }
 
+  bool holds(const Line& line) const {
+    try {
+      return holds(line.expression);
+    } catch (const std::overflow_error&) {
+      if (!line.is_limit) throw;
+      return false;
+    }
+  }
+
   void line(const Line& line) {
     if (line.message) {
-      if (!holds(line.expression)) refuse(line.message(*this));
+      if (!holds(line)) refuse(line.message(*this));
     } else if (line.slot >= 0) {
       name(line.slot, line.expression(*this).whole);
     } else {
@@ -98,7 +107,9 @@ class Check : Scope {
       return;
     }
     const auto add = [&](int64_t size) {
-      if (to.dim == Output::kMostDimensions) refuse("too many dimensions");
+      if (to.dim == Output::kMostDimensions) {
+        refuse("a result must have at most ", Output::kMostDimensions, " dimensions");
+      }
       to.sizes[to.dim++] = size;
     };
     for (const Dimension& d : line.shape.dimensions) {
@@ -108,6 +119,12 @@ class Check : Scope {
         add(d.size(*this).whole);
       } else if (sizes[d.slot] != kMissing) {
         add(sizes[d.slot]);
+      }
+    }
+    int64_t bytes = Output::kMostBytes;
+    for (int64_t d = 0; d < to.dim; ++d) {
+      if (__builtin_mul_overflow(bytes, std::max<int64_t>(1, to.sizes[d]), &bytes)) {
+        refuse("a result of [", sizes_text(to.sizes, to.dim), "] is too large");
       }
     }
     if (line.like >= 0) to.channels_last = is_channels_last(arguments[line.like].tensor());
@@ -221,14 +238,30 @@ class Check : Scope {
   const std::string* first_name_ = nullptr;
 };
 
+constexpr int64_t kMostCharacters = 80;  // of a value in a message
+
+// As much of a text as a message has room for, without a NUL, where C ends one.
+std::string cut(std::string_view text) {
+  std::string shown;
+  int64_t count = 0;
+  for (const char c : text) {
+    count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // UTF-8's other bytes are in between
+    if (count > kMostCharacters) return shown + "...";
+    shown += c == 0 ? "\\0" : std::string(1, c);
+  }
+  return shown;
+}
+
 }  // namespace
 
 std::string Argument::shown() const {
-  if (kind == Kind::kTensors) return shape_text(tensor());
-  if (kind == Kind::kText) return std::string(text());
+  if (kind == Kind::kTensors) return cut(shape_text(tensor()));
+  if (kind == Kind::kText) return cut(text());
   std::string all;
-  for (int64_t i = 0; i < size; ++i) all += (i ? ", " : "") + number(i).text();
-  return is_list ? "[" + all + "]" : all;
+  for (int64_t i = 0; i < std::min(size, kMostCharacters); ++i) {
+    all += (i ? ", " : "") + number(i).text();
+  }
+  return cut(is_list ? "[" + all + "]" : all);
 }
 
 void Contract::check(const Argument* values, Outputs& made) const {

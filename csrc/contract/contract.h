@@ -30,6 +30,8 @@
 //   name = expression               A name for what is needed more than once.
 //   expression | message            What must hold, and what to say where it does not; {x} is a
 //                                   value, or the shape of a tensor.
+//   limit expression | message      The same of a bound on sizes. A size that is a symbol has none, or an
+//                                   exported program would have it, too.
 //   use a, b                        What groups, or other ops, ask: those stand before. Of what is no
 //                                   argument of the op nothing is asked.
 //   called name for a, b            What messages call the op, where its text argument is one of these.
@@ -42,6 +44,7 @@ namespace detops {
 
 struct Output {
   static constexpr int64_t kMostDimensions = 8;
+  static constexpr int64_t kMostBytes = 16;  // of an element of any dtype
   int64_t sizes[kMostDimensions];
   int64_t dim;
   ScalarType dtype, computed;  // in which a host function gets it
@@ -96,6 +99,7 @@ struct Line {
   Type type{};
   Shape shape{};
   bool on_cpu_too = false;
+  bool is_limit = false;  // a product beyond 64 bits is beyond it, too
 };
 
 struct OutputLine {

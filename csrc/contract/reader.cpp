@@ -104,7 +104,7 @@ class Reader {
       const Text type = before(formal, " ");
       contract_.arguments.emplace_back(before(formal, "="));
       // A size that is given as a number has a bound, so that products of two do not leave 64 bits.
-      // Those of tensors need none: their memory is one.
+      // Those of results are counted where their sizes are known.
       const int place = int(contract_.arguments.size()) - 1;
       if (type.substr(0, 6) == "SymInt") read_rule(place, "at most 2147483647");
     }
@@ -118,8 +118,11 @@ class Reader {
     } else if (skip(line, "->")) {
       read_output(line);
     } else if (line.find(" | ") != Text::npos) {
-      const Expression condition = expression(before(line, " | "));
-      contract_.lines.push_back({condition, message(line)});
+      const bool is_limit = skip(line, "limit ");
+      Line to{expression(before(line, " | "))};
+      to.message = message(line);
+      to.is_limit = is_limit;
+      contract_.lines.push_back(std::move(to));
     } else if (line.find(": ") != Text::npos) {
       const Text names = before(line, ": ");
       for (const Text name : split(names)) read_argument(argument(name), line);

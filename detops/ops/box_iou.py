@@ -179,6 +179,7 @@ def box_iou(
         >>> box_iou(boxes, boxes + 2, aligned=True)  # each box with its own partner
         tensor([0.1765, 0.1429])
     """
+    CONTRACTS["box_iou"].check_word("fmt", fmt)
     CONTRACTS["box_iou"].check_word("mode", mode)
     if fmt in ROTATED:
         first, second = (

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..contract import FLOAT, INTEGER, MOST_SIZE
+from ..contract_call import shown
 from ..registration import CONTRACTS, composition
 
 _DEGREE = math.pi / 180
@@ -179,7 +180,7 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
     else:
         raise ValueError(
             "detops.box_convert: in_fmt and out_fmt must both be one of xyxy, xywh, cxcywh, or "
-            f"both one of xywhr, cxcywhr, xyxyxyxy, got {in_fmt} and {out_fmt}"
+            f"both one of xywhr, cxcywhr, xyxyxyxy, got {shown(in_fmt)} and {shown(out_fmt)}"
         )
     columns, to_common, _ = formats[in_fmt]
     _check("box_convert", boxes, columns)

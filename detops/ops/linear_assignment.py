@@ -29,8 +29,9 @@ def linear_assignment(cost: Tensor, num_objects: Tensor | None = None) -> Tensor
         int64 ``[B, N]``: the object of each query, or -1. Not differentiable.
 
     Raises:
-        RuntimeError: wrong shape, dtype or device; on the CPU also a number of objects below 0 or
-            above M, which CUDA kernels take as 0 and M.
+        RuntimeError: wrong shape, dtype or device; B * N * M * min(N, M) above 2^40, which would
+            take longer than minutes; on the CPU also a number of objects below 0 or above M, which
+            CUDA kernels take as 0 and M.
 
     Example:
         >>> cost = torch.tensor([[[4.0, 1], [2, 9], [3, 2]], [[4, 1], [2, 9], [3, 2]]])

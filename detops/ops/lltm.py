@@ -98,8 +98,14 @@ def lltm_cell(
     """
     if input.dim() != 2:
         CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    run = LltmCellFunction.run if is_dynamo_compiling() else LltmCellFunction.eager
-    results = run(input, weights, bias, h, c)
+    if is_dynamo_compiling():
+        results = LltmCellFunction.run(input, weights, bias, h, c)
+    else:
+        try:
+            results = LltmCellFunction.eager(input, weights, bias, h, c)
+        except RuntimeError:  # which calls the op lltm
+            CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
+            raise
     new_h, new_c = results[0], results[1]
     return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
 

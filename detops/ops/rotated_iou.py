@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from .. import _C
 from ..registration import CONTRACTS, composition, derivative
@@ -127,8 +128,16 @@ def rotated_iou_loss(
         >>> [rotated_iou_loss(one, other, mode).item() for mode in ("iou", "giou")]
         [1.0, 1.0]
     """
-    CONTRACTS["rotated_iou_loss"].check_word("mode", mode)
-    iou = rotated_iou(boxes1, boxes2)
+    contract = CONTRACTS["rotated_iou_loss"]
+    contract.check_word("mode", mode)
+    if is_dynamo_compiling():
+        iou = rotated_iou(boxes1, boxes2)
+    else:
+        try:
+            iou = rotated_iou(boxes1, boxes2)
+        except RuntimeError:  # which calls the op rotated_iou
+            contract.check(dict(boxes1=boxes1, boxes2=boxes2, mode=mode, reduction=reduction))
+            raise
     loss = 1 - iou
     if mode != "iou":
         first, second = boxes1.to(iou.dtype), boxes2.to(iou.dtype)

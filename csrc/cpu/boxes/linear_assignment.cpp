@@ -78,8 +78,6 @@ void linear_assignment(const Tensor& cost, const std::optional<Tensor>& num_obje
   const std::vector<int64_t> counts = object_counts(cost, num_objects);
   const Tensor rows = cost.size(2) <= 1 || cost.stride(2) == 1 ? cost : cost.contiguous();
   const int64_t images = cost.size(0), queries = cost.size(1), most = cost.size(2);
-  check(queries <= INT32_MAX && most <= INT32_MAX, "detops.linear_assignment: at most ", INT32_MAX,
-        " queries and objects, got ", queries, " and ", most);
   int64_t* out = objects.mutable_data_ptr<int64_t>();
   const int64_t grain = grain_for(kCostsPerThread, queries * most + 1);
   with_element_type(rows.scalar_type(), [&](auto element) {

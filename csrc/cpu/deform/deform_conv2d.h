@@ -144,11 +144,7 @@ class DeformWeights {
 struct DeformMap {
   int64_t height, width;
 
-  explicit DeformMap(const DeformGeometry& g) : height(g.height), width(g.width) {
-    check(size() / kRoIChannels <= INT32_MAX,
-          "detops.deform_conv2d: an image must have fewer than 2^31 pixels with its border, got ",
-          height, " x ", width);
-  }
+  explicit DeformMap(const DeformGeometry& g) : height(g.height), width(g.width) {}
 
   int64_t rows() const { return height + 3; }
   int64_t row() const { return (width + 2) * kRoIChannels; }

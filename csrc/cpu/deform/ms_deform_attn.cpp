@@ -140,19 +140,12 @@ void backward(const Attention<T>& a, const A* grad, T* to_value, A* to_locations
   });
 }
 
-void check_levels(const char* op, const Tensor& value, const Tensor& spatial_shapes,
-                  const Tensor& level_start_index) {
-  check(value.size(1) <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " positions, got ",
-        value.size(1));
-  detops::check_levels(op, spatial_shapes, level_start_index, value.size(1));
-}
-
 }  // namespace
 
 void ms_deform_attn_forward(const Tensor& value, const Tensor& spatial_shapes,
                             const Tensor& level_start_index, const Tensor& sampling_locations,
                             const Tensor& attention_weights, Tensor& output) {
-  check_levels("ms_deform_attn", value, spatial_shapes, level_start_index);
+  check_levels("ms_deform_attn", spatial_shapes, level_start_index, value.size(1));
   with_element_type(value.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const Attention<T> a(value, spatial_shapes, level_start_index, sampling_locations,
@@ -175,7 +168,7 @@ void ms_deform_attn_backward(const Tensor& grad, const Tensor& value, const Tens
                              const Tensor& level_start_index, const Tensor& sampling_locations,
                              const Tensor& attention_weights, Tensor& to_value,
                              Tensor& to_locations, Tensor& to_weights) {
-  check_levels("ms_deform_attn_backward", value, spatial_shapes, level_start_index);
+  check_levels("ms_deform_attn_backward", spatial_shapes, level_start_index, value.size(1));
   const ScalarType type = value.scalar_type(), wide = compute_type(type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);

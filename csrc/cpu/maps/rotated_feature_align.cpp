@@ -117,7 +117,6 @@ void refine_rows(const Refinement<A>& g, const Tensor& maps, const Tensor& refin
 
 void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
                                    double spatial_scale, int64_t points, Tensor& output) {
-  check_positions("rotated_feature_align", features.size(2), features.size(3));
   const Tensor maps = features.contiguous(output.suggest_memory_format());
   const Tensor places = wide(boxes, features.scalar_type());
   const bool last = is_channels_last(output);
@@ -134,7 +133,6 @@ void rotated_feature_align_forward(const Tensor& features, const Tensor& boxes,
 
 void rotated_feature_align_backward(const Tensor& grad, const Tensor& boxes, double spatial_scale,
                                     int64_t points, Tensor& to_features) {
-  check_positions("rotated_feature_align_backward", grad.size(2), grad.size(3));
   const ScalarType type = grad.scalar_type();
   const bool last = is_channels_last(to_features);
   const Tensor places = wide(boxes, type);

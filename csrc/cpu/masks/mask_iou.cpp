@@ -126,7 +126,6 @@ Tensor mask_nms(const Tensor& masks, const Tensor& scores, double iou_threshold)
   const int64_t n = masks.size(0);
   const auto indices = masks.options().dtype(kLong);
   if (n == 0) return empty({0}, indices);
-  check_count("mask_nms", n);
   const Selection selection(wide(scores), nullptr);
   const PackedMasks sorted(masks, selection.order());
   const auto add = shared_pixels_in_use();

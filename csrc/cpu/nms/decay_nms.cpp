@@ -120,7 +120,6 @@ std::tuple<Tensor, Tensor> soft_nms(const Tensor& boxes, const Tensor& scores, d
                                     double sigma, double min_score, std::string_view method,
                                     std::optional<int64_t> max_output) {
   const int64_t n = boxes.size(0), limit = max_output.value_or(n);
-  check_count("soft_nms", n);
   const auto type = compute_type(boxes, scores);
   const Tensor all = boxes.to(type).contiguous();
   const Tensor first = scores.to(type).contiguous();
@@ -158,7 +157,6 @@ std::tuple<Tensor, Tensor> matrix_nms(const Tensor& boxes, const Tensor& scores,
                                       const std::optional<Tensor>& idxs, double sigma,
                                       double min_score, std::string_view method) {
   const int64_t n = boxes.size(0);
-  check_count("matrix_nms", n);
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return {empty({0}, indices), empty({0}, scores.options())};
   const auto type = compute_type(boxes, scores);

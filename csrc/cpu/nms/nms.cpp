@@ -95,18 +95,17 @@ constexpr auto select = select_boxes<OverlapRule>;
 
 Tensor nms(const Tensor& boxes, const Tensor& scores, double iou_threshold,
            std::optional<double> score_threshold, std::optional<int64_t> max_output) {
-  return select("nms", boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
+  return select(boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
 }
 
 Tensor batched_nms(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                    double iou_threshold, std::optional<double> score_threshold,
                    std::optional<int64_t> max_output) {
-  return select("batched_nms", boxes, scores, &idxs, iou_threshold, score_threshold, max_output);
+  return select(boxes, scores, &idxs, iou_threshold, score_threshold, max_output);
 }
 
 void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, Tensor& match) {
   const int64_t n = boxes.size(0);
-  check_count("nms_match", n);
   const Tensor wide_boxes = wide(boxes);
   const Selection selection(wide(scores), nullptr);
   const uint32_t* order = selection.order();
@@ -124,8 +123,7 @@ void nms_match(const Tensor& boxes, const Tensor& scores, double iou_threshold, 
 
 void nms_padded(const Tensor& boxes, const Tensor& scores, const std::optional<Tensor>& idxs,
                 double iou_threshold, int64_t max_output, Tensor& keep, Tensor& count) {
-  const Tensor kept =
-      select("nms_padded", boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, {}, max_output);
+  const Tensor kept = select(boxes, scores, idxs ? &*idxs : nullptr, iou_threshold, {}, max_output);
   const int64_t n = kept.size(0);
   keep.narrow(0, 0, n).copy_(kept);
   keep.narrow(0, n, max_output - n).fill_(-1);

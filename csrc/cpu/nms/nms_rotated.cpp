@@ -45,14 +45,13 @@ constexpr auto select = select_boxes<RotatedOverlapRule>;
 
 Tensor nms_rotated(const Tensor& boxes, const Tensor& scores, double iou_threshold,
                    std::optional<double> score_threshold, std::optional<int64_t> max_output) {
-  return select("nms_rotated", boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
+  return select(boxes, scores, nullptr, iou_threshold, score_threshold, max_output);
 }
 
 Tensor batched_nms_rotated(const Tensor& boxes, const Tensor& scores, const Tensor& idxs,
                            double iou_threshold, std::optional<double> score_threshold,
                            std::optional<int64_t> max_output) {
-  return select("batched_nms_rotated", boxes, scores, &idxs, iou_threshold, score_threshold,
-                max_output);
+  return select(boxes, scores, &idxs, iou_threshold, score_threshold, max_output);
 }
 
 }  // namespace detops::cpu

@@ -99,30 +99,23 @@ inline Tensor indices_above(double threshold, const Tensor& scores) {
   return index.narrow(0, 0, count);
 }
 
-// Indices are sorted as 32-bit numbers.
-inline void check_count(const char* op, int64_t n) {
-  check(n <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " boxes, got ", n);
-}
-
 // The indices of the boxes that are kept, by descending score. `Rule` is what suppresses what:
 // Rule::suppress(boxes, selection, threshold, limit, keep) sets keep[i] for the i-th box in the
 // order of selection, of whose class `limit` boxes are enough, and Rule::select_of_one_class may
 // give the result for boxes of one class without that order.
 template <typename Rule>
-Tensor select_boxes(const char* op, const Tensor& boxes, const Tensor& scores, const Tensor* idxs,
-                    double threshold, std::optional<double> score_threshold,
-                    std::optional<int64_t> max_output) {
+Tensor select_boxes(const Tensor& boxes, const Tensor& scores, const Tensor* idxs, double threshold,
+                    std::optional<double> score_threshold, std::optional<int64_t> max_output) {
   if (score_threshold) {
     const Tensor all = wide(scores), index = indices_above(*score_threshold, all);
     const Tensor labels = idxs == nullptr ? Tensor() : index_select(idxs->to(kLong), index);
     return index_select(
-        index, select_boxes<Rule>(op, index_select(boxes, index), index_select(all, index),
+        index, select_boxes<Rule>(index_select(boxes, index), index_select(all, index),
                                   idxs == nullptr ? nullptr : &labels, threshold, {}, max_output));
   }
   const int64_t n = boxes.size(0), limit = max_output.value_or(n);
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return empty({0}, indices);
-  check_count(op, n);
 
   const Tensor wide_boxes = wide(boxes), wide_scores = wide(scores);
   const Tensor labels = labels_of(idxs);

@@ -25,7 +25,6 @@ std::tuple<Tensor, Tensor, Tensor> weighted_box_fusion(
     ArrayRef<double> weights, double iou_threshold, double skip_box_threshold,
     std::string_view conf_type, bool allows_overflow) {
   const int64_t n = boxes.size(0);
-  check_count("weighted_box_fusion", n);
   const Tensor all = boxes.to(kDouble).contiguous();
   const Tensor model = models.to(kLong).contiguous();
   const Tensor confidence = empty({n}, boxes.options().dtype(kDouble)).copy_(scores);

@@ -13,7 +13,6 @@ Tensor nms_quadri(const Tensor& boxes, const Tensor& scores, double iou_threshol
   const int64_t n = boxes.size(0);
   const auto indices = boxes.options().dtype(kLong);
   if (n == 0) return empty({0}, indices);
-  check_count("nms_quadri", n);
   const Tensor corners = wide(boxes);
   const Selection selection(wide(scores), nullptr);
   Buffer<uint8_t> keep(n);

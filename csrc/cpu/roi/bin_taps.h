@@ -9,11 +9,6 @@
 
 namespace detops::cpu {
 
-inline void check_positions(const char* op, int64_t height, int64_t width) {
-  check(height <= INT32_MAX / width, "detops.", op, ": at most ", INT32_MAX, " pixels a map, got ",
-        height, " x ", width);
-}
-
 // The sparse weights of the bins of a RoI: bin b is the sum over [begin[b], begin[b + 1]) of weight
 // * map[position], positions counted row by row.
 template <typename A>

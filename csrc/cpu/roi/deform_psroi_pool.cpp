@@ -186,7 +186,6 @@ void deform_psroi_pool_forward(const Tensor& input, const Tensor& rois,
                                int64_t pooled_width, int64_t part_size, int64_t sample_per_part,
                                double trans_std, Tensor& output, Tensor& count) {
   const char* op = "deform_psroi_pooling";
-  check_positions(op, input.size(2), input.size(3));
   const Tensor maps = in_layout_for(input, group_size);
   const math::DeformPSRoIPooling pooling{pooled_height,   pooled_width,  part_size,
                                          sample_per_part, spatial_scale, trans_std};
@@ -204,7 +203,6 @@ void deform_psroi_pool_backward(const Tensor& grad, const Tensor& input, const T
                                 int64_t sample_per_part, double trans_std, Tensor& to_input,
                                 Tensor& to_offset) {
   const char* op = "deform_psroi_pooling_backward";
-  check_positions(op, input.size(2), input.size(3));
   const Tensor maps = in_layout_for(input, group_size);
   Tensor grad_maps = group_size > 1 && is_channels_last(to_input)
                          ? empty(to_input.sizes(), to_input.options())

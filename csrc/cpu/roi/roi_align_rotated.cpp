@@ -115,7 +115,6 @@ void pool_maps(const char* op, const Tensor& maps, const Tensor& rois, double sp
 void run(const char* op, const Tensor& from, const Tensor& rois, double spatial_scale,
          int64_t sampling_ratio, bool forward, const Tensor& to) {
   const Tensor& maps = forward ? from : to;
-  check_positions(op, maps.size(2), maps.size(3));
   const Tensor source = in_layout(from, maps.suggest_memory_format());
   const Tensor wide_rois = wide(rois, from.scalar_type());
   with_element_type(from.scalar_type(), [&](auto element) {

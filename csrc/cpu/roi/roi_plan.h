@@ -27,7 +27,6 @@ struct Plan {
 template <typename A>
 void check_batch_indices(const char* op, const A* rois, int64_t columns, int64_t count,
                          int64_t images) {
-  check(count <= INT32_MAX, "detops.", op, ": at most ", INT32_MAX, " RoIs, got ", count);
   for (int64_t k = 0; k < count; ++k) {
     const A image = rois[columns * k];
     check(image >= 0 && image < A(images), "detops.", op, ": boxes[", k,
