@@ -185,8 +185,9 @@ tsan: $(VENV)/.dependencies
 	TSAN_OPTIONS=halt_on_error=1 build/tsan/kernels
 
 # Needs clang.
-CLANG_FLAGS = $(KERNEL_FLAGS) -DTORCH_TARGET_VERSION=0x020a000000000000
-CLANG_SOURCES = $(filter-out csrc/python.cpp,$(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp))
+PYTHON_INCLUDE = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('include'))")
+CLANG_FLAGS = $(KERNEL_FLAGS) -DNDEBUG -isystem$(PYTHON_INCLUDE) -DTORCH_TARGET_VERSION=0x020a000000000000
+CLANG_SOURCES = $(wildcard csrc/*.cpp csrc/contract/*.cpp csrc/cpu/*/*.cpp)
 clang: $(VENV)/.dependencies
 	clang++ $(CLANG_FLAGS) -fsyntax-only $(CLANG_SOURCES)
 

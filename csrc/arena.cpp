@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "parallel.h"
 #include "tensor.h"
 
 #if defined(__linux__) && !defined(DETOPS_EMULATE_CUDA)
@@ -21,7 +22,7 @@ torch_from_blob(void* data, int64_t dim, const int64_t* sizes, const int64_t* st
 
 namespace detops {
 
-static thread_local bool in_use = false;
+static DETOPS_PER_THREAD bool in_use = false;
 bool use_arena(bool on) { return std::exchange(in_use, on); }
 
 #ifdef DETOPS_ARENA
