@@ -84,6 +84,8 @@ class Draw:
         self.mood = mood or rng.choice(MOODS)
         self.args: dict[str, Any] = {}
         self.asks_much = False
+        # No RoIs, images, boxes or rows; gradients have the sizes that numbers say all the same.
+        self.nothing = self.mood == WILD and "backward" not in op and rng.random() < 0.1
         self.most_elements = max(MOST_ELEMENTS, 4 * self.sketch.most)
         self.dtypes = rng.choices(FLOATS, (6, 3, 1, 1))[0]
 
@@ -95,14 +97,14 @@ class Draw:
         if kind == "str":
             words = WORDS.get(name) or rule.replace(" or ", ", ").split(", ")
             return rng.choice(words) if self.mood != WILD or rng.random() < 0.95 else "none"
-        strange = self.mood == WILD and rng.random() < 0.12
+        strange = self.mood == WILD and rng.random() < (0.4 if self.nothing else 0.12)
         if "float" in kind:
             if strange:
                 return rng.choice(STRANGE)
             values = NUMBERS.get(name)
             return rng.choice(values) if values else round(2 * rng.random() + 0.01, 3)
-        if strange and not self.asks_much:
-            self.asks_much = True  # two of these ask for a product of work
+        if strange and (self.nothing or not self.asks_much):
+            self.asks_much = True  # two of these ask for a product of work, where there is some
             return rng.choice(INTS)
         values = NUMBERS.get(name, (1, 1, 2, 2, 3, 4))
         if rule.startswith("in ["):
@@ -162,7 +164,7 @@ class Draw:
         """The whole call."""
         rng, sketch = self.rng, self.sketch
         self.levels = rng.choice((1, 2, 3, 4)) if rng.random() < 0.97 else rng.choice((0, 16, 17))
-        present: dict[str, Any] = {}
+        present: dict[str, Any] = dict.fromkeys(sketch.rows, 0) if self.nothing else {}
         for name, kind, size in formals_of(self.op):
             if "Tensor" not in kind:
                 self.args[name] = present[name] = self.value(name, kind, size)
