@@ -1,6 +1,7 @@
 """What a second is enough for, of every op at its worst, and the memory that it takes.
 
 python benchmarks/limits.py --page docs/reliability.md
+python benchmarks/limits.py --edge docs/reliability.md    # calls of the sizes that the page tells
 
 Sizes double until a call takes a quarter of a second of processor time on one thread; the size of
 one that takes a second follows from the growth of the last two. Each op runs in a process of its
@@ -14,12 +15,13 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from limits_cases import LINEAR, PAIRS, Call
+from limits_cases import LINEAR, PAIRED, PAIRS, Call
 from torch import Tensor
 
 import detops
@@ -72,11 +74,19 @@ def without(call: Call) -> Any:
         return call()
 
 
+def call_of(op: str) -> Callable[[int], Call]:
+    """Makes its call of a size."""
+    return PAIRS[op] if op in PAIRS else LINEAR[op][1]
+
+
+def passes_of(gradients: bool) -> Callable[[Call], Any]:
+    """Both, or the forward one."""
+    return with_gradients if gradients else without
+
+
 def measure(op: str, gradients: bool) -> dict[str, Any]:
     """The size of one second, the exponent, and bytes at the last size."""
-    torch.set_num_threads(1)
-    make = PAIRS[op] if op in PAIRS else LINEAR[op][1]
-    passes = with_gradients if gradients else without
+    make, passes = call_of(op), passes_of(gradients)
     n, times = FIRST, [0.0]
     call = make(n)
     passes(call)
@@ -119,59 +129,82 @@ def memory(row: dict[str, Any]) -> str:
     return f"{row['bytes'] / 2**20:.0f} MiB at {row['measured']:,}"
 
 
-def pairs_table(found: dict[str, dict[str, Any]]) -> str:
-    """A row per op."""
-    lines = [
-        "| op | n of a second | time grows by | memory beside the result |",
-        "|---|---|---|---|",
-    ]
-    for op, row in found.items():
-        lines.append(f"| `{op}` | {rounded(row['size'])} | n^{row['power']:.1f} | {memory(row)} |")
-    return "\n".join(lines) + "\n"
-
-
-def linear_table(found: dict[str, dict[str, Any]], both: dict[str, dict[str, Any]]) -> str:
-    """A row per op; those of both passes where it has a backward pass."""
+def table(found: dict[str, dict[str, Any]], both: dict[str, dict[str, Any]]) -> str:
+    """A row per op, and of both passes where it has a backward pass."""
     lines = [
         "| op | n: a number of | of a second | with gradients | time grows by | memory beside |",
         "|---|---|---|---|---|---|",
     ]
     for op, row in found.items():
+        what = LINEAR[op][0] if op in LINEAR else PAIRED.get(op, "boxes")
         name, *more = op.split(", ")
         text = ", ".join([f"`{name}`", *more])
         of_both = rounded(both[op]["size"]) if op in both else "-"
         power = max(row["power"], both[op]["power"] if op in both else 1)
         lines.append(
-            f"| {text} | {LINEAR[op][0]} | {rounded(row['size'])} | {of_both} | n^{power:.1f} "
+            f"| {text} | {what} | {rounded(row['size'])} | {of_both} | n^{power:.1f} "
             f"| {memory(both.get(op, row))} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def in_own_process(op: str, gradients: bool) -> dict[str, Any]:
-    """What `measure` tells there."""
-    command = [sys.executable, __file__, "--op", op, *(["--gradients"] if gradients else [])]
+def at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
+    """Seconds of one call."""
+    call, passes = call_of(op)(n), passes_of(gradients)
+    passes(call_of(op)(FIRST))
+    return {"seconds": min(seconds(lambda: passes(call)) for _ in range(REPEATS))}
+
+
+def told(page: Path) -> Iterator[tuple[str, bool, int]]:
+    """Ops, whether with gradients, and what the page says that a second is enough for."""
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        op = cells[0].replace("`", "") if cells else ""
+        if op in (*PAIRS, *LINEAR) and len(cells) == 6 and "n^" in cells[4]:
+            for gradients, cell in enumerate(cells[2:4]):
+                if cell not in ("-", "any"):
+                    yield op, bool(gradients), int(cell.replace(",", ""))
+
+
+def check_edge(page: Path) -> int:
+    """How many calls take twice the second that the page gives them."""
+    slow = 0
+    for op, gradients, n in told(page):
+        took = in_own_process(op, gradients, n)["seconds"]
+        slow += took > 2
+    return slow
+
+
+def in_own_process(op: str, gradients: bool, n: int = 0) -> dict[str, Any]:
+    """What `measure` tells there, or `at_size`."""
+    command = [sys.executable, __file__, "--op", op, "--size", str(n)]
+    command += ["--gradients"] if gradients else []
     told = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     found: dict[str, Any] = json.loads(told.splitlines()[-1])
-    print(op, found, flush=True)
+    print(op, "with gradients" if gradients else "", n or "", found, flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, help="a page whose tables are written anew")
+    parser.add_argument("--edge", type=Path, help="a page whose sizes are tried")
     parser.add_argument("--op", help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--gradients", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.op:
-        print(json.dumps(measure(arguments.op, arguments.gradients)))
+        torch.set_num_threads(1)
+        of_size = partial(at_size, n=arguments.size) if arguments.size else measure
+        print(json.dumps(of_size(arguments.op, arguments.gradients)))
         return
-    pairs = {op: in_own_process(op, False) for op in PAIRS}
-    linear = {op: in_own_process(op, False) for op in LINEAR}
-    both = {op: in_own_process(op, True) for op, row in linear.items() if row["gradients"]}
+    if arguments.edge:
+        sys.exit(check_edge(arguments.edge))
     machine = f"{machine_of(torch.device('cpu')).name}, one thread.\n\n"
-    texts = {"limits": pairs_table(pairs), "linear": linear_table(linear, both)}
-    for mark, text in texts.items():
+    for mark, ops in {"limits": PAIRS, "linear": LINEAR}.items():
+        found = {op: in_own_process(op, False) for op in ops}
+        both = {op: in_own_process(op, True) for op, row in found.items() if row["gradients"]}
+        text = table(found, both)
         print(text)
         if arguments.page:
             arguments.page.write_text(fill(arguments.page.read_text(), mark, machine + text))

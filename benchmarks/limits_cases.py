@@ -53,10 +53,10 @@ def _suppress(name: str, columns: int = 4, **options: Any) -> Maker:
     return make
 
 
-def _pairs(name: str, columns: int = 4) -> Maker:
+def _pairs(name: str, columns: int = 4, wanted: bool = False) -> Maker:
     def make(n: int) -> Call:
         boxes = nested(n, columns)
-        return lambda: getattr(detops, name)(boxes, boxes)
+        return partial(getattr(detops, name), boxes.requires_grad_(wanted), boxes.detach())
 
     return make
 
@@ -90,7 +90,7 @@ def _inside(n: int) -> Call:
 
 
 def _chamfer(n: int) -> Call:
-    return partial(detops.chamfer_distance, points(n), points(n + 1)[:, :n])
+    return partial(detops.chamfer_distance, points(n).requires_grad_(), points(n + 1)[:, :n])
 
 
 # By the pairs of n boxes, masks or points, but for the last.
@@ -107,10 +107,10 @@ PAIRS: dict[str, Maker] = {
     "weighted_box_fusion": _fused,
     "mask_nms": _of_masks,
     "mask_iou": _mask_overlaps,
-    "box_iou": _pairs("box_iou"),
-    "generalized_box_iou": _pairs("generalized_box_iou"),
-    "distance_box_iou": _pairs("distance_box_iou"),
-    "complete_box_iou": _pairs("complete_box_iou"),
+    "box_iou": _pairs("box_iou", wanted=True),
+    "generalized_box_iou": _pairs("generalized_box_iou", wanted=True),
+    "distance_box_iou": _pairs("distance_box_iou", wanted=True),
+    "complete_box_iou": _pairs("complete_box_iou", wanted=True),
     "match_boxes": _pairs("match_boxes"),
     "box_iou_rotated": _pairs("box_iou_rotated", 5),
     "box_iou_quadri": _pairs("box_iou_quadri", 8),
@@ -118,6 +118,16 @@ PAIRS: dict[str, Maker] = {
     "points_in_polygons": _inside,
     "chamfer_distance": _chamfer,
     "linear_assignment": _matched,
+}
+
+# What else than boxes n is.
+PAIRED = {
+    "mask_nms": "masks of 28 x 28",
+    "mask_iou": "masks of 28 x 28",
+    "convex_iou": "sets of 9 points",
+    "points_in_polygons": "points",
+    "chamfer_distance": "points",
+    "linear_assignment": "rows",
 }
 
 
@@ -190,6 +200,24 @@ def _deformed(n: int) -> Call:
 def _winograd(n: int) -> Call:
     weight = _kernel(CHANNELS, CHANNELS, 3, 3)
     return partial(detops.winograd_conv2d, _map(CHANNELS, n, WIDTH), weight)
+
+
+def _packed(n: int) -> Call:
+    weight = torch.ops.detops.pack_winograd_weight(_kernel(CHANNELS, CHANNELS, 3, 3).detach())
+    x = _map(CHANNELS, n, WIDTH).detach()
+    sizes = dict(outputs=CHANNELS, kernel_size=(3, 3), padding=(1, 1))
+    return partial(torch.ops.detops.packed_conv2d, x, weight, None, None, **sizes)
+
+
+def _transposed(n: int) -> Call:
+    return partial(torch.ops.detops.batch_transpose, uniform(1, CHANNELS, n * WIDTH))
+
+
+def _packing(name: str) -> Maker:
+    def make(n: int) -> Call:
+        return partial(getattr(torch.ops.detops, name), uniform(n, CHANNELS, 3, 3))
+
+    return make
 
 
 def _masked(n: int) -> Call:
@@ -310,6 +338,7 @@ def _stepped(name: str) -> Maker:
 
 _A_MAP = f"RoIs that cover a map of {CHANNELS} x {HEIGHT} x {WIDTH}"
 _ROWS = f"rows of {WIDTH} pixels of {CHANNELS} channels"
+_FILTERS = f"filters of {CHANNELS} x 3 x 3"
 _LARGE = "masks of 800 x 1333"
 _OF_PAIRS = "pairs"
 _NUMBERS = "numbers"
@@ -330,6 +359,10 @@ LINEAR: dict[str, tuple[str, Maker]] = {
     "border_align": (f"samples a side of {HEIGHT * WIDTH:,} boxes", _borders),
     "deform_conv2d": (_ROWS, _deformed),
     "winograd_conv2d": (_ROWS, _winograd),
+    "packed_conv2d": (_ROWS, _packed),
+    "batch_transpose": (_ROWS, _transposed),
+    "pack_conv2d_weight": (_FILTERS, _packing("pack_conv2d_weight")),
+    "pack_winograd_weight": (_FILTERS, _packing("pack_winograd_weight")),
     "masked_conv2d": (_ROWS, _masked),
     "carafe": (_ROWS, _reassembled),
     "rotated_feature_align": (_ROWS, _aligned),

@@ -37,6 +37,9 @@ void detops_arena_size(long long* held, long long* free) {
 
 void detops_release_arena(void) { detops::release_arena(); }
 
+void detops_limit_grain(long long most) { detops::limit_grain(most); }
+long long detops_shared_loops(void) { return detops::shared_loops(); }
+
 int detops_is_emulated(void) {
 #ifdef DETOPS_EMULATE_CUDA
   return 1;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "parallel.h"
 
+#include <algorithm>
+#include <atomic>
 #include <exception>
+#include <limits>
 #include <mutex>
 
 #include "tensor.h"
@@ -10,6 +13,8 @@ namespace detops {
 namespace {
 
 DETOPS_PER_THREAD bool inside = false;
+std::atomic<int64_t> most_grain{std::numeric_limits<int64_t>::max()};
+std::atomic<int64_t> loops{0};
 
 struct Work {
   void (*body)(const void*, int64_t, int64_t);
@@ -34,6 +39,14 @@ struct Work {
 
 bool in_parallel_region() { return inside; }
 
+int64_t grain_of(int64_t usual) {
+  return std::min(usual, most_grain.load(std::memory_order_relaxed));
+}
+
+void limit_grain(int64_t most) { most_grain = most; }
+
+int64_t shared_loops() { return loops; }
+
 int get_num_threads() {
   uint32_t count = 1;
   DETOPS_STABLE(torch_get_num_threads, &count);
@@ -43,7 +56,9 @@ int get_num_threads() {
 void parallel_for(int64_t count, int64_t grain, void (*body)(const void*, int64_t, int64_t),
                   const void* context) {
   if (count <= 0) return;
+  grain = grain_of(grain);
   if (count <= grain || inside || get_num_threads() == 1) return body(context, 0, count);
+  ++loops;
   Work work{body, context, {}, nullptr};
   const auto run = [](int64_t from, int64_t to, void* each) {
     static_cast<Work*>(each)->run(from, to);

@@ -17,6 +17,12 @@ namespace detops {
 int get_num_threads();
 bool in_parallel_region();
 
+// What one thread takes at least, and no more than the limit: tests let threads share small loops.
+int64_t grain_of(int64_t usual);
+void limit_grain(int64_t most);
+// How many loops threads have shared.
+int64_t shared_loops();
+
 // Calls body(context, begin, end) for parts of [0, count) of at least `grain`.
 void parallel_for(int64_t count, int64_t grain,
                   void (*body)(const void* context, int64_t begin, int64_t end),

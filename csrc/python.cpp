@@ -41,5 +41,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         "The forward of an autograd function that is a raw op.");
   m.def("backward_pass", &detops::backward_pass, py::arg("op"), py::arg("places"), py::arg("given"),
         py::arg("told"), py::arg("in_python"), "The apply of its node.");
+  m.def("limit_grain", &detops_limit_grain, py::arg("most"),
+        "What a thread takes of a loop at least is no more than this.");
+  m.def("shared_loops", &detops_shared_loops, "How many loops threads have shared.");
   m.def("release_arena", &detops_release_arena, "Gives memory that no tensor has to the system.");
 }

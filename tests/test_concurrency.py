@@ -84,6 +84,29 @@ def test_calls_that_reach_every_kernel_while_the_number_of_threads_changes():
         torch.set_num_threads(before)
 
 
+# One thread takes them: what goes on depends on what was before, or a product is PyTorch's.
+ALONE = ("soft_nms", "nms_quadri", "mlp, large")
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
+def test_threads_share_small_loops_with_the_same_results(call, isa):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        known = call.results(call.tensors())
+        torch.set_num_threads(3)
+        detops._C.limit_grain(1)
+        loops = detops._C.shared_loops()
+        found = call.results(call.tensors())
+        loops = detops._C.shared_loops() - loops
+    finally:
+        torch.set_num_threads(before)
+        detops._C.limit_grain(2**63 - 1)
+    assert (loops == 0) == call.name.startswith(ALONE)
+    if not call.name.startswith(PRODUCTS):
+        same([t.detach() for t in found], [t.detach() for t in known])
+
+
 def test_another_instruction_set_while_ops_run():
     boxes, scores = reference.random_boxes(400), torch.rand(400)
     kept = detops.nms(boxes, scores, 0.4)

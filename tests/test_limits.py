@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import NEEDS_NO_SANITIZER
+from raw_calls import schema_ops
 
 import detops
 from detops.registration import CONTRACTS
@@ -31,18 +32,35 @@ CASES = _module("limits_cases")
 LIMITS = _module("limits")  # imports the cases
 NOT_OPS = {"optimize", "patch_torchvision", "register_tensor_methods", "release_memory"}
 
+# Ops that do the work of another one, by the beginning of their names.
+SAME = {
+    "deform_conv_": "deform_conv2d",
+    "modulated_deform_conv_": "deform_conv2d",
+    "deform_psroi_pool": "deform_psroi_pooling",
+    "sigmoid_focalloss_": "sigmoid_focal_loss",
+    "sigmoid_focal_loss_sum": "sigmoid_focal_loss",
+    "winograd_conv2d_backward_weight": "winograd_conv2d",
+    "box_iou_aligned": "generalized_box_iou_loss",
+    "box_iou_loss": "generalized_box_iou_loss",
+    "box_iou_quadri_pairs": "box_iou_quadri, aligned",
+}
+
 
 def test_every_op_has_a_bound():
     functions = {name for name in detops.__all__ if inspect.isfunction(getattr(detops, name))}
-    assert functions - NOT_OPS == {name.split(",")[0] for name in {*CASES.PAIRS, *CASES.LINEAR}}
+    bound = {name.split(",")[0] for name in {*CASES.PAIRS, *CASES.LINEAR}}
+    assert functions - NOT_OPS == bound & {*detops.__all__}
     assert functions & NOT_OPS == NOT_OPS and not NOT_OPS & CONTRACTS.keys()
+    for op in schema_ops():
+        plain = op.removesuffix("_forward").removesuffix("_backward")
+        same = [of for begin, of in SAME.items() if op.startswith(begin)]
+        assert {plain, *same} & {*CASES.PAIRS, *CASES.LINEAR}, op
 
 
 @pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_call_of_any_size_can_be_made(op, n):
-    make = CASES.PAIRS[op] if op in CASES.PAIRS else CASES.LINEAR[op][1]
-    result = make(n)()
+    result = LIMITS.call_of(op)(n)()
     first = result if isinstance(result, torch.Tensor) else result[0]
     if isinstance(first, torch.Tensor) and first.requires_grad:
         first.sum().backward()
@@ -53,7 +71,7 @@ def _large_call(op, passes):
     n, took, size = 8, 0.0, 0
     while size < 32 << 20 and took < 0.25:
         n *= 2
-        call = (CASES.PAIRS[op] if op in CASES.PAIRS else CASES.LINEAR[op][1])(n)
+        call = LIMITS.call_of(op)(n)
         began = time.process_time()
         results = LIMITS.tensors(passes(call))
         took = time.process_time() - began

@@ -15,7 +15,7 @@ namespace {
 // one thread ends with the last that is to be kept.
 constexpr int64_t kShared = 32768;
 bool worth_threads(int64_t n, int64_t limit) {
-  return n >= kShared && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
+  return n >= grain_of(kShared) && limit > n / 16 && get_num_threads() > 1 && !in_parallel_region();
 }
 
 // The coordinates of the first n boxes of an order, column by column.

@@ -230,7 +230,7 @@ void backward(const Tensor& grad, const Tensor& rois, const Tensor& argmax, Tens
   // read at full speed.
   int64_t size = kRoIChannels, parts = 1;
   if (channels_last && kInPlace) {
-    const int64_t threads = std::min<int64_t>(get_num_threads(), work / kWorthAThread);
+    const int64_t threads = std::min<int64_t>(get_num_threads(), work / grain_of(kWorthAThread));
     size = channels, parts = std::clamp<int64_t>(threads / images, 1, maps.size(2));
   } else if (kInPlace || (!channels_last && channels < 4)) {  // as many planes as stay near
     constexpr int64_t kNear = 1 << 20;

@@ -26,6 +26,11 @@ DETOPS_EXPORT int detops_use_arena(int on);
 DETOPS_EXPORT void detops_arena_size(long long* held, long long* free);
 DETOPS_EXPORT void detops_release_arena(void);
 
+// Lets a thread take no more of a loop at least than `most`, so that small ones are shared, too; and
+// how many loops threads have shared. For tests.
+DETOPS_EXPORT void detops_limit_grain(long long most);
+DETOPS_EXPORT long long detops_shared_loops(void);
+
 // The message of the error that an op of the library last raised in this thread, or what was set
 // since. PyTorch's C functions give back that an op failed, and not always why.
 DETOPS_EXPORT const char* detops_last_error(void);
