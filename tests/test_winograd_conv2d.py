@@ -41,6 +41,24 @@ SHAPES = (
 )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_stride_of_a_single_row_means_nothing(device, dtype):
+    shape, strides = (2, 4, 1, 5), (20, 1, 4, 4)
+    x, weight, _ = inputs(shape, 17, dtype=dtype)
+    odd = torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
+    x, odd, weight = (t.to(device) for t in (x, odd, weight))
+    assert odd.stride() == strides or device == "cuda"
+    expected = detops.winograd_conv2d(x, weight, None, (2, 1))
+    assert torch.equal(detops.winograd_conv2d(odd, weight, None, (2, 1)), expected)
+    grad = torch.randn_like(expected)
+    sums = (raw.winograd_conv2d_backward_weight(grad, t, [2, 1]) for t in (x, odd))
+    assert torch.equal(*sums)
+    if device == "cpu":
+        packed, rest = raw.pack_conv2d_weight(weight), (17, [3, 3], [1, 1], [2, 1])
+        results = (raw.packed_conv2d(t, packed, None, None, *rest) for t in (x, odd))
+        assert torch.equal(*results)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", WITHIN)
 @pytest.mark.parametrize(("shape", "outputs"), SHAPES)

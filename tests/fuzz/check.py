@@ -58,8 +58,14 @@ ROUNDED = ("border_align", "roi_align_max")
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-# Which sample or pixel is the largest, and on which side of a kink one is, the last bit decides.
-DECIDED = ("heatmaps_to_keypoints", "roi_align_max", "deform_roi_pool_backward")
+# Which sample or pixel is the largest, and on which side of a kink one is, the last bit decides; and
+# that of a coordinate is a large part of the area of a small bin.
+DECIDED = (
+    "heatmaps_to_keypoints",
+    "roi_align_max",
+    "deform_roi_pool_backward",
+    "prroi_pool_backward",
+)
 
 
 class Find(AssertionError):

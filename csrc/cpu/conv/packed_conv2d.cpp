@@ -17,6 +17,12 @@ constexpr int64_t kConflict = 4096;       // bytes between rows that share their
 constexpr int64_t kTransposed = 1 << 15;  // elements that are worth a thread
 constexpr MemoryFormat kLast = MemoryFormat::ChannelsLast;
 
+// In channels_last and in `type`. The stride of a size of 1 tells no layout, so that what is in
+// channels_last may be converted into another one.
+Tensor arranged(const Tensor& t, ScalarType type) {
+  return t.contiguous(kLast).to(type).contiguous(kLast);
+}
+
 template <typename T>
 void direct(ConvSizes s, const ConvData<T>& data) {
   if (s.channels == 0) {  // nothing to add up, as if each result came from one such pixel
@@ -227,10 +233,9 @@ void packed_conv2d(const Tensor& input, const Tensor& packed, const std::optiona
   const bool direct_result = output.is_contiguous(kLast) && output.scalar_type() == type;
   const Tensor result =
       direct_result ? output : empty(output.sizes(), output.options().dtype(type), kLast);
-  const auto arrange = [&](const Tensor& t) { return t.contiguous(kLast).to(type); };
-  const Tensor map = arrange(input), weights = wide(packed, type);
+  const Tensor map = arranged(input, type), weights = wide(packed, type);
   const Tensor offsets = wide(bias, type);
-  const Tensor others = add ? arrange(*add) : Tensor();
+  const Tensor others = add ? arranged(*add, type) : Tensor();
   DETOPS_WIDE_SWITCH(type, [&] {
     const ConvData<scalar_t> data{map.const_data_ptr<scalar_t>(),
                                   weights.const_data_ptr<scalar_t>(),
@@ -271,8 +276,7 @@ void winograd_conv2d_backward_weight(const Tensor& grad, const Tensor& input, In
   s.outputs = grad.size(1), s.output_height = grad.size(2), s.output_width = grad.size(3);
   s.padding_y = padding[0], s.padding_x = padding[1];
   const ScalarType type = to_weight.scalar_type();
-  const Tensor gradients = grad.contiguous(kLast).to(type);
-  const Tensor map = input.contiguous(kLast).to(type);
+  const Tensor gradients = arranged(grad, type), map = arranged(input, type);
   const bool in_place = to_weight.is_contiguous(kLast);
   const Tensor kernels =
       in_place ? to_weight : empty(to_weight.sizes(), to_weight.options(), kLast);
