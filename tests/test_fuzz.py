@@ -17,7 +17,7 @@ import pytest
 import torch
 from fuzz import contents
 from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
-from fuzz.check import Find, check, close
+from fuzz.check import DECIDED, Find, check, check_wide, close, outcome
 from fuzz.draw import draw
 from fuzz.files import LOADERS, check_file
 from fuzz.oracles import FOUND, compare
@@ -72,6 +72,20 @@ def test_a_case_is_told_by_its_number_and_by_its_file(op):
         told = json.dumps(to_json(draw(op, seed)))
         assert told == json.dumps(to_json(draw(op, seed)))
         assert told == json.dumps(to_json(from_json(json.loads(told))))
+
+
+@pytest.mark.parametrize("op", [op for op in schema_ops() if not op.startswith(DECIDED)])
+def test_tame_calls_are_compared_with_float64(op):
+    numbers = False
+    for seed in range(40):
+        case = draw(op, seed, TAME)
+        found = outcome(op, case.args)
+        if isinstance(found, str) or not any(t.is_floating_point() and t.numel() for t in found):
+            continue
+        numbers = True
+        if check_wide(case, found):
+            return
+    assert not numbers
 
 
 def test_most_cases_are_taken():
