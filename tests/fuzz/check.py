@@ -1,6 +1,7 @@
 """What holds for every call, whatever it is given."""
 
 import ctypes
+import logging
 import random
 import warnings
 from dataclasses import replace
@@ -59,14 +60,14 @@ ROUNDED = ("border_align", "roi_align_max")
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-# The last bit decides which sample or pixel is the largest, and on which side of a kink one is; and
-# that of a coordinate is a large part of the area of a small bin.
+# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, and on
+# which side of a kink one is; and that of a coordinate is a large part of the area of a small bin.
 DECIDED = (
-    "heatmaps_to_keypoints",
-    "roi_align_max",
-    "deform_roi_pool_backward",
-    "prroi_pool_backward",
+    *("heatmaps_to_keypoints", "border_align", "ms_deform_attn", "rotated_feature_align"),
+    *("roi_", "ps_roi_", "riroi_", "prroi_", "multiscale_roi_", "deform_roi_", "deform_psroi_"),
 )
+# It tells each error of a fake op.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 
 class Find(AssertionError):
@@ -133,7 +134,8 @@ def same_kind(found: Any, other: Any, what: str) -> bool:
     for a, b in zip(found, other, strict=True):
         one, two = (f"{t.dtype} {list(t.shape)} {t.stride()}" for t in (a, b))
         require(a.dtype == b.dtype and a.shape == b.shape, f"{what}: {one} and {two}")
-        require(a.stride() == b.stride() or not a.numel(), f"{what}: {one} and {two}")
+        steps = [s for n, *s in zip(a.shape, a.stride(), b.stride(), strict=True) if n > 1]
+        require(not a.numel() or all(s == t for s, t in steps), f"{what}: {one} and {two}")
     return True
 
 
@@ -236,7 +238,7 @@ def check_fake(case: Case, found: Any) -> None:
 
 def check_wide(case: Case, found: list[Tensor]) -> bool:
     """Whether float64 takes the same tame numbers; then it gives the same within rounding."""
-    if case.op.startswith(DECIDED):
+    if case.op.startswith(DECIDED) or sum(t.numel() for t in found) > 1_000_000:
         return False
 
     def wide(x: Tensor) -> Tensor:
@@ -247,6 +249,7 @@ def check_wide(case: Case, found: list[Tensor]) -> bool:
         return False
     for k, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         if ours.is_floating_point():
+            theirs = theirs.to(ours.dtype)  # what is too large for it is infinite
             close(ours, theirs, tolerance(case, found), f"beside float64, result {k}")
     return True
 
