@@ -60,8 +60,8 @@ ROUNDED = ("border_align", "roi_align_max")
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, and on
-# which side of a kink one is; and that of a coordinate is a large part of the area of a small bin.
+# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, and
+# on which side of a kink one is; and that of a coordinate is much of the area of a small bin.
 DECIDED = (
     *("heatmaps_to_keypoints", "border_align", "ms_deform_attn", "rotated_feature_align"),
     *("roi_", "ps_roi_", "riroi_", "prroi_", "multiscale_roi_", "deform_roi_", "deform_psroi_"),
