@@ -1,5 +1,6 @@
 """What holds for every call, whatever it is given."""
 
+import copy
 import ctypes
 import logging
 import random
@@ -60,9 +61,10 @@ ROUNDED = ("border_align", "roi_align_max")
 CLOSE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, and
-# on which side of a kink one is; and that of a coordinate is much of the area of a small bin.
+# The last bit decides which sample or pixel is the largest, whether a sample lies on the map, which
+# box is next, and on which side of a kink one is; and that of a coordinate is much of a small bin.
 DECIDED = (
+    *("soft_nms", "matrix_nms", "weighted_box_fusion"),
     *("heatmaps_to_keypoints", "border_align", "ms_deform_attn", "rotated_feature_align"),
     *("roi_", "ps_roi_", "riroi_", "prroi_", "multiscale_roi_", "deform_roi_", "deform_psroi_"),
 )
@@ -94,7 +96,8 @@ def call(op: str, args: dict[str, Any]) -> Any:
 def outcome(op: str, args: dict[str, Any]) -> Any:
     """The tensors that a call gives and those that it writes, or the message of its error."""
     written = written_by(op)
-    args = {k: map_tensors(v, Tensor.clone) if k in written else v for k, v in args.items()}
+    if written:  # with what lies between elements, and what shares memory
+        args = copy.deepcopy(args)
     try:
         found = call(op, args)
     except ERRORS as error:
