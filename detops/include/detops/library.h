@@ -26,8 +26,8 @@ DETOPS_EXPORT int detops_use_arena(int on);
 DETOPS_EXPORT void detops_arena_size(long long* held, long long* free);
 DETOPS_EXPORT void detops_release_arena(void);
 
-// Lets a thread take no more of a loop at least than `most`, so that small ones are shared, too; and
-// how many loops threads have shared. For tests.
+// Lets a thread take no more of a loop at least than `most`, so that small ones are shared; and how
+// many loops threads have shared. For tests.
 DETOPS_EXPORT void detops_limit_grain(long long most);
 DETOPS_EXPORT long long detops_shared_loops(void);
 
