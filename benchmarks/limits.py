@@ -155,7 +155,7 @@ def at_size(op: str, gradients: bool, n: int) -> dict[str, Any]:
     return {"seconds": min(seconds(lambda: passes(call)) for _ in range(REPEATS))}
 
 
-def told(page: Path) -> Iterator[tuple[str, bool, int]]:
+def sizes_of(page: Path) -> Iterator[tuple[str, bool, int]]:
     """Ops, whether with gradients, and what the page says that a second is enough for."""
     for line in page.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -169,7 +169,7 @@ def told(page: Path) -> Iterator[tuple[str, bool, int]]:
 def check_edge(page: Path) -> int:
     """How many calls take twice the second that the page gives them."""
     slow = 0
-    for op, gradients, n in told(page):
+    for op, gradients, n in sizes_of(page):
         took = in_own_process(op, gradients, n)["seconds"]
         slow += took > 2
     return slow

@@ -137,8 +137,7 @@ def same_kind(found: Any, other: Any, what: str) -> bool:
     for a, b in zip(found, other, strict=True):
         one, two = (f"{t.dtype} {list(t.shape)} {t.stride()}" for t in (a, b))
         require(a.dtype == b.dtype and a.shape == b.shape, f"{what}: {one} and {two}")
-        steps = [s for n, *s in zip(a.shape, a.stride(), b.stride(), strict=True) if n > 1]
-        require(not a.numel() or all(s == t for s, t in steps), f"{what}: {one} and {two}")
+        require(a.stride() == b.stride(), f"{what}: {one} and {two}")
     return True
 
 
@@ -232,12 +231,21 @@ def check_fake(case: Case, found: Any) -> None:
         return
     fake = fake_outcome(case)
     of_values = isinstance(found, str) and any(word in found for word in OF_VALUES)
-    if isinstance(fake, str) and not of_values:
-        same_kind(found, fake, "eager and fake")
+    if isinstance(fake, str):
+        if not (of_values and written_by(case.op)):  # buffers are looked at once there are results
+            same_kind(found, fake, "eager and fake")
     elif isinstance(found, str):
         require(of_values or NO_MEMORY in found, f"eager alone: {found}")
     elif fake is not None:
-        same_kind(found, fake, "eager and fake")
+        require(len(found) == len(fake), "eager and fake: another number of results")
+        for a, b in zip(found, fake, strict=True):
+            ours, theirs = ((t.shape, t.dtype, taken_strides(t)) for t in (a, b))
+            require(ours == theirs, f"eager {ours}, fake {theirs}")
+
+
+def taken_strides(x: Tensor) -> list[int]:
+    """Those that lead from one element to another: PyTorch's own ops differ in the others."""
+    return [s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1] if x.numel() else []
 
 
 def check_wide(case: Case, found: list[Tensor]) -> bool:
