@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import logging
+import math
 import random
 import warnings
 from dataclasses import replace
@@ -146,9 +147,13 @@ def _told(found: Any) -> str:
 
 
 def bits(x: Tensor) -> Tensor:
-    """The bits of each element."""
+    """The bits of each element, and of every NaN the same.
+
+    A sum of two NaNs is the first of them, and compilers exchange what is added or multiplied.
+    """
     x = x.resolve_neg().resolve_conj().contiguous()
     x = torch.view_as_real(x) if x.is_complex() else x
+    x = torch.where(x.isnan(), x.new_tensor(math.nan), x) if x.dtype in CLOSE else x
     return x.view(BITS[x.element_size()])
 
 
