@@ -91,6 +91,11 @@ def test_errors_are_one_line(capsys, tmp_path, config):
         (MemoryError(), "there is not enough memory"),
         (MemoryError("of 3 TiB"), "there is not enough memory: of 3 TiB"),
         (ImportError("a.so: failed to map segment from shared object"), "not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+            "not enough memory: D",
+        ),
+        (SyntaxError("expected ':' (schema.py, line 2)"), "a module is damaged, or there is not"),
         (RuntimeError("operator torchvision::nms does not exist"), "another version of PyTorch"),
         (RuntimeError("of another kind"), "RuntimeError: of another kind (--debug shows where)"),
     ],

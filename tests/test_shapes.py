@@ -2,15 +2,20 @@
 """Generated shapes, and pictures of masks."""
 
 import math
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+import detops
 from detops.data import CocoDetection, Shapes, export_coco
-from detops.data.shapes import CLASSES, MIN_VISIBLE, PHOTOGRAPHS, _inside, export
+from detops.data.shapes import CLASSES, MIN_VISIBLE, PHOTOGRAPHS, _inside, draw_scene, export
 from detops.visualize import draw_detections
 
 
@@ -155,3 +160,41 @@ def test_picture_of_masks():
     for wrong in (masks[:2], masks[:, :5], masks.float()):
         with pytest.raises(ValueError, match="expected masks of bool or uint8"):
             draw_detections(image, boxes, masks=wrong)
+
+
+DRAW = """
+import os, sys
+import numpy as np
+from faults.process import keep_no_memory, limit_memory
+from detops.data.shapes import draw_scene
+
+def draw(slack):
+    keep_no_memory()
+    limit_memory(os.getpid(), slack)
+    try:
+        draw_scene(np.random.default_rng(3), "train", (96, 96), 4)
+    except MemoryError:
+        return 1
+    return 0
+
+draw_scene(np.random.default_rng(3), "train", (96, 96), 4)
+for slack in range(0, 6 << 20, 3 << 14):
+    if not (child := os.fork()):
+        os._exit(draw(slack))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_memory_that_is_not_there_is_an_error():
+    path = os.pathsep.join([str(Path(detops.__file__).parents[1]), str(Path(__file__).parent)])
+    environment = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, "-c", DRAW]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert {*result.stdout.split()} == {"0", "1"}, result.stdout + result.stderr
+
+
+def test_numpys_settings_stay():
+    before = np.getbufsize()
+    draw_scene(np.random.default_rng(0), "train", (48, 48), 1)
+    assert np.getbufsize() == before

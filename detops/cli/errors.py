@@ -33,6 +33,9 @@ def user_errors() -> tuple[type[Exception], ...]:
 _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
     (MemoryError, "", "there is not enough memory"),
     (ImportError, "failed to map segment|[Cc]annot allocate", "there is not enough memory to load"),
+    (RuntimeError, "can't allocate memory|allocation failed", "there is not enough memory"),
+    # Python's compiler says so where it has no memory.
+    (SyntaxError, "", "a module is damaged, or there is not enough memory to compile it"),
     (
         RuntimeError,
         "operator torchvision::nms does not exist",

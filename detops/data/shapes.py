@@ -179,6 +179,7 @@ def export(folder: str | Path, *arguments: Any, **options: Any) -> Path:
     return export_coco(Shapes(*arguments, **options), folder)
 
 
+@np.errstate()  # the size of buffers is that of before again
 def draw_scene(
     generator: np.random.Generator, split: str, size: tuple[int, int], objects: int
 ) -> Scene:
@@ -194,6 +195,9 @@ def draw_scene(
         image uint8 [H, W, 3], masks bool [n, H, W] of what is seen of each shape, labels int64 [n]
         from 1.
     """
+    # Where there is no memory for a loop's buffer, NumPy 2.4 ends the process: 64 KB are not there
+    # long before 4 KB are.
+    np.setbufsize(512)
     image = _background(generator, split, size)
     masks: list[np.ndarray] = []
     areas: list[int] = []

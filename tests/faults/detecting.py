@@ -15,7 +15,7 @@ from detops.data.shapes import export
 from detops.engine.journal import PART, SETTINGS, WHOLE
 
 from .disk import becomes_read_only
-from .process import Command, cut, flipped, made_once, require
+from .process import Command, cut, flipped, keep_no_memory, made_once, require
 
 IMAGES = 24
 RESULTS = "detections*.jsonl"
@@ -96,8 +96,8 @@ def file_too_large(run: Detect, rng: random.Random) -> bool:
 
 def out_of_memory(run: Detect, rng: random.Random) -> bool:
     """No byte more of address space, from some moment on."""
-    run.reach(rng)
-    run.limit_memory(rng.randrange(4 << 20))
+    run.reach(rng, keep_no_memory)
+    run.limit_memory(rng.randrange(1 << 18))
     return run.fails("memory")
 
 

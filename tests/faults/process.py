@@ -1,5 +1,6 @@
 """Commands in processes of their own, and what is asked of them."""
 
+import ctypes
 import multiprocessing
 import os
 import random
@@ -65,6 +66,25 @@ def flipped(content: bytes, rng: random.Random) -> bytes:
 def cut(content: bytes, rng: random.Random) -> bytes:
     """Without its end."""
     return content[: rng.randrange(len(content))]
+
+
+def keep_no_memory() -> None:
+    """From now on each block of memory is asked of the system, and given back to it."""
+    libc, m_mmap_threshold = ctypes.CDLL(None), -3
+    libc.malloc.restype = ctypes.c_void_p
+    resource.setrlimit(resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
+    for bits in range(26, 9, -1):  # the blocks that lie free
+        while libc.malloc(1 << bits):
+            pass
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    libc.mallopt(m_mmap_threshold, 4096)
+
+
+def limit_memory(pid: int, more: int) -> None:
+    """A process gets so many bytes of address space more than it has."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    size = pages * resource.getpagesize() + more
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
 
 
 class Command:
@@ -137,8 +157,7 @@ class Command:
     def limit_memory(self, more: int) -> None:
         """So many bytes of address space more than it has."""
         if self.alive():
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[0])
-            self.limit(resource.RLIMIT_AS, pages * resource.getpagesize() + more)
+            limit_memory(self.pid, more)
 
     def signalled(self, number: int) -> bool:
         """Ends it by a signal; whether it was not over before."""

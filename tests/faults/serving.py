@@ -21,7 +21,7 @@ from detops import cli
 from detops.cli.options import SHAPES_WEIGHTS
 from detops.data.shapes import export
 
-from .process import Command, made_once, require, wait_for
+from .process import Command, keep_no_memory, made_once, require, wait_for
 
 REQUESTS = 12
 PATH = f"/api/detect?model={SHAPES_WEIGHTS.parent.name}"
@@ -51,14 +51,14 @@ class Server(Command):
     def done(self) -> int:
         return self.finished
 
-    def open(self) -> "Server":
+    def open(self, before: Callable[[], None] = lambda: None) -> "Server":
         """Starts, and waits until it answers."""
-        before = len(self.text())
-        self.start()
+        told = len(self.text())
+        self.start(before)
         address = re.compile(r"http://127\.0\.0\.1:(\d+)/")
-        wait_for(lambda: address.search(self.text()[before:]) or not self.alive())
+        wait_for(lambda: address.search(self.text()[told:]) or not self.alive())
         require(self.alive(), f"ends: {self.text()}")
-        self.port = int(address.search(self.text()[before:])[1])
+        self.port = int(address.search(self.text()[told:])[1])
         return self
 
     def ask(self, picture: bytes) -> tuple[int, dict]:
@@ -171,7 +171,7 @@ def terminated(rng: random.Random, at: Path) -> bool:
 def out_of_memory(rng: random.Random, at: Path) -> bool:
     """No byte more of address space for a while."""
     expected()
-    server = Server(at).open()
+    server = Server(at).open(keep_no_memory)
     try:
         server.limit_memory(rng.randrange(24 << 20))
         refused = []

@@ -31,6 +31,7 @@ from .process import (
     children,
     cut,
     flipped,
+    keep_no_memory,
     made_once,
     require,
     wait_for,
@@ -180,8 +181,8 @@ def file_too_large(run: Run, rng: random.Random) -> bool:
 
 def out_of_memory(run: Run, rng: random.Random) -> bool:
     """No byte more of address space, from some moment on."""
-    run.reach(rng)
-    run.limit_memory(rng.randrange(4 << 20))
+    run.reach(rng, keep_no_memory)
+    run.limit_memory(rng.randrange(1 << 18))
     return run.fails("memory")
 
 
