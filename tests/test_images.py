@@ -13,7 +13,7 @@ import pytest
 import tifffile
 import torch
 from fuzz import contents
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from detops.data import CocoDetection, ImageError, load_image
 from detops.data import image as image_module
@@ -321,3 +321,15 @@ def test_limits_of_pixels_and_formats(tmp_path):
             load_image(source, max_pixels=7)
         with pytest.raises(ImageError, match=r"not a readable image \(expected JPEG, GIF\)"):
             load_image(source, formats=["JPEG", "GIF"])
+
+
+def test_missing_memory_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    Image.fromarray(wide()).save(tmp_path / "a.png")
+
+    def load(self):
+        raise MemoryError
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
+    for source in (tmp_path / "a.png", (tmp_path / "a.png").read_bytes()):
+        with pytest.raises(MemoryError):
+            load_image(source)

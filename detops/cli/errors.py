@@ -34,8 +34,9 @@ _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
     (MemoryError, "", "there is not enough memory"),
     (ImportError, "failed to map segment|[Cc]annot allocate", "there is not enough memory to load"),
     (RuntimeError, "can't allocate memory|allocation failed", "there is not enough memory"),
-    # Python's compiler says so where it has no memory.
+    # What Python says where it has no memory to compile a module, or for an error.
     (SyntaxError, "", "a module is damaged, or there is not enough memory to compile it"),
+    (SystemError, "without .*exception", "there is not enough memory for an error"),
     (
         RuntimeError,
         "operator torchvision::nms does not exist",

@@ -100,6 +100,7 @@ def open_image(
     Raises:
         ImageError: the file is missing, unreadable, of another format, or (LargeImageError) larger
             than `max_pixels`.
+        MemoryError: there is no memory for it.
     """
     name = str(source) if isinstance(source, Path) else "image"
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
@@ -107,14 +108,16 @@ def open_image(
     if isinstance(source, Path) and not source.is_file():
         what = "not a regular file" if source.exists() else "no such image file"
         raise ImageError(f"{name}: {what}")
-    mode = ""
+    known, mode = _known(formats), ""
     try:
         file = source if isinstance(source, Path) else BytesIO(source)
-        with _our_limit(), Image.open(file, formats=_known(formats)) as image:
+        with _our_limit(), Image.open(file, formats=known) as image:
             mode = f", mode {image.mode}"
             if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
             yield image
+    except MemoryError:
+        raise  # which is no fault of the file
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except Image.DecompressionBombError as error:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 FORK = multiprocessing.get_context("fork")
+LIBC, M_MMAP_THRESHOLD, M_ARENA_MAX = ctypes.CDLL(None), -3, -8
 LATEST = 600  # seconds after which a process hangs
 
 
@@ -70,14 +71,13 @@ def cut(content: bytes, rng: random.Random) -> bytes:
 
 def keep_no_memory() -> None:
     """From now on each block of memory is asked of the system, and given back to it."""
-    libc, m_mmap_threshold = ctypes.CDLL(None), -3
-    libc.malloc.restype = ctypes.c_void_p
+    LIBC.malloc.restype = ctypes.c_void_p
     resource.setrlimit(resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
     for bits in range(26, 9, -1):  # the blocks that lie free
-        while libc.malloc(1 << bits):
+        while LIBC.malloc(1 << bits):
             pass
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    libc.mallopt(m_mmap_threshold, 4096)
+    LIBC.mallopt(M_MMAP_THRESHOLD, 4096)
 
 
 def limit_memory(pid: int, more: int) -> None:
