@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_engine import stop_after, trainer
 
+from detops.cli.options import SHAPES_WEIGHTS
 from detops.engine import CheckpointError, DamagedCheckpointError, Detector, load_checkpoint
 from detops.engine.checkpoint import SEAL_SIZE, is_sealed, save_checkpoint, save_weights
 
@@ -294,5 +295,16 @@ def test_archives_of_more_than_their_bytes_are_refused(tmp_path):
 def test_a_config_that_is_none_is_told_by_the_checkpoint(tmp_path):
     save_weights(tmp_path / "a.pt", {}, "MODEL: {MASK_ON: 3}", ["cat"])
     message = r"^/.*/a\.pt: its config: MODEL.MASK_ON: expected bool, got int 3$"
+    with pytest.raises(CheckpointError, match=message):
+        Detector.from_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_config_larger_than_the_weights_is_not_built(tmp_path):
+    """Views of one storage have any number of weights, but few bytes."""
+    checkpoint = load_checkpoint(SHAPES_WEIGHTS)
+    checkpoint["config"] = "MODEL: {RESNETS: {STEM_OUT_CHANNELS: 200000}}"
+    checkpoint["model"]["views"] = torch.zeros(1).expand(1 << 40)
+    torch.save(checkpoint, tmp_path / "a.pt")
+    message = "a.pt: its config asks for more than it has weights for"
     with pytest.raises(CheckpointError, match=message):
         Detector.from_checkpoint(tmp_path / "a.pt")

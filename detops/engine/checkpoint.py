@@ -17,10 +17,12 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 Checkpoint = dict[str, Any]
 NAMED_DIFFERENCES = 3
@@ -318,6 +320,38 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if not all(isinstance(name, str) for name in checkpoint["names"]):
         raise DamagedCheckpointError(f"{path}: damaged: its names are not all text")
     return dict(checkpoint)
+
+
+@contextmanager
+def as_large_as(state: Mapping[str, Any], source: str | Path) -> Iterator[None]:
+    """Ends the making of modules whose parameters have more numbers than the weights have bytes.
+
+    Raises:
+        CheckpointError: there would be more.
+    """
+    # Tensors of a file may be views of one storage, of any size.
+    dense = [x for x in state.values() if isinstance(x, Tensor) and x.layout == torch.strided]
+    storages = [x.untyped_storage() for x in dense if x.device.type != "meta"]
+    left = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+    thread = get_ident()
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        nonlocal left
+        if parameter is not None and get_ident() == thread:
+            left -= parameter.numel()
+            if left < 0:
+                raise OverflowError
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except Exception as error:
+        if left >= 0:
+            raise
+        reason = "its config asks for more than it has weights for"
+        raise CheckpointError(f"{source}: {reason}") from error
+    finally:
+        handle.remove()
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str | Path) -> None:

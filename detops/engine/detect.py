@@ -19,7 +19,7 @@ from ..data.tiling import cut_tiles, merge_detections
 from ..device import choose_device
 from ..export.load import SUFFIXES, load
 from ..optimization import optimize
-from .checkpoint import Checkpoint, CheckpointError, load_checkpoint, load_weights
+from .checkpoint import Checkpoint, CheckpointError, as_large_as, load_checkpoint, load_weights
 from .published import OnTheseOps, class_names, load_published
 from .weights import load_weights_into
 from .weights_torchvision import is_published, newest_weights
@@ -134,7 +134,8 @@ class Detector:
             except ConfigError as error:
                 reason = str(error).removeprefix(f"{file}:").strip()
                 raise CheckpointError(f"{path}: its config: {reason}") from error
-        model = build_detection_model(cfg)
+        with as_large_as(checkpoint["model"], path):
+            model = build_detection_model(cfg)
         load_weights(model, checkpoint["model"], path)
         return cls.from_config(model, checkpoint["names"], cfg, device)
 
