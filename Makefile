@@ -15,7 +15,7 @@
 # make fuzz          MINUTES of cases of every op, see docs/reliability.md; SANITIZE=1 on that build;
 #                    FILES=1 of damaged files for every loader
 # make coverage      the lines of the CPU half that those cases reach
-# make large         maps, boxes and results of more than 2^31 elements; 18 GiB and some minutes
+# make large         maps, boxes and results of more than 2^31 elements, as far as memory goes; half an hour
 # make faults        detops train, detect and serve, killed, cut short and starved, TIMES times each
 # make tsan          the kernels on four threads, each access of theirs watched; needs no Python
 # make clang         what a second compiler says about the CPU half; make tidy: what clang-tidy does
