@@ -21,7 +21,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(detops._C.emulated, reason="of CPUs"),
 ]
-LARGE = pytest.mark.skipif(not os.environ.get("DETOPS_LARGE"), reason="takes up to 50 GiB: make large")
+LARGE = pytest.mark.skipif(
+    not os.environ.get("DETOPS_LARGE"), reason="takes up to 50 GiB: make large"
+)
 # By the contracts' names: RoIs, then images, boxes, rows or points.
 NUMBERS = ("K", "B", "N", "outputs", "P", "...")
 # They compare all pairs of a list.
