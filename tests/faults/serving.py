@@ -25,8 +25,8 @@ from .process import Command, keep_no_memory, made_once, require, wait_for
 
 REQUESTS = 12
 PATH = f"/api/detect?model={SHAPES_WEIGHTS.parent.name}"
-# What a client meets where the server has gone; a reset may come amid an answer.
 CUT = 0  # for the status of an answer that does not come
+# What a client meets where the server has gone; a reset may come amid an answer.
 GONE = (ConnectionError, http.client.RemoteDisconnected, http.client.IncompleteRead)
 
 
