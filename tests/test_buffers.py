@@ -101,7 +101,7 @@ def test_a_buffer_in_the_memory_of_another_argument_is_refused(op, name):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("layout", {*LAYOUTS}, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("layout", dict.fromkeys(LAYOUTS), ids=lambda layout: layout.__name__)
 def test_buffers_of_any_layout_are_written(op, layout):
     args = fresh(op)
     rng = random.Random(op)
