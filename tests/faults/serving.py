@@ -175,7 +175,7 @@ def out_of_memory(rng: random.Random, at: Path) -> bool:
     server = Server(at).open(keep_no_memory)
     try:
         require_served(server)  # by then all modules are loaded
-        server.limit_memory(rng.randrange(24 << 20))
+        server.limit_memory(rng.randrange(1 << 20))
         refused = []
 
         def fails(status: int, told: dict) -> bool:
