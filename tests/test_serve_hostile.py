@@ -236,19 +236,19 @@ def test_what_is_not_http_is_refused(port, lines):
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+# Of more than a server reads at once, the rest may come after its refusal, and take that away.
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000,
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 20_000,
-        b"GET /" + b"x" * 100_000,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 4_000,
+        b"GET /" + b"x" * 20_000,
     ],
     ids=["a field", "fields", "path"],
 )
 def test_a_head_without_an_end_is_refused(port, head):
-    with suppress(ConnectionResetError):  # what comes after the refusal may take it away
-        answer = send_raw(port, head)
-        assert answer.startswith(b"HTTP/1.1 400 ")
+    answer = send_raw(port, head)
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def ask_on(server: Server, rng: random.Random, fails: Callable[[int, dict], bool
                 time.sleep(0.05)
             if not server.alive():
                 return wrong
-            status, answer = CUT, {}
+            status, answer = CUT, {"error": "the connection was cut"}
         if status == 200:
             if answer["results"][0]["detections"] != expected()[which]:
                 wrong.append("other detections")
