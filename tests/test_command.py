@@ -103,3 +103,30 @@ def test_the_command_runs_what_the_package_has():
 def test_ways_into_the_package(code):
     status, _, error = python("-c", f"import torch; {code}")
     assert status == 0, error
+
+
+WITHOUT_MEMORY = """
+import os
+import detops.cli
+from faults.process import keep_no_memory, limit_memory
+
+def takes_all(*_, **__):
+    keep_no_memory()
+    limit_memory(os.getpid(), 0)
+    held, size = [], 1 << 20
+    while size:
+        try:
+            held.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+    raise MemoryError
+
+detops.cli.app = takes_all
+os._exit(detops.cli.main(["info"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_command_without_memory_says_so():
+    status, _, error = python("-c", WITHOUT_MEMORY, folder=Path(__file__).parent)
+    assert (status, error) == (1, "detops: error: there is not enough memory\n")

@@ -28,6 +28,10 @@ from .errors import (
 )
 from .options import ASSETS, WITHOUT_ASSETS
 
+# Of a command that has no memory left: bytes for the words that say so. Python asks the system for
+# a MiB at a time.
+_RESERVE = 4 << 20
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
@@ -47,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if debug:
         # Taken wherever it stands, since one adds it to a command that just failed.
         arguments = [argument for argument in arguments if argument != "--debug"]
+    reserve = bytearray(_RESERVE)
     try:
         return int(app(arguments, prog_name="detops", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
@@ -57,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"detops: {stop.message}", file=sys.stderr)
         return int(stop.code or 0)
     except Exception as error:
+        del reserve
         usage_message = getattr(error, "format_message", None)
         if usage_message is not None and type(error).__name__ == "NoArgsIsHelpError":
             print(usage_message())
