@@ -12,6 +12,7 @@ import detectron2_networks as networks
 import numpy as np
 import pytest
 import torch
+from conftest import NEEDS_NO_SANITIZER
 from fuzz import contents
 from PIL import Image
 
@@ -284,6 +285,7 @@ def _limited():
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
 
+@NEEDS_NO_SANITIZER
 @pytest.mark.parametrize("number", range(len(contents.greedy_pickles())))
 def test_a_pickle_takes_no_more_than_its_size(tmp_path, number):
     (tmp_path / "a.pkl").write_bytes(contents.greedy_pickles()[number])
