@@ -128,6 +128,19 @@ def test_buffers_may_be_parts_of_one_tensor():
     assert torch.equal(parts[1], args["grad_mask"])
 
 
+@pytest.mark.parametrize(("op", "name"), BUFFERS)
+def test_a_buffer_may_lie_between_the_elements_of_another_argument(op, name):
+    for other, x in fresh(op).items():
+        if other in (name, *written_by(op), *UNREAD) or not isinstance(x, torch.Tensor):
+            continue
+        args, changed = fresh(op), fresh(op)
+        room = torch.ones(max(x.numel(), args[name].numel()), 2)
+        changed[other] = room[: x.numel(), 0].view(x.shape).copy_(x)
+        changed[name] = room[: args[name].numel(), 1].view(args[name].shape)
+        call(op, args), call(op, changed)
+        assert torch.equal(args[name], changed[name]), other
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_errors_have_the_name_of_the_op_that_was_called(op):
     for name, x in fresh(op).items():

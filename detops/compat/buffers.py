@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What ops that write into buffers of the caller ask of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -53,33 +53,30 @@ def named(op: str) -> Iterator[None]:
         raise RuntimeError(f"detops.{op}: {what}") from None
 
 
-def _runs(x: Tensor, shape: torch.Size) -> list[tuple[int, int]]:
-    """The bytes of its storage that a tensor has, or will have once it is of another shape."""
-    length = x.element_size()
-    begins = [int(x.storage_offset()) * length]
-    if x.shape != shape:
-        return [(begins[0], begins[0] + shape.numel() * length)]
-    if x.numel() == 0:
-        return []
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        step = stride * x.element_size()
-        if step == length and len(begins) == 1:
-            length *= size
-        elif step and size > 1:
-            begins = [begin + i * step for i in range(size) for begin in begins]
-    return [(begin, begin + length) for begin in begins]
+def _place(x: Tensor, shape: torch.Size, unit: int) -> tuple[Sequence[int], Sequence[int], int]:
+    """Sizes, strides and offset of a tensor, once it has that shape, in units of some bytes."""
+    each = x.element_size() // unit
+    strides = x.stride() if x.shape == shape else torch.empty(shape, device="meta").stride()
+    return (*shape, each), (*(each * s for s in strides), 1), each * int(x.storage_offset())
 
 
 def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Size) -> bool:
+    """Whether a byte of a, which has one place for each element, is b's too."""
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    runs = [(*run, 0) for run in _runs(a, shape)] + [(*run, 1) for run in _runs(b, other_shape)]
-    ends = [0, 0]
-    for begin, end, whose in sorted(runs):
-        if begin < min(end, ends[1 - whose]):
-            return True
-        ends[whose] = max(ends[whose], end)
-    return False
+    if not shape.numel() or not other_shape.numel():
+        return False
+    unit = min(a.element_size(), b.element_size())
+    places = _place(a, shape, unit), _place(b, other_shape, unit)
+    ends = [
+        begin + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        for sizes, strides, begin in places
+    ]
+    if min(ends) <= max(begin for *_, begin in places):
+        return False
+    marks = torch.zeros(max(ends), dtype=torch.bool)
+    marks.as_strided(*places[0]).fill_(True)
+    return bool(marks.as_strided(*places[1]).any())
 
 
 def write(
