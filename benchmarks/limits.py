@@ -9,7 +9,6 @@ own, which tells the memory that it took beside its arguments, its results and t
 """
 
 import argparse
-import ctypes
 import json
 import math
 import subprocess
@@ -24,20 +23,12 @@ import torch
 from limits_cases import LINEAR, PAIRED, PAIRS, Call
 from torch import Tensor
 
-import detops
-from detops.bench.memory import forget_most, most_resident, resident
+from detops.bench.memory import forget_most, most_resident
 from detops.bench.run import machine_of
 from detops.marks import fill
 
 FIRST, ENOUGH, REPEATS = 4, 0.25, 3  # size, seconds, calls
 MOST = 4 << 30  # bytes of arguments
-
-
-def memory_now() -> int:
-    """Bytes that this process has, of which no more is free than the allocator must keep."""
-    detops.release_memory()
-    ctypes.CDLL(None).malloc_trim(0)
-    return resident()
 
 
 def tensors(x: Any) -> list[Tensor]:
@@ -109,8 +100,7 @@ def memory_of(call: Call, passes: Callable[[Call], Any]) -> tuple[int, int]:
     given = arguments_of(call)
     for t in given:
         t.grad = None
-    before = memory_now()
-    forget_most()
+    before = forget_most()
     results = tensors(passes(call))
     made = sum(t.nbytes for t in [*results, *(t.grad for t in given if t.grad is not None)])
     return max(0, most_resident() - before - made), made + sum(t.nbytes for t in given)

@@ -15,7 +15,7 @@ from test_large import ELEMENTS, needs
 from torch.utils._pytree import tree_leaves
 
 import detops
-from detops.bench.memory import forget_most, most_resident, resident
+from detops.bench.memory import forget_most, most_resident
 
 pytestmark = [
     pytest.mark.slow,
@@ -89,8 +89,7 @@ def rows_of(op, args):
 def bytes_of(op, args, times):
     """What a call of so many takes, by that of a 64th."""
     part = times // 64 + 1
-    before = resident()
-    forget_most()
+    before = forget_most()
     call(op, repeated(op, args, part))
     return (most_resident() - before) * times // part
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from .case import Call, Case
 from .corner_calls import calls, tiny
 from .corners import LIMIT_SECONDS, OPS, Corner, corners, gaps
-from .memory import FORGET, forget_most, most_resident, resident
+from .memory import FORGET, forget_most, most_resident
 from .report import stem_of
 from .run import Machine, machine_of
 
@@ -139,9 +139,7 @@ def peak_of(call: Call) -> int | None:
     try:
         call()
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        forget_most()
-        before = resident()
+        before = forget_most()
         kept = call()
         os.write(theirs, str(max(0, most_resident() - before)).encode())
         del kept

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 import detops.export
-from detops.bench.memory import forget_most, most_resident, resident
+from detops.bench.memory import forget_most, most_resident
 from detops.config import ConfigError, load_config
 from detops.data import AnnotationError, load_image, open_dataset
 from detops.data.class_map import read_class_map
@@ -257,8 +257,7 @@ def check_file(seed: int, name: str) -> bool:
     """
     _prepare(name)
     content, rng = file_of(seed, name), random.Random(seed)
-    forget_most()  # else the peak of an earlier file would hide this one's
-    before = resident()
+    before = forget_most()  # else what an earlier file took would hide what this one takes
     taken = read(name, content, rng)
     grown = most_resident() - before
     require(grown < MEMORY, f"took {grown >> 20} MiB")
