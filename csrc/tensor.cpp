@@ -7,10 +7,7 @@
 #include <array>
 #include <stdexcept>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
+#include "huge_pages.h"
 
 namespace detops {
 namespace {
@@ -31,20 +28,6 @@ void dense_strides(IntArrayRef sizes, MemoryFormat format, int64_t* strides) {
   } else {
     for (size_t d = sizes.size(); d-- > 0;) set(d);
   }
-}
-
-// Asks for huge pages for a large tensor that has just been made, as NumPy does. The first touch of
-// a page is a trap into the kernel, and at 4 KiB a page these cost more than many an op. Only a
-// hint: the system's setting decides.
-void expect_writes([[maybe_unused]] const Tensor& fresh) {
-#if defined(MADV_HUGEPAGE)
-  constexpr int64_t kWorthwhile = 4 << 20;
-  if (!fresh.is_cpu() || fresh.nbytes() < kWorthwhile) return;
-  const auto begin = reinterpret_cast<uintptr_t>(fresh.mutable_data_ptr());
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t first = (begin + page - 1) / page * page;
-  ::madvise(reinterpret_cast<void*>(first), begin + fresh.nbytes() - first, MADV_HUGEPAGE);
-#endif
 }
 
 }  // namespace
@@ -226,7 +209,7 @@ Tensor empty(IntArrayRef sizes, const Options& options, MemoryFormat format) {
     throw std::bad_alloc();
   }
   Tensor fresh(result, options, sizes.size());
-  expect_writes(fresh);
+  if (fresh.is_cpu()) expect_writes(fresh.mutable_data_ptr(), fresh.nbytes());
   return fresh;
 }
 

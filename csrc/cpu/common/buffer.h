@@ -7,6 +7,8 @@
 #include <new>
 #include <type_traits>
 
+#include "../../huge_pages.h"
+
 namespace detops::cpu {
 
 // Scratch memory that is not cleared: a std::vector would write every byte once for nothing.
@@ -21,6 +23,7 @@ class Buffer {
     if (data_ == nullptr || size > size_) {
       data_.reset();
       void* memory = ::operator new(size * sizeof(T) + kSlack);
+      expect_writes(memory, size * sizeof(T) + kSlack);
       const auto begin = reinterpret_cast<uintptr_t>(memory);
       data_ = {reinterpret_cast<T*>((begin + kSlack) & ~uintptr_t(kSlack)), Free{memory}};
       size_ = size;

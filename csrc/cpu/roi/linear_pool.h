@@ -209,10 +209,11 @@ void spread_in_lanes(Batch<Table>& batch, const Share& share, const Planes<T>& m
   batch.transpose();
   parallel_for(blocks, tasks_per_thread(blocks, outputs), [&](int64_t block, int64_t end) {
     Buffer<A> lanes(share.bins() * kRoIChannels), scratch(batch.lane_scratch);
+    GradientRows<T> rows{map, columns, batch.footprint.tallest()};
     for (; block < end; ++block) {
       const int64_t first = block * kRoIChannels, c = share.channel + first;
       const int64_t n = std::min(kRoIChannels, share.channels - first);
-      GradientRows<T> rows{map, c, n, written, columns, batch.footprint.tallest()};
+      rows.restart(c, n, written);
       for (int64_t i = 0; i < batch.size; ++i) {
         const auto taps = batch.taps(i);
         const Reads reads = taps.reads();

@@ -135,18 +135,25 @@ class GradientBand {
   Buffer<A> copy_;
 };
 
-// The rows of a map that are final so far: [0, written) hold sums, below them nothing is there yet.
-// Sums grow in a window; what it does not reach is cleared, so each number is written about once.
+// The rows of a block of channels that are final so far: [0, written) hold sums, below them nothing
+// is there yet. Sums grow in a window, the same memory for one block after the other; what it does
+// not reach is cleared, so each number is written about once.
 template <typename T>
 struct GradientRows {
   using A = accumulate_t<T>;
 
   Planes<T> map;
-  int64_t channel, channels, written;
   math::PixelRange columns;
   int64_t tallest;  // of the RoIs
+  int64_t channel = 0, channels = std::min(kRoIChannels, map.channels), written = 0;
   RoIWindow<A> window{map.height, tallest,
                       band_bytes(channels * map.height * map.width * int64_t(sizeof(T))), columns};
+
+  // To other channels, of which so many rows are written.
+  void restart(int64_t first, int64_t count, int64_t rows) {
+    channel = first, channels = count, written = rows;
+    window.restart(columns, 0);
+  }
 
   RoIWindow<A>& reach(int64_t first, int64_t last) {
     const auto fill = [&](int64_t y, A* lanes) {

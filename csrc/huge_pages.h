@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+namespace detops {
+
+// Asks for huge pages for much memory that has just been made, as NumPy does. The first touch of a
+// page is a trap into the kernel, and at 4 KiB a page these cost more than many an op. Only a hint:
+// the system's setting decides.
+inline void expect_writes([[maybe_unused]] void* fresh, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr size_t kWorthwhile = 4 << 20;
+  if (bytes < kWorthwhile) return;
+  const auto begin = reinterpret_cast<uintptr_t>(fresh);
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (begin + page - 1) / page * page;
+  ::madvise(reinterpret_cast<void*>(first), begin + bytes - first, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace detops
