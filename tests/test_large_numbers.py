@@ -102,7 +102,7 @@ def test_the_last_of_many(op, elements):
     # Some ops work on a copy in float32, which takes more than arguments of it.
     kinds = halved(op), bases()[op]
     memory, args = min(((bytes_of(op, x, times), x) for x in kinds), key=lambda pair: pair[0])
-    needs(memory * 11 // 10 // 2**30 + 1)
+    needs(memory // 2**30 + 2)
     expected = call(op, args)
     found = call(op, repeated(op, args, times))
     for t, once in zip(found, expected, strict=True):
