@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import NEEDS_NO_SANITIZER
 
 import detops
 
@@ -127,6 +128,7 @@ os._exit(detops.cli.main(["info"]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+@NEEDS_NO_SANITIZER
 def test_a_command_without_memory_says_so():
     status, _, error = python("-c", WITHOUT_MEMORY, folder=Path(__file__).parent)
     assert (status, error) == (1, "detops: error: there is not enough memory\n")
