@@ -72,11 +72,14 @@ def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Si
         begin + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         for sizes, strides, begin in places
     ]
-    if min(ends) <= max(begin for *_, begin in places):
+    begins = [begin for *_, begin in places]
+    if min(ends) <= max(begins):
         return False
-    marks = torch.zeros(max(ends), dtype=torch.bool)
-    marks.as_strided(*places[0]).fill_(True)
-    return bool(marks.as_strided(*places[1]).any())
+    first = min(begins)
+    marks = torch.zeros(max(ends) - first, dtype=torch.bool)
+    of_a, of_b = (marks.as_strided(size, stride, begin - first) for size, stride, begin in places)
+    of_a.fill_(True)
+    return bool(of_b.any())
 
 
 def write(
