@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "huge_pages.h"
 #include "parallel.h"
 #include "tensor.h"
 
@@ -44,7 +45,7 @@ class Arena {
     if (range == MAP_FAILED) return;
     const auto first = (reinterpret_cast<uintptr_t>(range) + kHuge - 1) / kHuge * kHuge;
     begin_ = reinterpret_cast<char*>(first);
-    ::madvise(begin_, size_, MADV_HUGEPAGE);
+    expect_writes(begin_, size_);
     free_.emplace(0, size_);
   }
 
