@@ -97,6 +97,7 @@ def test_errors_are_one_line(capsys, tmp_path, config):
         ),
         (SystemError("error return without exception set"), "not enough memory for an error: er"),
         (SyntaxError("expected ':' (schema.py, line 2)"), "a module is damaged, or there is not"),
+        (ValueError("field 'target' is required for AnnAssign"), "not enough memory for a module"),
         (RuntimeError("operator torchvision::nms does not exist"), "another version of PyTorch"),
         (RuntimeError("of another kind"), "RuntimeError: of another kind (--debug shows where)"),
     ],

@@ -36,6 +36,7 @@ _CAUSES: tuple[tuple[type[Exception], str, str], ...] = (
     (RuntimeError, "can't allocate memory|allocation failed", "there is not enough memory"),
     # What Python says where it has no memory to compile a module, or for an error.
     (SyntaxError, "", "a module is damaged, or there is not enough memory to compile it"),
+    (ValueError, r"^field '\w+' is required for \w+$", "there is not enough memory for a module"),
     (SystemError, "without .*exception", "there is not enough memory for an error"),
     (
         RuntimeError,
