@@ -2,11 +2,15 @@
 
 import random
 
+import numpy as np
 import pytest
 import raw_calls
 import torch
-from fuzz.case import written_by
+from fuzz.case import map_tensors, written_by
 from fuzz.values import LAYOUTS
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from detops.compat import buffers
 
 ARGUMENTS = raw_calls.arguments()
 OPS = [op for op in ARGUMENTS if written_by(op)]
@@ -42,6 +46,7 @@ def is_refused(op, args, name, what):
     assert what in str(error.value)
     for name, values in before.items():
         assert torch.equal(args[name].detach(), values), name
+    return str(error.value)
 
 
 @pytest.mark.parametrize(("op", "name"), BUFFERS)
@@ -95,7 +100,10 @@ def test_a_buffer_in_the_memory_of_another_argument_is_refused(op, name):
         shared = room[: x.numel()].view(x.shape).copy_(x)
         buffer = room[: args[name].numel()].view(args[name].shape)
         changed = args | {other: shared, name: buffer}
-        is_refused(op, changed, last, f"must not share memory with {first}")
+        told = is_refused(op, changed, last, f"must not share memory with {first}")
+        with FakeTensorMode() as mode, pytest.raises(RuntimeError) as error:
+            call(op, {k: map_tensors(v, mode.from_tensor) for k, v in changed.items()})
+        assert str(error.value) == told
         if empty_at_first and other not in written_by(op):
             is_refused(op, changed | {name: room[:0]}, name, f"must not share memory with {other}")
 
@@ -147,3 +155,22 @@ def test_errors_have_the_name_of_the_op_that_was_called(op):
         if isinstance(x, torch.Tensor) and name not in (*UNREAD, *written_by(op)):
             with pytest.raises(RuntimeError, match=f"^detops.{op}: "):
                 call(op, fresh(op) | {name: x.to(torch.complex64)})
+
+
+def test_shared_memory_is_found_as_numpy_finds_it():
+    rng = random.Random(0)
+    found = {True: 0, False: 0}
+
+    def view(room):
+        x = room.view(rng.choice([torch.float64, torch.float32, torch.float16]))
+        shape = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randrange(4))]
+        strides = [rng.choice([0, 1, 2, 3, 4, 6, 12]) for _ in shape]
+        return x.as_strided(shape, strides, rng.randrange(40))
+
+    for _ in range(3000):
+        room = torch.zeros(120, dtype=torch.float64)
+        a, b = view(room), view(room)
+        shared = np.shares_memory(a.numpy(), b.numpy())
+        assert buffers._share_memory(a, a.shape, b, b.shape) == shared, (a.stride(), b.stride())
+        found[shared] += 1
+    assert min(found.values()) > 300

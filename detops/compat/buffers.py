@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What ops that write into buffers of the caller ask of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -53,11 +54,28 @@ def named(op: str) -> Iterator[None]:
         raise RuntimeError(f"detops.{op}: {what}") from None
 
 
-def _place(x: Tensor, shape: torch.Size, unit: int) -> tuple[Sequence[int], Sequence[int], int]:
-    """Sizes, strides and offset of a tensor, once it has that shape, in units of some bytes."""
-    each = x.element_size() // unit
-    strides = x.stride() if x.shape == shape else torch.empty(shape, device="meta").stride()
-    return (*shape, each), (*(each * s for s in strides), 1), each * int(x.storage_offset())
+class _Places:
+    """Where a tensor's elements lie in its storage, once it has that shape, in `unit` bytes."""
+
+    def __init__(self, x: Tensor, shape: torch.Size, unit: int) -> None:
+        each = x.element_size() // unit
+        self.begin = each * int(x.storage_offset())
+        self.runs = [(1, each)]  # strides and sizes of the dimensions, as few as can be
+        dims = zip(x.stride(), x.shape, strict=True) if x.shape == shape else [(1, shape.numel())]
+        for stride, size in sorted((each * stride, size) for stride, size in dims):
+            last, length = self.runs[-1]
+            if stride == last * length:
+                self.runs[-1] = last, length * size
+            elif stride and size > 1:
+                self.runs.append((stride, size))
+        self.end = self.begin + 1 + sum(stride * (size - 1) for stride, size in self.runs)
+
+    def slices(self, first: int) -> Iterator[slice]:
+        """Of a sequence that has the place ``first`` at its beginning: as long ones as can be."""
+        *others, (stride, size) = sorted(self.runs, key=lambda run: run[1])
+        for steps in product(*(range(0, stride * size, stride) for stride, size in others)):
+            begin = self.begin - first + sum(steps)
+            yield slice(begin, begin + stride * (size - 1) + 1, stride)
 
 
 def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Size) -> bool:
@@ -67,19 +85,15 @@ def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Si
     if not shape.numel() or not other_shape.numel():
         return False
     unit = min(a.element_size(), b.element_size())
-    places = _place(a, shape, unit), _place(b, other_shape, unit)
-    ends = [
-        begin + 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        for sizes, strides, begin in places
-    ]
-    begins = [begin for *_, begin in places]
-    if min(ends) <= max(begins):
+    of_a, of_b = _Places(a, shape, unit), _Places(b, other_shape, unit)
+    if min(of_a.end, of_b.end) <= max(of_a.begin, of_b.begin):
         return False
-    first = min(begins)
-    marks = torch.zeros(max(ends) - first, dtype=torch.bool)
-    of_a, of_b = (marks.as_strided(size, stride, begin - first) for size, stride, begin in places)
-    of_a.fill_(True)
-    return bool(of_b.any())
+    first = min(of_a.begin, of_b.begin)
+    # No tensor: it would have no memory where these have none.
+    marks = bytearray(max(of_a.end, of_b.end) - first)
+    for part in of_a.slices(first):
+        marks[part] = b"\1" * len(range(*part.indices(len(marks))))
+    return any(1 in marks[part] for part in of_b.slices(first))
 
 
 def write(
