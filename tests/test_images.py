@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import threading
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -333,3 +334,16 @@ def test_missing_memory_is_no_fault_of_the_file(tmp_path, monkeypatch):
     for source in (tmp_path / "a.png", (tmp_path / "a.png").read_bytes()):
         with pytest.raises(MemoryError):
             load_image(source)
+
+
+def test_a_damaged_file_takes_no_memory_for_what_it_has_not(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("L", (40, 30)).save(path)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"IDAT")
+    content[at - 4 : at] = (2**31 - 1).to_bytes(4, "big")
+    path.write_bytes(content)
+    tracemalloc.start()
+    assert load_image(path).shape == (3, 30, 40)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()

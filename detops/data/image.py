@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -32,6 +33,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 EXIF_ORIENTATION = 0x0112
 TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLE_FORMAT = 258, 262, 339
 TIFF_SIGNED = 2
+SMALL_READ = 1 << 20  # bytes
 
 
 class ImageError(ValueError):
@@ -86,6 +88,22 @@ def load_image(
         raise ImageError(f"image: {error}") from error
 
 
+class _File(BufferedReader):
+    """A file of which no more is read than there is.
+
+    Python takes memory for all that it is asked to read, and a damaged file asks for gigabytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most ``size`` bytes; the rest where it is negative or None."""
+        if size is not None and size > SMALL_READ:
+            size = max(0, min(size, os.fstat(self.fileno()).st_size - self.tell()))
+        return super().read(size)
+
+
 @contextmanager
 def open_image(
     source: Path | bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None
@@ -110,8 +128,11 @@ def open_image(
         raise ImageError(f"{name}: {what}")
     known, mode = _known(formats), ""
     try:
-        file = source if isinstance(source, Path) else BytesIO(source)
-        with _our_limit(), Image.open(file, formats=known) as image:
+        with (
+            _our_limit(),
+            _File(source) if isinstance(source, Path) else BytesIO(source) as file,
+            Image.open(file, formats=known) as image,
+        ):
             mode = f", mode {image.mode}"
             if image.width * image.height > max_pixels:
                 raise Image.DecompressionBombError
