@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 import threading
 import tracemalloc
 import warnings
@@ -347,3 +348,35 @@ def test_a_damaged_file_takes_no_memory_for_what_it_has_not(tmp_path):
     assert load_image(path).shape == (3, 30, 40)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+# A process of its own, which cuts files while they are decoded.
+CUT = """
+import os, sys, threading, time
+from detops.data import ImageError, load_image
+
+for path in sys.argv[1:]:
+    whole = open(path, "rb").read()
+    began = time.perf_counter()
+    load_image(path)
+    takes = time.perf_counter() - began
+    for share in range(1, 10):
+        with open(path, "wb") as file:
+            file.write(whole)
+        cut = threading.Timer(takes * share / 10, os.truncate, (path, 1000))
+        cut.start()
+        try:
+            load_image(path)
+        except ImageError:
+            pass
+        cut.join()
+"""
+
+
+def test_files_may_get_shorter_while_they_are_read(tmp_path):
+    values = np.random.default_rng(0).integers(0, 64, (1500, 1500, 3), dtype=np.uint8)
+    paths = [tmp_path / name for name in ("a.bmp", "a.ppm", "a.png", "raw.tif", "lzw.tif")]
+    for path in paths:
+        options = {"compression": "tiff_lzw"} if path.name == "lzw.tif" else {}
+        Image.fromarray(values).save(path, **options)
+    subprocess.run([sys.executable, "-c", CUT, *paths], check=True)

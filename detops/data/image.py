@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedReader, BytesIO, FileIO
+from io import BufferedReader, BytesIO, FileIO, UnsupportedOperation
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -34,6 +34,7 @@ EXIF_ORIENTATION = 0x0112
 TIFF_BITS, TIFF_PHOTOMETRIC, TIFF_SAMPLE_FORMAT = 258, 262, 339
 TIFF_SIGNED = 2
 SMALL_READ = 1 << 20  # bytes
+LARGE_FILE = 1 << 30
 
 
 class ImageError(ValueError):
@@ -89,19 +90,38 @@ def load_image(
 
 
 class _File(BufferedReader):
-    """A file of which no more is read than there is.
-
-    Python takes memory for all that it is asked to read, and a damaged file asks for gigabytes.
-    """
+    """A file that may be damaged, or get shorter while it is read."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(FileIO(path))
+        self.file = FileIO(path)
+        super().__init__(self.file)
+
+    @property
+    def size(self) -> int:
+        """Bytes that there are now."""
+        return os.fstat(self.file.fileno()).st_size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """At most ``size`` bytes; the rest where it is negative or None."""
+        """At most ``size`` bytes; the rest where it is negative or None.
+
+        Python takes memory for all that it is asked to read, and a damaged file asks for gigabytes.
+        """
         if size is not None and size > SMALL_READ:
-            size = max(0, min(size, os.fstat(self.fileno()).st_size - self.tell()))
+            size = max(0, min(size, self.size - self.tell()))
         return super().read(size)
+
+    def fileno(self) -> int:
+        """Of a large file alone.
+
+        Pillow hands it to libtiff, which maps the file: the system ends a process that reads from
+        such memory what the file has no longer. Without, Pillow reads the file.
+
+        Raises:
+            io.UnsupportedOperation: the file is not large.
+        """
+        if self.size <= LARGE_FILE:
+            raise UnsupportedOperation("fileno")
+        return super().fileno()
 
 
 @contextmanager
