@@ -91,8 +91,9 @@ def _share_memory(a: Tensor, shape: torch.Size, b: Tensor, other_shape: torch.Si
     first = min(of_a.begin, of_b.begin)
     # No tensor: it would have no memory where these have none.
     marks = bytearray(max(of_a.end, of_b.end) - first)
+    ones = b"\1" * max(size for _, size in of_a.runs)  # as long as a slice
     for part in of_a.slices(first):
-        marks[part] = b"\1" * len(range(*part.indices(len(marks))))
+        marks[part] = ones
     return any(1 in marks[part] for part in of_b.slices(first))
 
 
