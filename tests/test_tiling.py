@@ -82,6 +82,48 @@ def test_an_object_as_wide_as_the_overlap_survives(width):
     assert len(merged["boxes"]) >= 1
 
 
+def kept_one_by_one(detections, tiles, size, margin):
+    """The boxes that `merge_detections` keeps of those that nothing suppresses."""
+
+    def inside(box, tile, margin):
+        clear = []
+        for side in (0, 1):
+            low, high, end = tile[side], tile[side + 2], size[1 - side]
+            clear.append(box[side] > (low + margin if low > 0 else -margin))
+            clear.append(box[side + 2] < (high - margin if high < end else end + margin))
+        return all(clear)
+
+    kept = []
+    for found, own in zip(detections, tiles, strict=True):
+        for box in (found["boxes"] + torch.tensor(own[:2]).repeat(2)).tolist():
+            elsewhere = [inside(box, tile, 2 * margin) for tile in tiles if tile != own]
+            if inside(box, own, margin) or not any(elsewhere):
+                kept.append(box)
+    return torch.tensor(kept).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cut_boxes_one_by_one(seed):
+    generator = torch.Generator().manual_seed(seed)
+    size, tile = torch.randint(30, 150, (2,), generator=generator).tolist(), 40
+    tiles = cut_tiles(*size, tile, 0.25 + 0.02 * seed)
+    tiles += tiles[: seed % 2]  # one of them twice
+    detections = []
+    for _ in tiles:
+        corner = torch.randint(0, tile, (5, 2), generator=generator)
+        boxes = torch.cat([corner, corner + torch.randint(1, 20, (5, 2), generator=generator)], 1)
+        boxes = boxes.float().clamp(max=tile)
+        scores = torch.rand(5, generator=generator)
+        detections.append({"boxes": boxes, "labels": torch.ones(5).long(), "scores": scores})
+    for margin in (2.0, 0.0, 5.0):
+        expected = kept_one_by_one(detections, tiles, size, margin)
+        expected[:, 0::2].clamp_(0, size[1])
+        expected[:, 1::2].clamp_(0, size[0])
+        expected = expected[(expected[:, 2:] > expected[:, :2]).all(1)]
+        boxes = merge_detections(detections, tiles, size, 1.0, margin)["boxes"]
+        assert sorted(boxes.tolist()) == sorted(expected.tolist())
+
+
 def test_classes_are_apart_and_boxes_clipped():
     found = {
         "boxes": torch.tensor([[-3.0, 2.0, 20.0, 20.0], [-3.0, 2.0, 20.0, 20.0]]),

@@ -45,8 +45,26 @@ def cut_tiles(height: int, width: int, tile: int, overlap: float = 0.25) -> list
     ]
 
 
+def clear_of_borders(tiles: Tensor, image_size: tuple[int, int], margin: float) -> Tensor:
+    """Between which (x1, y1, x2, y2) a box keeps clear of the borders of each of the tiles [T, 4].
+
+    A border of the image itself cuts nothing.
+    """
+    height, width = image_size
+    low, high = tiles.chunk(2, dim=1)
+    ends = tiles.new_tensor([width, height])
+    low = torch.where(low > 0, low + margin, -margin)
+    return torch.cat([low, torch.where(high < ends, high - margin, ends + margin)], dim=1)
+
+
+def _between(boxes: Tensor, limits: Tensor) -> Tensor:
+    """Which boxes [K, 4] are between which limits [T, 4]: bool [K, T]."""
+    boxes = boxes[:, None]
+    return ((boxes[..., :2] > limits[:, :2]) & (boxes[..., 2:] < limits[:, 2:])).all(dim=2)
+
+
 def seen_better_elsewhere(
-    boxes: Tensor, own: Tile, tiles: Sequence[Tile], image_size: tuple[int, int], margin: float
+    boxes: Tensor, own: int, tiles: Tensor, inner: Tensor, elsewhere: Tensor
 ) -> Tensor:
     """Which boxes of a tile are cut by its border while another tile has them in its inside.
 
@@ -55,34 +73,19 @@ def seen_better_elsewhere(
 
     Args:
         boxes: [K, 4] xyxy in the image's pixels.
-        own: the tile they were found in.
-        tiles: all tiles of the image.
-        image_size: (height, width).
-        margin: pixels; nearer to a border than this is touching it.
+        own: the number of the tile they were found in.
+        tiles: [T, 4], all tiles of the image.
+        inner: [T, 4] from `clear_of_borders`; a box outside is cut by the tile.
+        elsewhere: likewise; a box between them is in the inside of the tile.
 
     Returns:
         bool [K].
     """
-    cut = ~_inside(boxes, own, image_size, margin)
+    cut = ~_between(boxes, inner[own, None])[:, 0]
     whole = torch.zeros_like(cut)
-    for other in tiles:
-        if other != own:
-            # Twice the margin, so that of two tiles at least one keeps an object that is as wide
-            # as their overlap.
-            whole |= _inside(boxes, other, image_size, 2 * margin)
-    return cut & whole
-
-
-def _inside(boxes: Tensor, tile: Tile, image_size: tuple[int, int], margin: float) -> Tensor:
-    """Which boxes keep clear of the tile's borders; a border of the image itself cuts nothing."""
-    height, width = image_size
-    x1, y1, x2, y2 = tile
-    low = [side + margin if side > 0 else -margin for side in (x1, y1)]
-    high = [
-        side - margin if side < end else end + margin for side, end in ((x2, width), (y2, height))
-    ]
-    left_top = (boxes[:, :2] > boxes.new_tensor(low)).all(dim=1)
-    return left_top & (boxes[:, 2:] < boxes.new_tensor(high)).all(dim=1)
+    others = (tiles != tiles[own]).any(dim=1)
+    whole[cut] = (_between(boxes[cut], elsewhere) & others).any(dim=1)
+    return whole
 
 
 def merge_detections(
@@ -126,10 +129,15 @@ def merge_detections(
             f"{len(detections)} dicts and {len(tiles)} tiles"
         )
     height, width = image_size
+    places = detections[0]["boxes"].new_tensor(tiles)
+    inner = clear_of_borders(places, image_size, margin)
+    # Twice the margin, so that of two tiles at least one keeps an object that is as wide as their
+    # overlap.
+    elsewhere = clear_of_borders(places, image_size, 2 * margin)
     parts = []
-    for number, (found, tile) in enumerate(zip(detections, tiles, strict=True)):
-        boxes = found["boxes"] + found["boxes"].new_tensor([tile[0], tile[1], tile[0], tile[1]])
-        keep = ~seen_better_elsewhere(boxes, tile, tiles, image_size, margin)
+    for number, (found, place) in enumerate(zip(detections, places, strict=True)):
+        boxes = found["boxes"] + place[:2].repeat(2)
+        keep = ~seen_better_elsewhere(boxes, number, places, inner, elsewhere)
         # Where each came from, for its mask: those of all tiles together may be large.
         origin = torch.stack([torch.full_like(found["labels"], number), _count(boxes)], dim=1)
         parts.append((boxes[keep], found["labels"][keep], found["scores"][keep], origin[keep]))
