@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 import warnings
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,15 @@ import pytest
 import tifffile
 import torch
 from fuzz import contents
+from hypothesis import given
+from hypothesis.extra.numpy import (
+    array_shapes,
+    arrays,
+    byte_string_dtypes,
+    scalar_dtypes,
+    unicode_string_dtypes,
+)
+from hypothesis.strategies import booleans, one_of
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from detops.data import CocoDetection, ImageError, load_image
@@ -212,6 +222,63 @@ def test_arrays_and_tensors_of_16_bits(order):
     for dtype in (torch.float8_e5m2, torch.complex64, torch.int16, torch.bool):
         with pytest.raises(ImageError, match=f"floating values, got {dtype}"):
             load_image(torch.zeros(1, 2, 2, dtype=dtype))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "I", "I;16", "F"])
+@pytest.mark.parametrize("size", [(0, 5), (5, 0)])
+def test_images_without_pixels_are_refused(mode, size):
+    with pytest.raises(ImageError, match=f"^image: no pixels in {size[0]} x {size[1]}$"):
+        load_image(Image.new(mode, size))
+
+
+def test_images_that_were_opened_elsewhere_may_be_damaged(tmp_path):
+    Image.fromarray(wide()).save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    closed = Image.open(BytesIO(content))
+    closed.close()
+    for image in (closed, Image.open(BytesIO(content[:-25]))):
+        with pytest.raises(ImageError, match=r"^image: not a readable image, mode I;16 \("):
+            load_image(image)
+
+
+def test_names_that_the_system_refuses():
+    with pytest.raises(ImageError, match=r"^(abc)+: not a readable image \(.*too long"):
+        load_image("abc" * 1000)
+    with pytest.raises(ImageError, match="no such image file"):
+        load_image("a\0b")
+
+
+@given(
+    arrays(
+        dtype=one_of(scalar_dtypes(), byte_string_dtypes(), unicode_string_dtypes()),
+        shape=array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    ),
+    booleans(),
+)
+def test_an_array_is_an_image_or_refused(array, turned):
+    try:
+        image = load_image(array.T if turned else array)
+    except ImageError as error:
+        assert str(error).startswith("image: ")
+    else:
+        assert image.dtype == torch.uint8 and image.is_contiguous()
+        assert image.dim() == 3 and len(image) == 3 and image.numel() > 0
+
+
+def test_tensors_of_other_layouts_are_refused():
+    image = torch.zeros(3, 4, 5)
+    for other, kind in (
+        (image.to_sparse(), "torch.sparse_coo"),
+        (image.byte().to("meta"), "meta"),
+        (torch.nested.nested_tensor([image, image]), "nested"),
+    ):
+        with pytest.raises(ImageError, match=f"expected a dense tensor with memory, got {kind}"):
+            load_image(other)
+
+
+def test_an_image_that_requires_a_gradient_is_read_without_a_warning(recwarn):
+    assert torch.equal(load_image(torch.from_numpy(SHARES)[None].requires_grad_()), GREY)
+    assert not recwarn.list
 
 
 def test_the_limit_of_pixels_is_our_own(tmp_path, monkeypatch):

@@ -80,11 +80,11 @@ def load_image(
     """
     if isinstance(image, str):
         image = Path(image)
-    if isinstance(image, Path | bytes):
+    if isinstance(image, Path | bytes | Image.Image):
         with open_image(image, max_pixels, formats) as file:
             return to_tensor(file)
     try:
-        return to_tensor(image) if isinstance(image, Image.Image) else _checked(image)
+        return _checked(image)
     except ImageError as error:
         raise ImageError(f"image: {error}") from error
 
@@ -126,35 +126,33 @@ class _File(BufferedReader):
 
 @contextmanager
 def open_image(
-    source: Path | bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None
+    source: Path | bytes | Image.Image,
+    max_pixels: int | None = None,
+    formats: Sequence[str] | None = None,
 ) -> Iterator[Image.Image]:
     """Opens an image file, without decoding it; every error in the block names the file.
 
     Args:
-        source: the file's path, or its content, which errors call "image".
+        source: the file's path, or its content or a PIL image, which errors call "image".
         max_pixels: as in `load_image`.
         formats: as in `load_image`.
 
     Raises:
-        ImageError: the file is missing, unreadable, of another format, or (LargeImageError) larger
-            than `max_pixels`.
+        ImageError: the file is missing, unreadable, without pixels, of another format, or
+            (LargeImageError) larger than `max_pixels`.
         MemoryError: there is no memory for it.
     """
     name = str(source) if isinstance(source, Path) else "image"
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
     formats = FORMATS if formats is None else formats
-    if isinstance(source, Path) and not source.is_file():
-        what = "not a regular file" if source.exists() else "no such image file"
-        raise ImageError(f"{name}: {what}")
-    known, mode = _known(formats), ""
+    mode = ""
     try:
-        with (
-            _our_limit(),
-            _File(source) if isinstance(source, Path) else BytesIO(source) as file,
-            Image.open(file, formats=known) as image,
-        ):
+        with _opened(source, formats) as image:
             mode = f", mode {image.mode}"
-            if image.width * image.height > max_pixels:
+            pixels = image.width * image.height
+            if pixels == 0:
+                raise ImageError(f"no pixels in {image.width} x {image.height}")
+            if pixels > max_pixels and image is not source:
                 raise Image.DecompressionBombError
             yield image
     except MemoryError:
@@ -172,6 +170,23 @@ def open_image(
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ImageError(f"{name}: not a readable image{mode} ({reason})") from error
+
+
+@contextmanager
+def _opened(source: Path | bytes | Image.Image, formats: Sequence[str]) -> Iterator[Image.Image]:
+    """What a source holds; a PIL image is open already, and stays so."""
+    if isinstance(source, Image.Image):
+        yield source
+        return
+    if isinstance(source, Path) and not source.is_file():
+        raise ImageError("not a regular file" if source.exists() else "no such image file")
+    known = _known(formats)
+    with (
+        _our_limit(),
+        _File(source) if isinstance(source, Path) else BytesIO(source) as file,
+        Image.open(file, formats=known) as image,
+    ):
+        yield image
 
 
 def _known(formats: Sequence[str]) -> list[str]:
@@ -300,11 +315,14 @@ def _checked(image: np.ndarray | Tensor) -> Tensor:
         image = _array_to_tensor(image)
     if not isinstance(image, Tensor):
         raise ImageError(f"expected a path, PIL image, array or tensor, got {type(image).__name__}")
+    if image.layout != torch.strided or image.is_nested or image.is_meta:
+        kind = "nested" if image.is_nested else "meta" if image.is_meta else str(image.layout)
+        raise ImageError(f"expected a dense tensor with memory, got {kind}")
     if image.dim() != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
         raise ImageError(
             f"expected a tensor of shape [3, H, W] or [1, H, W], got {list(image.shape)}"
         )
-    return _to_bytes(image).expand(3, -1, -1).contiguous()
+    return _to_bytes(image.detach()).expand(3, -1, -1).contiguous()
 
 
 def _array_to_tensor(array: np.ndarray) -> Tensor:
