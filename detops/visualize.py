@@ -38,6 +38,7 @@ TRUTH_COLOUR = (0, 229, 255)
 FILL_ALPHA, CONTOUR_ALPHA = 90, 255  # of masks
 SMALL_SIDE = 1200  # pixels; pictures no larger than this are enlarged, so that tags can be read
 SMOOTHING = 2  # shapes are drawn this much larger and reduced, which smooths their edges
+FAR = 2.0**28  # outside of every picture; four times as much is still an int of Pillow's
 SMOOTHED_PIXELS = 12_000_000  # above this the overlay would cost more memory than it is worth
 
 
@@ -82,7 +83,7 @@ def draw_detections(
     Raises:
         ImageError: the image cannot be read.
         ValueError: boxes are not [n, 4], scores, labels or names are not n, masks are not n of the
-            image's size, or keypoints are not [n, k, 3] or not finite.
+            image's size, keypoints are not [n, k, 3] or not finite, or the skeleton is of others.
 
     Example:
         >>> image, boxes = torch.zeros(3, 40, 60), torch.tensor([[5.0, 5, 30, 30]])
@@ -93,9 +94,12 @@ def draw_detections(
     boxes = _checked("boxes", boxes)
     truth = _checked("ground_truth", ground_truth if ground_truth is not None else boxes[:0])
     for argument, value in (("scores", scores), ("labels", labels), ("names", names)):
-        if value is not None and len(value) != len(boxes):
+        if value is None:
+            continue
+        shape = list(value.shape) if isinstance(value, Tensor) else [len(value)]
+        if shape != [len(boxes)]:
             raise ValueError(
-                f"draw_detections: expected {len(boxes)} {argument}, one per box, got {len(value)}"
+                f"draw_detections: expected {len(boxes)} {argument}, one per box, got {shape}"
             )
     shapes = None if masks is None else _checked_masks(masks, len(boxes), picture)
     points = None if keypoints is None else _checked_keypoints(keypoints, len(boxes))
@@ -131,6 +135,11 @@ def draw_detections(
     if points is not None:
         if skeleton is None:
             skeleton = PERSON_SKELETON if points.shape[1] == PERSON_POINTS else ()
+        if any(not 0 <= end < points.shape[1] for pair in skeleton for end in pair):
+            raise ValueError(
+                f"draw_detections: expected a skeleton of keypoints below {points.shape[1]}, got "
+                f"{list(skeleton)}"
+            )
         points[..., :2] *= scale * smoothing
         for index in order:
             _draw_keypoints(draw, points[index].tolist(), skeleton, colours[index], unit)
@@ -283,7 +292,7 @@ def _checked(argument: str, boxes: Tensor) -> Tensor:
     finite = torch.isfinite(boxes).all()
     if not finite:
         raise ValueError(f"draw_detections: expected finite {argument}, got NaN or infinity")
-    return boxes.detach().float().cpu()
+    return boxes.detach().float().clamp(-FAR, FAR).cpu()
 
 
 def _checked_masks(masks: Tensor, count: int, picture: Image.Image) -> np.ndarray:
@@ -306,7 +315,7 @@ def _checked_keypoints(keypoints: Tensor, count: int) -> Tensor:
         )
     if not torch.isfinite(keypoints).all():
         raise ValueError("draw_detections: expected finite keypoints, got NaN or infinity")
-    return keypoints.detach().float().cpu().clone()
+    return keypoints.detach().float().clamp(-FAR, FAR).cpu()
 
 
 def _ordered(box: list[float]) -> list[float]:

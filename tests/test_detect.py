@@ -51,6 +51,21 @@ def test_detector(size, tile_size):
     assert detector.detect(torch.zeros(3, *size))["boxes"].shape == (0, 4)
 
 
+@pytest.mark.parametrize("label", [0, -1, 3])
+def test_a_label_without_a_name_is_refused(label):
+    """Labels that start at 0 would get the names of others."""
+
+    class Labelled(Bright):
+        def forward(self, images):
+            return [
+                found | {"labels": found["labels"] * label} for found in super().forward(images)
+            ]
+
+    message = rf"^Detector: expected labels in 1\.\.2, one per name, got {label}$"
+    with pytest.raises(ValueError, match=message):
+        Detector(Labelled(), ["cat", "dog"], device="cpu").detect(torch.ones(3, 8, 8))
+
+
 def test_a_batch_is_its_images():
     name = "mask_rcnn_R_50_FPN_1x"
     detector = Detector(detector_of(structure(name), name), [str(i) for i in range(80)])
@@ -98,8 +113,25 @@ def test_picture_errors():
         draw_detections(image, torch.zeros(2, 5))
     with pytest.raises(ValueError, match="expected 2 scores"):
         draw_detections(image, boxes, torch.zeros(3))
+    with pytest.raises(ValueError, match=r"expected 2 scores, one per box, got \[2, 1\]"):
+        draw_detections(image, boxes, torch.zeros(2, 1))
     with pytest.raises(ValueError, match="finite"):
         draw_detections(image, boxes * math.nan)
+    for end in (3, -1):
+        with pytest.raises(ValueError, match="expected a skeleton of keypoints below 3, got"):
+            draw_detections(image, boxes, keypoints=torch.ones(2, 3, 3), skeleton=[(0, end)])
+
+
+@pytest.mark.parametrize("far", [1e6, 1e9, 1e30, 3e38, 1e300])
+def test_boxes_and_points_far_outside_are_drawn(far):
+    image = torch.zeros(3, 40, 60)
+    outside = torch.tensor([[-far, -far, far, far]], dtype=torch.float64)
+    plain = draw_detections(image, torch.zeros(0, 4))
+    points = torch.tensor([[[far, 5, 1], [5, -far, 1]]], dtype=torch.float64)
+    drawn = draw_detections(image, outside, ground_truth=outside, keypoints=points)
+    assert drawn.tobytes() == plain.tobytes()
+    half = torch.tensor([[5, -far, 30, far]], dtype=torch.float64)
+    assert draw_detections(image, half).getpixel((10, 20)) != (0, 0, 0)
 
 
 def test_devices():

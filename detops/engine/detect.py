@@ -196,6 +196,7 @@ class Detector:
 
         Raises:
             ImageError: the image cannot be read.
+            ValueError: the model gives a label that has no name.
         """
         return self.detect_batch([image], score_threshold)[0]
 
@@ -219,6 +220,7 @@ class Detector:
 
         Raises:
             ImageError: an image cannot be read.
+            ValueError: the model gives a label that has no name.
         """
         pixels = [load_image(image) for image in images]
         found: dict[int, dict[str, Tensor]] = {}
@@ -236,7 +238,14 @@ class Detector:
     def _result(self, found: dict[str, Tensor], score_threshold: float) -> dict[str, Any]:
         keep = found["scores"] >= score_threshold
         result: dict[str, Any] = {key: value[keep].cpu() for key, value in found.items()}
-        return result | {"names": [self.names[label - 1] for label in result["labels"].tolist()]}
+        labels = result["labels"].tolist()
+        for label in labels:
+            # 0 and below would count from the end, where the model's labels start at 0.
+            if not 1 <= label <= len(self.names):
+                raise ValueError(
+                    f"Detector: expected labels in 1..{len(self.names)}, one per name, got {label}"
+                )
+        return result | {"names": [self.names[label - 1] for label in labels]}
 
     @property
     def _computes(self) -> nn.Module:
