@@ -341,3 +341,6 @@ def test_module():
     for channels in ((5, 4), (6, 5)):
         with pytest.raises(ValueError, match=r"must be divisible by groups \(2\), got 5"):
             detops.DeformConv2d(*channels, 3, groups=2)
+    for groups in (0, -2):
+        with pytest.raises(ValueError, match=rf"must be divisible by groups \({groups}\), got 6"):
+            detops.DeformConv2d(6, 4, 3, groups=groups)

@@ -146,6 +146,20 @@ def test_a_nan_image_does_not_crash():
     assert found[0]["boxes"].shape == (0, 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_images_of_every_floating_dtype(dtype):
+    images = [image.to(dtype) for image in IMAGES]
+    model = small_detector().eval()
+    for found, expected in zip(model(images), model([x.float() for x in images]), strict=True):
+        assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_a_detector_of_double_precision_takes_float_images():
+    model = small_detector().double().eval()
+    (found,) = model(IMAGES[:1])
+    assert found["boxes"].dtype == torch.float64 and len(found["boxes"]) > 0
+
+
 def test_autocast():
     model = small_detector().train()
     with torch.autocast("cpu", torch.bfloat16):
@@ -161,6 +175,8 @@ IMAGES, TARGETS = example()
     ("images", "targets", "message"),
     [
         ([], [], "images: expected at least one image, got none"),
+        (None, [], "images: expected a list of tensors, got NoneType"),
+        ([{"image": torch.rand(3, 8, 8)}], [], r"images\[0\]: expected a tensor, got dict"),
         ([torch.rand(1, 8, 8)], TARGETS[:1], r"images\[0\]: expected floating point \[3, h, w\]"),
         ([torch.zeros(3, 8, 8, dtype=torch.uint8)], TARGETS[:1], r"images\[0\].*torch.uint8"),
         (IMAGES, None, "targets: expected one per image .2., got None"),

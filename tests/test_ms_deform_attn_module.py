@@ -75,8 +75,10 @@ def test_module_begins_as_the_papers():
 
 
 def test_module_refuses():
-    with pytest.raises(ValueError, match="d_model must be divisible by n_heads, got 256 and 7"):
-        detops.MultiScaleDeformableAttention(256, 4, 7)
+    for heads in (7, 0, -8):
+        message = f"d_model must be divisible by n_heads, got 256 and {heads}"
+        with pytest.raises(ValueError, match=message):
+            detops.MultiScaleDeformableAttention(256, 4, heads)
     module = detops.MultiScaleDeformableAttention(16, 4, 2)
     _, shapes, starts, *_ = inputs()
     with pytest.raises(ValueError, match=r"reference_points must be .*, got \[2, 5, 4, 3\]"):

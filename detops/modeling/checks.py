@@ -11,9 +11,13 @@ Target = dict[str, Any]
 
 def check_images(images: Sequence[Tensor]) -> None:
     """Refuses images of another form than floating point ``[3, h, w]``."""
+    if not isinstance(images, list | tuple | Tensor):
+        raise ValueError(f"images: expected a list of tensors, got {type(images).__name__}")
     if len(images) == 0:
         raise ValueError("images: expected at least one image, got none")
     for i, image in enumerate(images):
+        if not isinstance(image, Tensor):
+            raise ValueError(f"images[{i}]: expected a tensor, got {type(image).__name__}")
         if image.dim() != 3 or image.size(0) != 3 or not image.is_floating_point():
             raise ValueError(
                 f"images[{i}]: expected floating point [3, h, w] in 0..1, got {image.dtype} "

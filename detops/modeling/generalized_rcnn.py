@@ -108,7 +108,7 @@ class GeneralizedRCNN(nn.Module):
         """The calling convention of torchvision's detectors.
 
         Args:
-            images: ``[3, h, w]``, RGB in 0..1, sizes may differ.
+            images: ``[3, h, w]``, RGB in 0..1, sizes may differ; of any floating point dtype.
             targets: in training, per image ``boxes`` float ``[G, 4]`` in its pixels and ``labels``
                 int64 ``[G]`` from 1; G may be 0. For a mask head ``masks`` bool or uint8
                 ``[G, h, w]``; for a keypoint head ``keypoints`` float ``[G, n, 3]``, each
@@ -184,6 +184,7 @@ class GeneralizedRCNN(nn.Module):
         return self.convention.resize(image, self._normalise, small, large)
 
     def _normalise(self, image: Tensor) -> Tensor:
+        image = image.to(self.pixel_mean.dtype)
         if self.to_bgr255:
             image = image.flip(0) * 255
         return (image - self.pixel_mean) / self.pixel_std

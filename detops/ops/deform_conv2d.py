@@ -127,7 +127,7 @@ class DeformConv2d(Module):
     ) -> None:
         super().__init__()
         for name, channels in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if channels % groups != 0:
+            if groups < 1 or channels % groups != 0:
                 raise ValueError(
                     f"detops.DeformConv2d: {name} must be divisible by groups ({groups}), "
                     f"got {channels}"

@@ -161,7 +161,7 @@ class MultiScaleDeformableAttention(Module):
         self, d_model: int = 256, n_levels: int = 4, n_heads: int = 8, n_points: int = 4
     ) -> None:
         super().__init__()
-        if d_model % n_heads:
+        if n_heads < 1 or d_model % n_heads != 0:
             raise ValueError(
                 "detops.MultiScaleDeformableAttention: d_model must be divisible by n_heads, got "
                 f"{d_model} and {n_heads}"
