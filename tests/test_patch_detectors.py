@@ -154,6 +154,25 @@ def test_detections(name):
 
 
 @pytest.mark.parametrize("name", DETECTORS)
+def test_detections_have_gradients(name):
+    model = detector(name).eval()
+    picture = images()[0].requires_grad_()
+
+    def look():
+        (found,) = model([picture])
+        parts = {key: value for key, value in found.items() if value.requires_grad}
+        (gradient,) = torch.autograd.grad(sum(v.sum() for v in parts.values()), picture)
+        return parts.keys(), gradient
+
+    kinds, expected = look()
+    with detops.patch_torchvision():
+        our_kinds, gradient = look()
+    assert our_kinds == kinds and {"boxes", "scores"} <= kinds
+    assert ("masks" in kinds) == (name == "maskrcnn")
+    assert (gradient - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", DETECTORS)
 def test_losses_and_gradients(name):
     model = detector(name).train()
     truth = targets(name)

@@ -76,7 +76,8 @@ def _multiscale_roi_align(
 def _paste_masks_in_image(
     original: Function, masks: Tensor, boxes: Tensor, img_shape: tuple[int, int], padding: int
 ) -> Tensor:
-    if torch.jit.is_tracing():
+    # What is written in place has a gradient at the price of a copy of all images for each mask.
+    if torch.jit.is_tracing() or (masks.requires_grad and torch.is_grad_enabled()):
         return original(masks, boxes, img_shape, padding)
     from torchvision.models.detection import roi_heads
 
