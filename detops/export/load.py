@@ -107,7 +107,7 @@ def _load_onnx(path: Path) -> Exported:
     names = [found.name for found in session.get_outputs()]
 
     def run(pixels: Tensor) -> dict[str, Tensor]:
-        found: list[Any] = session.run(None, {image: np.ascontiguousarray(pixels.cpu())})
+        found: list[Any] = session.run(None, {image: np.ascontiguousarray(pixels.detach().cpu())})
         return dict(zip(names, map(torch.from_numpy, found), strict=True))
 
     return Exported(run, dict(session.get_modelmeta().custom_metadata_map))
