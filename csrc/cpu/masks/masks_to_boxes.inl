@@ -12,6 +12,20 @@ DETOPS_INLINE uint64_t load_word(const uint8_t* p, int64_t n = 8) {
   return word;
 }
 
+DETOPS_INLINE bool any_bit(Vector<uint64_t> v) {
+#if defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 64
+  return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(DETOPS_X86_TARGETS) && DETOPS_VECTOR_BYTES == 32
+  return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#elif defined(DETOPS_X86_TARGETS)
+  return _mm_movemask_epi8(_mm_cmpeq_epi8((__m128i)v, _mm_setzero_si128())) != 0xffff;
+#else
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < kLanes<uint64_t>; ++i) bits |= v[i];
+  return bits != 0;
+#endif
+}
+
 // The first of n bytes, whole elements, that is set; or n.
 DETOPS_INLINE int64_t first_set(const uint8_t* p, int64_t n, uint64_t bits) {
   int64_t i = 0;

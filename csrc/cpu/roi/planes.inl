@@ -27,10 +27,14 @@ void planes_to_lanes(const T* planes, int64_t stride, int64_t channels, int64_t 
         transpose<A>(v);
         DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) store(to + j * kRoIChannels, v[j]);
       } else {
-        Vector<A> v[kWidth] = {};
-        for (int64_t j = 0; j < kWidth && j < some; ++j) v[j] = load_part(from + j * stride, count);
+        Vector<A> v[kWidth];
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          v[j] = j < some ? load_part(from + j * stride, count) : Vector<A>{};
+        }
         transpose<A>(v);
-        for (int64_t j = 0; j < count; ++j) store(to + j * kRoIChannels, v[j]);
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          if (j < count) store(to + j * kRoIChannels, v[j]);
+        }
       }
     }
   }
@@ -65,10 +69,14 @@ void lanes_to_planes(const A* lanes, int64_t stride, int64_t channels, int64_t c
           if (j < some) store(to + j * stride, v[j]);
         }
       } else {
-        Vector<A> v[kWidth] = {};
-        for (int64_t j = 0; j < rest; ++j) v[j] = load(from + j * kApart);
+        Vector<A> v[kWidth];
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          v[j] = j < rest ? load(from + j * kApart) : Vector<A>{};
+        }
         transpose<A>(v);
-        for (int64_t j = 0; j < some; ++j) store_part(to + j * stride, v[j], rest);
+        DETOPS_UNROLL for (int64_t j = 0; j < kWidth; ++j) {
+          if (j < some) store_part(to + j * stride, v[j], rest);
+        }
       }
     }
   }
