@@ -72,7 +72,7 @@ class Call:
         self.missing: set[str] = set()
         self.many: tuple[Any, ...] | None = None
         self.first: tuple[str, Tensor] | None = None
-        self.too_small = False  # a size: messages tell the bounds
+        self.broken_bound = ""  # what messages add to the sizes that have bounds
         self.functions = {
             "len": lambda x: len(x),
             "size": lambda x, d: x.size(d),
@@ -110,8 +110,8 @@ class Call:
                 elif d.size in known:
                     sizes.append(str(known[d.size]))
                 elif d.code is None or d.size.isidentifier() and d.size not in self.arguments:
-                    bound = f" >= {d.least}" if d.least and self.too_small else ""
-                    sizes.append(d.size + bound)
+                    bound = self.broken_bound if d.least else ""
+                    sizes.append(d.size + bound.format(d.least))
                 else:
                     sizes.append(str(self.value(d.code)))
             return f"[{', '.join(sizes)}]"
@@ -148,7 +148,10 @@ class Call:
             self.require(d.size not in self.missing, message)
             size = next(sizes)
             if d.least:
-                self.too_small = isinstance(size, int) and size < d.least
+                if isinstance(size, int):
+                    small, large = size < d.least, size > MOST_SIZE
+                    self.broken_bound = " >= {}" if small else f" <= {MOST_SIZE}" if large else ""
+                    self.require(not large, message)
                 self.require(size >= d.least, message)
             if d.code is None:
                 continue

@@ -155,6 +155,31 @@ def test_sizes_beyond_a_limit_are_refused_alike(op, names, message):
     assert re.fullmatch(rf"detops\.\w+: {message}, .*got .*", eager)
 
 
+def bounded_sides():
+    """Sizes with a bound: of the op's tensor, or of the first of a list."""
+    for op in OPS:
+        for name, tensor in sketch_of(op).tensors.items():
+            sides = [d for d, dimension in enumerate(tensor.shapes[0]) if dimension.least]
+            yield from ((op, name, d) for d in sides)
+
+
+@pytest.mark.parametrize(("op", "name", "d"), [*bounded_sides()])
+def test_sides_beyond_32_bits_are_refused_alike(op, name, d):
+    """Their kernels number rows and columns in 32 bits."""
+    given = arguments()[op][name]
+    for size in (2**31, 2**40):
+        x = given[0] if isinstance(given, list) else given
+        if x is None:
+            continue
+        sizes = list(x.shape)
+        sizes[d] = size
+        x = x.narrow(d, 0, 1).expand(sizes)
+        eager, fake = both(op, arguments()[op] | {name: [x] if isinstance(given, list) else x})
+        assert eager == fake
+        side = re.escape(" <= 2147483647")
+        assert re.fullmatch(rf"detops\.\w+: {name} must be \[.*{side}.*\], got .*", eager)
+
+
 @pytest.mark.parametrize("size", [2**31 - 1, 2**30])
 def test_results_that_nobody_can_have_are_refused_alike(size):
     for op in ("roi_align_forward", "roi_pool_forward", "ps_roi_align_forward"):

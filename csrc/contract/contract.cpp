@@ -173,9 +173,10 @@ class Check : Scope {
         continue;
       }
       const int64_t size = d.optional && missing ? kMissing : t.sizes[at++];
-      if (size != kMissing && size < d.least) {
-        too_small_ = true;
-        return false;
+      if (d.least > 0 && size != kMissing) {
+        too_small_ = size < d.least;
+        too_large_ = size > Dimension::kMost;
+        if (too_small_ || too_large_) return false;
       }
       if (d.slot < 0) {
         if (d.size && size != kMissing && size != d.size(*this).whole) return false;
@@ -196,6 +197,7 @@ class Check : Scope {
         if (d.optional && !all) continue;
         std::string size = d.text;
         if (too_small_ && d.least > 0) size += " >= " + std::to_string(d.least);
+        if (too_large_ && d.least > 0) size += " <= " + std::to_string(Dimension::kMost);
         if (d.slot >= 0 && (known_before_ >> d.slot & 1)) {
           if (sizes[d.slot] == kMissing) continue;
           size = std::to_string(sizes[d.slot]);
@@ -229,7 +231,7 @@ class Check : Scope {
 
   const Contract& contract_;
   std::string_view name_;                  // what messages call the op
-  bool too_small_ = false;                 // a size: messages tell the bounds
+  bool too_small_ = false, too_large_ = false;  // a size: messages tell the bounds
   uint32_t known_ = 0, known_before_ = 0;  // a bit a name; before the line that is looked at
   bool many_before_ = false;
   const int64_t* many_ = nullptr;

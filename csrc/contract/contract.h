@@ -18,7 +18,8 @@
 //   name: float [N, C, H >= 1, 4]   The dtype and shape of a tensor, or of each tensor of a list. A
 //                                   name stands for the same size wherever it occurs, _ for any, an
 //                                   expression for its value; N? may be missing, ... is any number
-//                                   of sizes. All tensors are on the device of the first one.
+//                                   of sizes. A size with a bound is at most 2^31 - 1: the sides of
+//                                   maps. All tensors are on the device of the first one.
 //       float      float32, float64, float16 or bfloat16     discrete   any integer, or bool
 //       as x       the dtype of x                            wide x     the same, float32 at least
 //       real       float or discrete                       integer    int64, int32, int16, int8, uint8
@@ -60,10 +61,11 @@ struct Outputs {
 };
 
 struct Dimension {
+  static constexpr int64_t kMost = 2147483647;
   std::string text;
   bool many = false;      // ...
   bool optional = false;  // N?
-  int64_t least = 0;      // N >= 1
+  int64_t least = 0;      // N >= 1; then it is at most kMost, too
   int slot = -1;          // of a name
   Expression size{};      // of what is neither a name nor any size
 };
