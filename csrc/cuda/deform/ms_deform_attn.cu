@@ -88,6 +88,7 @@ struct AttentionInputs {
 
   template <typename T>
   AttentionParams<T> params() const {
+    narrow(locations.size(3) * locations.size(4));
     return {elements(value),           elements(shapes),          elements(starts),
             elements(locations),       elements(weights),         value.size(0),
             narrow(value.size(1)),     narrow(value.size(2)),     narrow(value.size(3)),

@@ -10,9 +10,9 @@ constexpr int kSoftNmsThreads = 1024;
 // Each selection is one pass over the boxes, and depends on the one before: a single block, each
 // thread of which owns every 1024th box. The score of a box that is selected or dropped is NaN.
 template <math::Decay kind, typename T>
-__global__ void soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t count,
-                                math::SoftNmsRule<T> rule, int64_t limit, int64_t* keep,
-                                T* kept_scores, int64_t* n_kept) {
+__global__ void __launch_bounds__(kSoftNmsThreads)
+    soft_nms_kernel(const math::Box<T>* boxes, T* scores, int64_t count, math::SoftNmsRule<T> rule,
+                    int64_t limit, int64_t* keep, T* kept_scores, int64_t* n_kept) {
   __shared__ Best<T> of_warps[kSoftNmsThreads / kWarp];
   const int self = static_cast<int>(threadIdx.x);
   math::Box<T> selected{};
