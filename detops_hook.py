@@ -123,9 +123,9 @@ FINDER = Finder()
 def install(*names: str) -> None:
     """What the line of an environment's ``detops_compat.pth`` calls as Python starts."""
     for name in names:
-        if name in SUPPLIED:
+        if name in SUPPLIED:  # even while the package itself is being imported
             FINDER.supply(name)
-        elif name in PATCHED:
+        if name in NAMES:
             FINDER.watch(name, partial(_provide, name))
 
 

@@ -130,6 +130,29 @@ def test_after_an_import_an_action_runs_once_and_the_loader_is_the_modules_own(p
         del sys.modules["watched_module"]
 
 
+@pytest.mark.parametrize("name", detops_hook.SUPPLIED)
+def test_an_environments_choice_is_provide(packages, monkeypatch, name):
+    """What stands in the file of `detops compat enable`, as Python starts."""
+    monkeypatch.setattr(detops_hook, "FINDER", detops_hook.Finder())
+    handles, begin = [], detops_hook._provide
+    with monkeypatch.context() as patch:
+        patch.setattr(detops_hook, "_provide", lambda name: handles.append(provide(name)))
+        detops_hook.install(name)
+    assert begin is detops_hook._provide
+    assert handles == [] and name not in sys.modules
+    try:
+        user = importlib.import_module(f"{name}_user")
+        assert user.half.__spec__.loader is detops_hook.FINDER
+        assert [str(h) for h in handles] == [f"<detops.compat.provide({name!r}), on>"]
+        if name == "detectron2":
+            assert torch.ops.detectron2.box_iou_rotated(torch.ones(1, 5), torch.ones(1, 5)) == 1
+    finally:
+        for handle in handles:
+            handle.remove()
+        detops_hook.FINDER.watched.clear()
+        detops_hook.FINDER._leave()
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))

@@ -105,10 +105,11 @@ def test_poolings(name, layout):
     torch.testing.assert_close(our_gradient, gradient)
 
 
+@pytest.mark.parametrize("count", [len(ROIS), 0])
 @pytest.mark.parametrize("op", ["ps_roi_align", "ps_roi_pool"])
-def test_channel_mappings(op):
+def test_channel_mappings(op, count):
     ratio = [2] if op == "ps_roi_align" else []
-    call = functools.partial(getattr(torch.ops.torchvision, op), X, ROIS, 1.0, 3, 2, *ratio)
+    call = functools.partial(getattr(torch.ops.torchvision, op), X, ROIS[:count], 1.0, 3, 2, *ratio)
     outside = call()[1]
     with detops.patch_torchvision():
         inside = call()[1]

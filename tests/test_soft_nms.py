@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import reference
 import reference_decay
+import reference_mmcv
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import detops
+from detops.compat.mmcv_soft_nms import softnms
 
 METHODS = ["linear", "gaussian", "naive"]
 B, S = torch.rand(3, 4), torch.rand(3)
@@ -243,3 +245,33 @@ def test_opcheck_compile_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         keep, kept = detops.soft_nms(boxes, scores)
     assert torch.equal(keep, right) and torch.equal(kept, right_scores)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("method", ["naive", "linear", "gaussian"])
+@pytest.mark.parametrize(
+    "odd", ["points", "inverted", "infinite", "NaN first", "NaN last", "all NaN"]
+)
+def test_mmcvs_scores_without_value_stay(odd, method, ties):
+    """No score that is NaN is below its floor, nor is one greater than it."""
+    torch.manual_seed(0)
+    boxes, scores = reference.random_boxes(12), torch.rand(12)
+    if ties:
+        scores = (scores * 3).round() / 3
+    if odd == "points":
+        boxes[3:6] = 5.0
+    elif odd == "inverted":
+        boxes[4] = boxes[4, [2, 1, 0, 3]]
+    elif odd == "infinite":
+        boxes[[2, 7], 2:] = torch.inf
+    else:
+        scores[{"NaN first": 0, "NaN last": 11, "all NaN": slice(None)}[odd]] = torch.nan
+    dets = boxes.new_zeros(12, 5)
+    number = ("naive", "linear", "gaussian").index(method)
+    keep = softnms(boxes, scores, dets, 0.3, 0.5, 0.05, number, 0)
+    with np.errstate(all="ignore"):
+        expected, values = reference_mmcv.soft_nms(
+            boxes.numpy(), scores.numpy(), 0.3, 0.5, 0.05, method
+        )
+    assert torch.equal(keep, expected)
+    torch.testing.assert_close(dets[: len(keep), 4], values, equal_nan=True)

@@ -20,10 +20,10 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
         return torch.empty(0, dtype=torch.int64, device=boxes.device)
     floor = torch.tensor(min_score, dtype=torch.float32).item()
     rest = scores[scores >= floor]
-    if len(rest) < 1:
-        keep, values = scores.argmax()[None], scores.max()[None]
-    elif len(rest.unique()) < len(rest):
+    if len(rest.unique()) < len(rest) or _without_value(boxes, scores, offset):
         keep, values = _one_by_one(boxes, scores, iou_threshold, sigma, floor, method, offset)
+    elif len(rest) < 1:
+        keep, values = scores.argmax()[None], scores.max()[None]
     else:
         shifted = with_last_pixel(boxes) if offset else boxes
         bound = rounded_at_least(iou_threshold) if offset else at_least(iou_threshold, boxes)
@@ -35,6 +35,26 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
     return keep
 
 
+def _without_value(boxes: Tensor, scores: Tensor, offset: int) -> bool:
+    """Whether a score, or the IoU of two boxes, may be NaN: such a score is below no floor."""
+    area = _areas(boxes, offset)
+    odd = int((area == 0).sum()) > 1 or bool((area < 0).any())
+    return odd or not bool(area.isfinite().all()) or bool(scores.isnan().any())
+
+
+def _areas(boxes: Tensor, offset: int) -> Tensor:
+    return (boxes[:, 2:] - boxes[:, :2] + offset).prod(1)
+
+
+def _first_best(score: Tensor) -> int:
+    """Where a search ends that takes what is greater than what it has: at a NaN in front."""
+    if score[0].isnan():
+        return 0
+    numbers = score.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    # torch.max gives no promise about equal values.
+    return int((numbers == numbers.max()).nonzero()[0])
+
+
 def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, floor: float,
                 method: int, offset: int) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Among equal scores the first is taken, of a list in which the last fills each gap.
@@ -42,12 +62,11 @@ def _one_by_one(boxes: Tensor, scores: Tensor, threshold: float, sigma: float, f
     Which one that is depends on all gaps before it, so the list is kept as mmcv keeps it.
     """
     threshold = torch.tensor(threshold, dtype=torch.float32).item()
-    area = (boxes[:, 2:] - boxes[:, :2] + offset).prod(1)
+    area = _areas(boxes, offset)
     order, score = torch.arange(len(boxes), device=boxes.device), scores.clone()
     keep, values = [], []
     while len(order):
-        # torch.max gives no promise about equal values.
-        best = int((score == score.max()).nonzero()[0])
+        best = _first_best(score)
         first, value = order[best].clone(), score[best].clone()
         keep.append(first)
         values.append(value)

@@ -38,7 +38,7 @@ def _roi_pool_backward(grad: Tensor, boxes: Tensor, argmax: Tensor, *pooling: An
 
 def _mapping(pooled: Tensor) -> Tensor:
     """The input's channel that each bin of ``[K, C, height, width]`` was taken from."""
-    channels = torch.arange(pooled[:1].numel(), dtype=torch.int32, device=pooled.device)
+    channels = torch.arange(pooled.shape[1:].numel(), dtype=torch.int32, device=pooled.device)
     return channels.view(pooled.shape[1:]).expand(pooled.shape).contiguous()
 
 
