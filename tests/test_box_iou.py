@@ -199,7 +199,10 @@ def test_batches():
         ours = getattr(detops, name)(a, b)
         expected = [[getattr(detops, name)(a[i, j], b[j]) for j in range(3)] for i in range(2)]
         assert torch.equal(ours, torch.stack([torch.stack(row) for row in expected]))
-    assert detops.box_iou(a[:0], b).shape == (0, 3, 4, 5)
+        none = getattr(detops, name)(a[:0].clone().requires_grad_(), b)
+        assert none.shape == (0, 3, 4, 5) and none.requires_grad
+        with pytest.raises(RuntimeError, match=r"boxes2 must be \[M, 4\]"):
+            getattr(detops, name)(a[:0], b[..., :3])
 
 
 @pytest.mark.slow

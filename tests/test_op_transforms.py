@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from op_transforms import BEGIN, END, PUBLIC, differentiable, row
+from op_transforms import BEGIN, END, PUBLIC, Call, differentiable, row, vmap
 from raw_calls import arguments, schema_ops
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
@@ -35,6 +35,15 @@ def test_opcheck_with_gradients(name):
         arguments()[name],
     )
     torch.library.opcheck(overload(name), (), given)
+
+
+# gdh is view(-1) there, which ATen refuses for no elements.
+@pytest.mark.parametrize("name", [n for n in PUBLIC if n != "gdh" and vmap(n) == "one call"])
+def test_vmap_over_nothing(name):
+    call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
+    found = torch.vmap(call)(*(x.new_empty(0, *x.shape) for x in call.tensors))
+    expected = [(0, *x.shape) for x in call(*call.tensors)]
+    assert [x.shape for x in found] == expected
 
 
 @pytest.mark.skipif(not TABLE, reason="needs the source tree")

@@ -338,6 +338,29 @@ def test_bad_lists():
     message = "detops.roi_align: boxes must hold a tensor for each image, got an empty list"
     with pytest.raises(ValueError, match=message):
         detops.roi_align(X, [], 2)
+    with pytest.raises(RuntimeError, match="detops.roi_align: boxes must be a tensor, got None"):
+        detops.roi_align(X, None, 2)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e5m2])
+def test_lists_of_other_dtypes(place, dtype):
+    boxes = [R[:, 1:], R[:, 1:]]
+    boxes[place] = boxes[place].to(dtype)
+    name = str(dtype).removeprefix("torch.")
+    message = rf"detops.roi_align: boxes\[{place}\] must be float32, .* or bfloat16, got {name}"
+    with pytest.raises(RuntimeError, match=message):
+        detops.roi_align(X, boxes, 2)
+
+
+def test_lists_of_several_dtypes_are_cast_up():
+    x, fine = torch.rand(2, 1, 9, 9, dtype=torch.float64), torch.tensor([[0, 0, 1 + 1e-9, 3]])
+    for boxes in ([R[:, 1:], fine.double()], [fine.double(), R[:, 1:].half()]):
+        rois = [
+            torch.cat([torch.full((len(b), 1), float(i)), b], 1).double()
+            for i, b in enumerate(boxes)
+        ]
+        assert torch.equal(detops.roi_align(x, boxes, 2), detops.roi_align(x, torch.cat(rois), 2))
 
 
 def test_raw_op_defaults_are_the_familys():

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from .. import _C
-from ..contract import FLOAT
+from ..contract import FLOAT, dtype_name
 from ..module import Module
 from ..registration import CONTRACTS, in_float32
 
@@ -64,6 +64,8 @@ class Function(torch.autograd.Function):
         if shown is not None:
             cls.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
 
+        if "vmap" in cls.__dict__:
+            cls.vmap = staticmethod(_of_any_batch(cls.vmap))  # type: ignore[method-assign]
         # A class of its own: torch.compile takes no function with a rule for forward mode.
         cls._transformed = _with_forward_mode(cls, cls.linear_in) if cls.linear_in else cls
         cls._record(forward)
@@ -110,6 +112,28 @@ class Function(torch.autograd.Function):
 def _function(op: OpOverload) -> Callable[..., Any]:
     """A function for torch.compile to trace; elsewhere ``op._op`` costs a frame of Python less."""
     return lambda *args: op(*args)
+
+
+def _of_any_batch(vmap: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule for vmap of batches without entries, too, which is that of one entry of zeros."""
+
+    def rule(info: Any, in_dims: tuple, *args: Any) -> Any:
+        if info.batch_size:
+            return vmap(info, in_dims, *args)
+        one = (
+            x.sum(dim, keepdim=True, dtype=x.dtype)
+            if isinstance(x, Tensor) and dim is not None
+            else x
+            for x, dim in zip(args, in_dims, strict=True)
+        )
+        outputs, dims = vmap(info._replace(batch_size=1), in_dims, *one)
+        if isinstance(outputs, Tensor):
+            return outputs.narrow(dims, 0, 0), dims
+        each = dims if isinstance(dims, tuple) else (dims,) * len(outputs)
+        none = (x if d is None else x.narrow(d, 0, 0) for x, d in zip(outputs, each, strict=True))
+        return tuple(none), each
+
+    return rule
 
 
 def _with_forward_mode(
@@ -238,19 +262,26 @@ class PoolingModule(Module):
 def as_rois(op: str, boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns: int = 4) -> Tensor:
     """Turns a list of ``[L, columns]``, one per image, into ``[K, 1 + columns]``.
 
-    Leaves a tensor alone.
+    Leaves anything else to the op.
     """
-    if isinstance(boxes, Tensor):
+    if boxes is None or isinstance(boxes, Tensor):
         return boxes
     if not boxes:
         raise ValueError(f"detops.{op}: boxes must hold a tensor for each image, got an empty list")
-    # A batch index above 256 has no exact half: never below float32.
-    wide = torch.promote_types(boxes[0].dtype, torch.float32)
-    rois = []
+    wide = torch.float32  # at least: a batch index above 256 has no exact half
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
-        rois.append(torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i))
+        if b.dtype not in FLOAT:
+            raise RuntimeError(
+                f"detops.{op}: boxes[{i}] must be float32, float64, float16 or bfloat16, got "
+                f"{dtype_name(b.dtype)}"
+            )
+        wide = torch.promote_types(wide, b.dtype)
+    rois = [
+        torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i)
+        for i, b in enumerate(boxes)
+    ]
     return rois[0] if len(rois) == 1 else torch.cat(rois)
 
 

@@ -128,8 +128,8 @@ def _overlap(
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
     matrices = [BoxIoUFunction.run(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
     shape = (*batch, boxes1.size(-2), boxes2.size(-2))
-    if not matrices:  # no batch: the empty result, of the right dtype
-        return _C.box_iou_forward(boxes1.new_zeros(0, 4), boxes2.new_zeros(0, 4)).new_zeros(shape)
+    if not matrices:  # no batch: no rows, which are checked all the same
+        return BoxIoUFunction.run(first.flatten(0, 1), second.flatten(0, 1), kind, eps).view(shape)
     return torch.stack(matrices).reshape(shape)
 
 

@@ -94,8 +94,7 @@ def ms_deform_attn(
 
     Raises:
         RuntimeError: wrong shapes, dtypes or devices; where the levels are on the CPU, levels that
-            do not make up the S positions (on CUDA a level that reaches beyond them counts as
-            zeros).
+            reach beyond the S positions (on CUDA they count as zeros) or have not as many in all.
 
     Example:
         >>> value = torch.arange(6.0).view(1, 6, 1, 1)  # one level of 2 x 3 pixels, one head

@@ -241,6 +241,9 @@ class MultiScaleRoIAlign(Module):
 
         Returns:
             ``[K, C, height, width]``.
+
+        Raises:
+            ValueError: none of the maps is there, or no size of an image.
         """
         return _pool_named_maps(
             x,
@@ -263,6 +266,11 @@ class MultiScaleRoIAlign(Module):
 
 def scales_of(maps: Sequence[Tensor], image_shapes: Sequence[tuple[int, int]]) -> list[float]:
     """The scale of each map beside the largest image."""
+    if not image_shapes:
+        raise ValueError(
+            "detops.MultiScaleRoIAlign: image_shapes must hold a size for each image, got an "
+            "empty list"
+        )
     image = max(shape[0] for shape in image_shapes), max(shape[1] for shape in image_shapes)
     return [power_of_two_scale(m.shape[-2:], image) for m in maps]
 
