@@ -182,9 +182,11 @@ RANGE_OF = {key: range for range, keys in RANGES.items() for key in keys}
 def outside(key: str, value: Any) -> Range | None:
     """The range of the key, if a number of the value, however nested, is not in it."""
     allowed = RANGE_OF.get(key)
-    if allowed is None or all(number in allowed for number in _numbers(value)):
+    wrong = [] if allowed is None else [n for n in _numbers(value) if n not in allowed]
+    if not wrong:
         return None
-    return allowed
+    infinite = any(isinstance(n, float) and not math.isfinite(n) for n in wrong)
+    return Range() if infinite else allowed
 
 
 def _numbers(value: Any) -> Iterator[Any]:

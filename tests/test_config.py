@@ -88,8 +88,14 @@ def test_round_trip_and_read_only(tmp_path):
         ("DATASETS: {TRAIN: [3]}", r"DATASETS.TRAIN\[0\]: expected str, got int 3"),
         ("TEST: {BBOX_AUG: {SCALES: [4.5]}}", r"TEST.BBOX_AUG.SCALES\[0\]: expected int"),
         ("{[1]: 2}", "config.yaml: not YAML"),
-        ("SOLVER: {BASE_LR: .nan}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got nan"),
-        ("SOLVER: {BASE_LR: .inf}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got inf"),
+        (
+            "SOLVER: {BASE_LR: .nan}",
+            "config.yaml: SOLVER.BASE_LR: expected a finite number, got nan",
+        ),
+        (
+            "SOLVER: {BASE_LR: .inf}",
+            "config.yaml: SOLVER.BASE_LR: expected a finite number, got inf",
+        ),
         ("SOLVER: {BASE_LR: -0.1}", "config.yaml: SOLVER.BASE_LR: expected at least 0, got -0.1"),
         ("SOLVER: {MAX_ITER: -3}", "config.yaml: SOLVER.MAX_ITER: expected at least 1, got -3"),
         ("SOLVER: {STEPS: [1, -2]}", "SOLVER.STEPS: expected at least 0, got .1, -2."),

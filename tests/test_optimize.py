@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -314,5 +315,11 @@ def test_what_is_refused():
     ):
         detops.optimize(nn.Linear(2, 2))
     model = detector_of(structure("retinanet_R_50_FPN_1x"), "retinanet_R_50_FPN_1x")
+    fast, image = detops.optimize(model), images_of((64, 80))[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="is for inference, got one in training"):
+            fast.train()([image])
+    assert len(fast.eval()([image])) == 1
     with pytest.raises(ValueError, match="must be on the CPU, got meta"):
         detops.optimize(copy.deepcopy(model).to("meta"))

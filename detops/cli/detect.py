@@ -86,10 +86,10 @@ def detect(
         torchrun --nproc-per-node 2 -m detops detect photographs --batch 4 --resume
 
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
-            --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
+        --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights model_final_f10217.pkl \
-            --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
+        --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights trees.onnx
     """

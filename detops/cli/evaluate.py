@@ -56,10 +56,10 @@ def evaluate_command(
         detops eval --weights runs/mine/weights.pt --data my/val.json --output results.json
 
         detops eval --weights runs/mine/weights.pt --data 'VOC2007?split=test&difficult=use' \
-            --class-map tree=oak
+        --class-map tree=oak
 
         detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
-            --data coco/instances_val2017.json
+        --data coco/instances_val2017.json
 
         detops eval --weights trees.onnx
     """

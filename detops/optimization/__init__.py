@@ -86,7 +86,7 @@ def release_memory() -> None:
 _CALLS = threading.local()
 
 
-def _own_begins(*_: Any, patched: bool = False) -> None:
+def _own_begins(model: nn.Module, *_: Any, patched: bool = False) -> None:
     call = ExitStack()
     before = _C.use_arena(True)
     call.callback(_C.use_arena, before)
@@ -95,10 +95,15 @@ def _own_begins(*_: Any, patched: bool = False) -> None:
 
         call.enter_context(patch_torchvision())
     _CALLS.__dict__.setdefault("stack", []).append(call)
+    if model.training:  # _ends is called all the same
+        raise RuntimeError(
+            "detops.optimize: the detector is for inference, got one in training: call eval() on "
+            "it, or train the model that it was made of"
+        )
 
 
-def _theirs_begins(*_: Any) -> None:
-    _own_begins(patched=True)
+def _theirs_begins(model: nn.Module, *_: Any) -> None:
+    _own_begins(model, patched=True)
 
 
 def _ends(*_: Any) -> None:
