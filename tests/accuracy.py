@@ -224,5 +224,7 @@ def table(rows: dict[str, Row]) -> str:
 
 
 if __name__ == "__main__":
-    page = Path(sys.argv[1])
-    page.write_text(fill(page.read_text(), "numbers", table(measure())))
+    numbers = table(measure())
+    print(numbers, end="")
+    for page in map(Path, sys.argv[1:]):
+        page.write_text(fill(page.read_text(), "numbers", numbers))
