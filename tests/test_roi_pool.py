@@ -95,6 +95,7 @@ WAYS = {
     "one image, many channels": ((1, 130, 41, 50), 300, (3, 30)),
     "a band of rows that moves down": ((1, 3, 400, 1300), 60, (10, 90)),
     "one RoI taller than the band": ((1, 2, 700, 900), 4, (500, 690)),
+    "few planes": ((3, 2, 40, 50), 90, (2, 9)),
     "far apart": ((1, 40, 90, 200), 3, (5, 20)),
     "images without a RoI": ((5, 20, 30, 30), 6, (5, 20)),
 }

@@ -230,9 +230,9 @@ class Check : Scope {
   }
 
   const Contract& contract_;
-  std::string_view name_;                  // what messages call the op
+  std::string_view name_;                       // what messages call the op
   bool too_small_ = false, too_large_ = false;  // a size: messages tell the bounds
-  uint32_t known_ = 0, known_before_ = 0;  // a bit a name; before the line that is looked at
+  uint32_t known_ = 0, known_before_ = 0;       // a bit a name; before the line that is looked at
   bool many_before_ = false;
   const int64_t* many_ = nullptr;
   int64_t many_count_ = 0;

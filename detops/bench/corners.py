@@ -87,6 +87,13 @@ NAMED = (
     Corner("roi_pool", channels=3, rois=20),
     Corner("roi_align", rois=1, size=2048),
     Corner("roi_align", "backward", rois=1, size=2048),
+    # Of one plane, so little that what every RoI costs shows.
+    *(
+        Corner("roi_align", direction, rois=1000, extent="2", sampling=sampling, size=1, side=side)
+        for direction in ("forward", "backward")
+        for sampling, side in ((1, 64), (2, 512), (0, 512))
+    ),
+    Corner("roi_pool", rois=1000, extent="2", size=1),
     # The mask loss of Mask R-CNN: a mask each, pooled to a target.
     Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20, extent="2"),
     Corner("roi_align", rois=128, sampling=0, size=28, side=1024, images=20),

@@ -82,16 +82,23 @@ class FewTaps {
  public:
   static constexpr int64_t kMost = 64;
 
+  // Not `merged`: a pixel may come several times, and no branch hangs on where samples lie.
+  template <bool merged>
   AxisTaps<A> fill(const math::RoIAxis<A>& axis, int64_t pooled, int64_t size) {
     int32_t taps = 0;
     int64_t low = size, high = -1;
+    const auto add = [&](int64_t index, A weight) {
+      low = std::min(low, index), high = std::max(high, index);
+      index_[taps] = static_cast<int32_t>(index);
+      weight_[taps++] = weight;
+    };
     for (int64_t p = 0; p < pooled; ++p) {
       begin_[p] = taps;
-      math::visit_pixels(axis, p, size, [&](int64_t index, A weight) {
-        low = std::min(low, index), high = std::max(high, index);
-        index_[taps] = static_cast<int32_t>(index);
-        weight_[taps++] = weight;
-      });
+      if constexpr (merged) {
+        math::visit_pixels(axis, p, size, add);
+      } else {
+        math::visit_taps(axis, p, size, add);
+      }
     }
     begin_[pooled] = taps;
     const int64_t extent = std::max<int64_t>(0, high - low + 1);

@@ -47,13 +47,34 @@ int64_t taps_of(const Pooling& pooling, const Tensor& pooled) {
              : INT64_MAX;
 }
 
+// Numbers of a RoI, and channels, that are done before vectors are on their way.
+constexpr int64_t kNumbers = 64, kFewChannels = 4;
+// Numbers that one thread adds to the map before others could take rows of it.
+constexpr int64_t kAddedBySome = 1 << 19;
+
 // Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
 bool direct(const Pooling& pooling, const Tensor& map, const Tensor& pooled) {
   const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
   if (is_channels_last(map) && channels > 1) return false;
   const int64_t taps = taps_of(pooling, pooled);
   return taps <= FewTaps<float>::kMost &&
-         (taps * pooled.size(0) <= 4 * pixels || (taps <= 16 && channels <= 16));
+         (taps * pooled.size(0) <= 4 * pixels || (taps <= 16 && channels <= 16) ||
+          taps * channels <= kNumbers);
+}
+
+// Calls visit(k, level, taps) for the RoIs [k, end), whose taps are few.
+template <bool merged, typename A, typename Visit>
+void visit_rois(const Pooling& pooling, TensorList maps, const A* boxes, const Tensor& pooled,
+                int64_t k, int64_t end, const Visit& visit) {
+  FewTaps<A> rows, cols;
+  for (; k < end; ++k) {
+    const int64_t level = level_of(pooling, boxes + 5 * k);
+    const Tensor& map = maps[level];
+    const auto [down, across] = sampling_of(pooling, boxes, level, pooled, map).axes(k);
+    visit(k, level,
+          ProductTaps<A>{rows.template fill<merged>(down, pooled.size(2), map.size(2)),
+                         cols.template fill<merged>(across, pooled.size(3), map.size(3))});
+  }
 }
 
 // RoI by RoI as they come.
@@ -71,24 +92,71 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
     widest = std::max(widest, map.width);
   }
   const A* boxes = rois.const_data_ptr<A>();
-  check_batch_indices(pooling.op, boxes, 5, count, inputs[0].size(0));
   const auto pool = DETOPS_IN_USE(pool_planes<T>);
-  parallel_for(count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
-    FewTaps<A> rows, cols;
+  parallel_for(count, tasks_per_thread(count, output.numel()), [&](int64_t begin, int64_t end) {
     Buffer<A> scratch(widest);
-    for (; k < end; ++k) {
-      const A* roi = boxes + 5 * k;
-      const int64_t level = level_of(pooling, roi);
+    const auto pool_roi = [&](int64_t k, int64_t level, const ProductTaps<A>& taps) {
       auto task = tasks[level];
-      const auto [down, across] = sampling_of(pooling, boxes, level, output, inputs[level]).axes(k);
-      task.taps = {rows.fill(down, output.size(2), inputs[level].size(2)),
-                   cols.fill(across, output.size(3), task.width)};
-      task.map += static_cast<int64_t>(roi[0]) * task.channels * task.channel_stride;
+      task.taps = taps;
+      task.map += static_cast<int64_t>(boxes[5 * k]) * task.channels * task.channel_stride;
       task.pooled += k * task.channels * task.pooled_channel_stride;
       task.scratch = scratch.data();
       pool(task);
-    }
+    };
+    visit_rois<true>(pooling, inputs, boxes, output, begin, end, pool_roi);
   });
+}
+
+// The bins of a RoI in all planes of its image, one number after the other. Where M is not const,
+// the reverse; adds to the map.
+template <typename M, typename P, typename A>
+void pool_numbers(const ProductTaps<A>& taps, const Planes<M>& planes, int64_t image, P* bin) {
+  const auto &rows = taps.rows, &cols = taps.cols;
+  M* plane = planes.data + image * planes.channels * planes.stride();
+  for (int64_t c = 0; c < planes.channels; ++c, plane += planes.stride()) {
+    for (int64_t ph = 0; ph < rows.pooled; ++ph) {
+      for (int64_t pw = 0; pw < cols.pooled; ++pw, ++bin) {
+        A sum = 0;
+        for (int32_t r = rows.begin[ph]; r < rows.begin[ph + 1]; ++r) {
+          M* row = plane + rows.index[r] * planes.width;
+          A of_row = 0;
+          for (int32_t k = cols.begin[pw]; k < cols.begin[pw + 1]; ++k) {
+            if constexpr (std::is_const_v<M>) {
+              of_row += cols.weight[k] * math::to_float(row[cols.index[k]]);
+            } else {
+              row[cols.index[k]] += rows.weight[r] * *bin * cols.weight[k];
+            }
+          }
+          sum += rows.weight[r] * of_row;
+        }
+        if constexpr (std::is_const_v<M>) math::from_float(sum, *bin);
+      }
+    }
+  }
+}
+
+template <typename M, typename P>
+void pool_by_number(const Pooling& pooling, TensorList maps, const Tensor& rois,
+                    const Tensor& pooled) {
+  using A = accumulate_t<std::remove_const_t<M>>;
+  const A* boxes = rois.const_data_ptr<A>();
+  std::vector<Planes<M>> planes;
+  for (const Tensor& map : maps) {
+    if (!std::is_const_v<M>) map.zero_();
+    planes.push_back(planes_of<M>(map, 0, false));
+  }
+  const auto bins = planes_of<P>(pooled, 0, false);
+  const int64_t of_roi = bins.channels * bins.stride(), count = rois.size(0);
+  const auto some = [&](int64_t begin, int64_t end) {
+    visit_rois<false>(pooling, maps, boxes, pooled, begin, end,
+                      [&](int64_t k, int64_t level, const ProductTaps<A>& taps) {
+                        pool_numbers(taps, planes[level], static_cast<int64_t>(boxes[5 * k]),
+                                     bins.data + k * of_roi);
+                      });
+  };
+  // Several RoIs add to one pixel.
+  if (!std::is_const_v<M>) return some(0, count);
+  parallel_for(count, tasks_per_thread(count, pooled.numel()), some);
 }
 
 // Forward where M is const, else backward.
@@ -114,12 +182,26 @@ void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forwa
   const Tensor wide_rois = wide(rois, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
+    const Tensor &map = forward ? sources[0] : to[0], &pooled = forward ? to[0] : sources[0];
+    const bool few = direct(pooling, map, pooled);
+    const int64_t numbers = few ? taps_of(pooling, pooled) * map.size(1) : INT64_MAX;
+    if (few) {
+      check_batch_indices(pooling.op, wide_rois.const_data_ptr<accumulate_t<T>>(), 5,
+                          wide_rois.size(0), map.size(0));
+    }
+    if constexpr (std::is_same_v<T, accumulate_t<T>>) {
+      if (!forward && numbers <= kNumbers && numbers * wide_rois.size(0) <= kAddedBySome) {
+        return pool_by_number<T, const T>(pooling, to, wide_rois, pooled);
+      }
+    }
     if (!forward) {
-      pool_levels<T, const T>(pooling, to, wide_rois, sources[0]);
-    } else if (direct(pooling, sources[0], to[0])) {
-      forward_direct<T>(pooling, sources, wide_rois, to[0]);
+      pool_levels<T, const T>(pooling, to, wide_rois, pooled);
+    } else if (numbers <= kNumbers && map.size(1) <= kFewChannels) {
+      pool_by_number<const T, T>(pooling, sources, wide_rois, pooled);
+    } else if (few) {
+      forward_direct<T>(pooling, sources, wide_rois, pooled);
     } else {
-      pool_levels<const T, T>(pooling, sources, wide_rois, to[0]);
+      pool_levels<const T, T>(pooling, sources, wide_rois, pooled);
     }
   });
 }

@@ -28,19 +28,26 @@ struct RoIPoolTile {
 namespace detops::cpu {
 namespace {
 
-// The pixels of each bin, RoI by RoI in the order of work.
+// The pixels of a RoI's bins, which are `high` rows of `wide`: those of the rows, then of the
+// columns.
+template <typename A>
+void fill_ranges(const A* roi, A scale, const Tensor& maps, int64_t high, int64_t wide,
+                 math::PixelRange* out) {
+  const auto row = math::pool_axis(roi[2], roi[4], scale, 1, high);
+  const auto col = math::pool_axis(roi[1], roi[3], scale, 1, wide);
+  for (int64_t p = 0; p < high; ++p) *out++ = math::bin_range(row, p, maps.size(2));
+  for (int64_t p = 0; p < wide; ++p) *out++ = math::bin_range(col, p, maps.size(3));
+}
+
+// The same of all RoIs, in the order of work.
 class BinRanges {
  public:
   template <typename A>
   BinRanges(const A* rois, A scale, const Plan& plan, const Tensor& maps, const Tensor& output)
       : high_(output.size(2)), wide_(output.size(3)), ranges_(output.size(0) * (high_ + wide_)) {
     parallel_each(output.size(0), 256, [&](int64_t i) {
-      const A* roi = rois + 5 * int64_t(plan.order[i]);
-      const auto row = math::pool_axis(roi[2], roi[4], scale, 1, high_);
-      const auto col = math::pool_axis(roi[1], roi[3], scale, 1, wide_);
-      math::PixelRange* out = ranges_.data() + i * (high_ + wide_);
-      for (int64_t p = 0; p < high_; ++p) *out++ = math::bin_range(row, p, maps.size(2));
-      for (int64_t p = 0; p < wide_; ++p) *out++ = math::bin_range(col, p, maps.size(3));
+      fill_ranges(rois + 5 * int64_t(plan.order[i]), scale, maps, high_, wide_,
+                  ranges_.data() + i * (high_ + wide_));
     });
   }
 
@@ -78,6 +85,36 @@ class BinRanges {
   int64_t high_, wide_;
   Buffer<math::PixelRange> ranges_;
 };
+
+// Whether an order of the RoIs costs more than it saves: they are many, and planes few and near.
+bool in_turn(const Tensor& maps, int64_t count) {
+  constexpr int64_t kMany = 64, kFewChannels = 4, kNear = 1 << 20;
+  const int64_t channels = maps.size(1);
+  return count >= kMany && channels <= kFewChannels && (channels == 1 || !is_channels_last(maps)) &&
+         int64_t(maps.nbytes()) <= kNear * maps.size(0);
+}
+
+// RoI by RoI as they come.
+template <typename T, typename A = accumulate_t<T>>
+void forward_in_turn(const Tensor& maps, const Tensor& output, const Tensor& argmax, const A* rois,
+                     A scale) {
+  const int64_t count = output.size(0), channels = maps.size(1),
+                pixels = maps.size(2) * maps.size(3);
+  const int64_t high = output.size(2), wide = output.size(3), numbers = channels * high * wide;
+  check_batch_indices("roi_pool", rois, 5, count, maps.size(0));
+  T* pooled = mutable_elements<T>(output);
+  int32_t* index = argmax.mutable_data_ptr<int32_t>();
+  const auto pool = DETOPS_IN_USE(roi_pool_forward_planes<T>);
+  parallel_for(count, tasks_per_thread(count, output.numel()), [&](int64_t k, int64_t end) {
+    Buffer<math::PixelRange> ranges(high + wide);
+    for (; k < end; ++k) {
+      fill_ranges(rois + 5 * k, scale, maps, high, wide, ranges.data());
+      const T* map = elements<T>(maps) + static_cast<int64_t>(rois[5 * k]) * channels * pixels;
+      pool({ranges.data(), ranges.data() + high, high, wide, map, maps.size(3), 1, pixels,
+            maps.size(3), channels, pooled + k * numbers, index + k * numbers, 1});
+    }
+  });
+}
 
 template <typename T>
 struct Forward {
@@ -313,7 +350,11 @@ void roi_pool_forward(const Tensor& input, const Tensor& rois, double spatial_sc
     using T = decltype(element);
     using A = accumulate_t<T>;
     const A *roi = wide_rois.const_data_ptr<A>(), scale = static_cast<A>(spatial_scale);
-    Forward<T>{maps, output, argmax, roi, scale}.run(channels_last);
+    if (in_turn(maps, output.size(0))) {
+      forward_in_turn<T>(maps, output, argmax, roi, scale);
+    } else {
+      Forward<T>{maps, output, argmax, roi, scale}.run(channels_last);
+    }
   });
 }
 
