@@ -14,6 +14,7 @@ from pycocotools import mask as coco_mask
 
 from detops.data import AnnotationError, CocoDetection, export_coco
 from detops.data.masks import SegmentationError, decode_masks, encode_mask, encode_rows, to_rle
+from detops.engine import coco_metrics
 
 HEIGHT, WIDTH = 30, 40
 MASK = np.zeros((HEIGHT, WIDTH), dtype=bool)
@@ -177,6 +178,20 @@ def test_keypoints(write, points, message):
     assert dataset.keypoint_names == ("left_ear", "tail")
     assert dataset[0][1]["keypoints"].tolist() == [[[4, 6, 2], [0, 0, 0]]]
     assert "keypoints" not in CocoDetection(path)[0][1]
+
+
+@pytest.mark.parametrize("points", [None, [], [1, 2], "x", [4, 6, 3, 0, 0, 0]])
+def test_keypoints_of_crowds_are_handed_on_if_they_are_sound(write, points):
+    path = write([{"iscrowd": 1, "keypoints": points}, {"keypoints": POINTS}, {"iscrowd": 1}])
+    dataset = CocoDetection(path, keypoints=True)
+    assert dataset[0][1]["keypoints"].shape == (1, 2, 3)
+    truth = dataset.ground_truth()
+    assert [a.get("keypoints") for a in truth["annotations"]] == [None, POINTS, None]
+    found = [annotation | {"score": 0.5} for annotation in truth["annotations"][1:2]]
+    rated = coco_metrics(truth, found, iou_types=("keypoints",))
+    assert rated["keypoints"]["AP"] == pytest.approx(1)
+    sound = CocoDetection(write([{"iscrowd": 1, "keypoints": POINTS}]), keypoints=True)
+    assert sound.ground_truth()["annotations"][0]["keypoints"] == POINTS
 
 
 def test_keypoints_that_no_category_names(write):

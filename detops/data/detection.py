@@ -324,17 +324,19 @@ class DetectionDataset(Dataset):
                 fields["segmentation"] = to_rle(annotation.get("segmentation"), *size)
         except SegmentationError as error:
             raise BrokenPart("broken segmentation", str(error)) from error
-        if self.keypoints and not crowd:
+        problem = None
+        if self.keypoints:
             problem = keypoints_problem(annotation.get("keypoints"), len(self.keypoint_names))
-            if problem is not None:
+            # A crowd is no target and often has none: it does without.
+            if problem is not None and not crowd:
                 raise BrokenPart(*problem)
         if not is_number(annotation.get("area")):
             fields["area"] = box[2] * box[3]
         if is_cut:
             problems.mended["box clipped to its image"] += 1
         # What was not checked is not handed on: pycocotools trusts what it is given.
-        unchecked = {"segmentation": self.masks, "keypoints": self.keypoints}
-        kept = {key: value for key, value in annotation.items() if unchecked.get(key, True)}
+        sound = {"segmentation": self.masks, "keypoints": self.keypoints and problem is None}
+        kept = {key: value for key, value in annotation.items() if sound.get(key, True)}
         return {"id": number} | kept | fields
 
 

@@ -76,7 +76,7 @@ def evaluate(
             keep(detections)
         iou_types = ["bbox"]
         for key, (iou_type, field) in IOU_TYPES.items():
-            if key in kinds and any(field in a for a in truth["annotations"]):
+            if key in kinds and any(a.get(field) for a in truth["annotations"]):
                 iou_types.append(iou_type)
         return coco_metrics(truth, detections, max_detections, iou_types)
 
@@ -261,7 +261,7 @@ def prepared(
         a | {"id": number} for number, a in enumerate(ground_truth["annotations"], start=1)
     ]
     if kind == "keypoints":
-        annotations = [_with_points_counted(a) for a in annotations if "keypoints" in a]
+        annotations = [_with_points_counted(a) for a in annotations if a.get("keypoints")]
     if kind == "segm":
         # An object without a mask cannot be found by its mask, nor be missed.
         annotations = [a for a in annotations if a.get("segmentation")]
