@@ -172,6 +172,15 @@ def test_labels_beside_images_below_a_folder_called_images(tmp_path):
     assert open_dataset(root)[0][1]["boxes"].tolist() == [[0, 0, WIDTH, HEIGHT]]
 
 
+@pytest.mark.parametrize("name", ["b.gif", "b.JP2", "b.tga", "b.ppm", "b.Jpe", "b.pcx"])
+def test_images_of_every_format_are_taken(yolo, name):
+    root = yolo({"a": "0 0.5 0.5 1 1"})
+    picture(root / "images/train" / name)
+    (root / "labels/train/b.txt").write_text("1 0.5 0.5 1 1")
+    dataset = open_dataset(root)
+    assert [target["labels"].tolist() for _, target in dataset] == [[1], [2]]
+
+
 @pytest.mark.parametrize("name", ["Data.YAML", "data.Yml"])
 def test_the_case_of_a_suffix_does_not_matter(yolo, name):
     root = yolo({"a": "1 0.5 0.5 1 1"})

@@ -9,8 +9,10 @@ import detect_command
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from detops.data import ImageError
+from detops.data.image import FORMATS, IMAGE_SUFFIXES
 from detops.engine.sources import Source, list_sources
 
 detect, picture = detect_command.detect, detect_command.picture  # fixtures
@@ -42,6 +44,23 @@ def test_a_folder_gives_what_is_in_it_by_name(folder):
         [],
         [f"{folder}/empty: no picture and no video in this folder"],
     )
+
+
+def test_pictures_of_every_format_in_a_folder(tmp_path):
+    for suffix in IMAGE_SUFFIXES:
+        (tmp_path / f"a{suffix}").touch()
+    (tmp_path / "a.txt").touch()
+    sources = list_sources([str(tmp_path)], io.BytesIO())[0]
+    assert {source.name for source in sources} == {f"{tmp_path}/a{s}" for s in IMAGE_SUFFIXES}
+    assert {source.kind for source in sources} == {"picture"}
+
+
+def test_every_format_is_known_by_its_suffixes():
+    Image.init()
+    known = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
+    assert known - set(IMAGE_SUFFIXES) <= {".avifs", ".icb", ".vda", ".vst"}
+    # A build of Pillow may lack these two.
+    assert set(IMAGE_SUFFIXES) - known <= {".avif", ".webp"}
 
 
 def test_patterns(folder):

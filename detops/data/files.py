@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from .problems import AnnotationError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 # What Label Studio puts in front of the name of an uploaded file.
 UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
 LARGEST_LIST = 2**30  # bytes

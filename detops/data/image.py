@@ -23,6 +23,13 @@ PHOTO_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 # Pillow's names of all that is read. One of its others runs Ghostscript on the file, and few of
 # them are looked at often.
 FORMATS = (*PHOTO_FORMATS, "AVIF", "ICO", "JPEG2000", "MPO", "PCX", "PPM", "TGA")
+# By which files in a folder are known as images, the usual ones first. Rare suffixes of TGA (.vst)
+# and films (.avifs) are not among them: a file that is named may have any.
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".gif", ".jfif", ".jpe"),
+    *(".jp2", ".j2c", ".j2k", ".jpc", ".jpf", ".jpx", ".apng", ".ico", ".mpo", ".pcx", ".tga"),
+    *(".pbm", ".pfm", ".pgm", ".pnm", ".ppm"),
+)
 # Pillow's modes that it turns into RGB as their values mean it; not among them are those of more
 # than 8 bits, which it would cut off at 255.
 BYTE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")

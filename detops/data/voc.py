@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from .detection import DetectionDataset
-from .files import IMAGE_SUFFIXES, check_regular, read_lines
-from .image import ImageError, open_image
+from .files import check_regular, read_lines
+from .image import IMAGE_SUFFIXES, ImageError, open_image
 from .masks import encode_mask
 from .problems import AnnotationError, Problems, as_flag, check_choice
 

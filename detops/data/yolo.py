@@ -11,7 +11,8 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import IMAGE_SUFFIXES, found_file, is_yaml, read_lines
+from .files import found_file, is_yaml, read_lines
+from .image import IMAGE_SUFFIXES
 from .problems import AnnotationError, Problems, image_file_reports, is_name
 
 # What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".

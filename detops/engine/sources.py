@@ -14,14 +14,10 @@ from typing import BinaryIO, Literal, NamedTuple
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
-from ..data.image import ImageError, load_image, open_image
+from ..data.image import IMAGE_SUFFIXES, ImageError, load_image, open_image
 
 STANDARD_INPUT = "-"
-# Of the files in a folder those are taken; a file that is named may have any other.
-PICTURES = (
-    *(".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"),
-    *(".tif", ".tiff", ".webp"),
-)
+# Of the files in a folder those and images are taken; a file that is named may have any other.
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 CAMERA = re.compile(r"/dev/video\d+")
 STREAM = re.compile(r"(https?|rtmp|rtsp)://.+")
@@ -123,7 +119,7 @@ def _in_folder(folder: str) -> Iterator[Source | ImageError]:
         folders.sort()
         for file in sorted(files):
             # Hidden ones are other programs' own, as those that macOS puts beside each picture.
-            if file.lower().endswith(PICTURES + VIDEOS) and not file.startswith("."):
+            if file.lower().endswith(IMAGE_SUFFIXES + VIDEOS) and not file.startswith("."):
                 empty = False
                 yield _file(os.path.join(place, file))
     if empty:
