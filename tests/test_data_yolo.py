@@ -181,6 +181,32 @@ def test_images_of_every_format_are_taken(yolo, name):
     assert [target["labels"].tolist() for _, target in dataset] == [[1], [2]]
 
 
+def test_labels_without_an_image_are_told(yolo):
+    root = yolo({"a": "0 0.5 0.5 1 1"})
+    for name in ("labels/train/b.txt", "labels/train/deep/a.txt", "images/train/c.txt"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("\n1 0.5 0.5 1 1\n")
+    with pytest.raises(AnnotationError, match=r"3 broken .*train/b\.txt: label file without"):
+        open_dataset(root)
+    dataset = open_dataset(root, on_error="skip")
+    assert len(dataset) == 1 and dataset.skipped == {"label file without an image": 3}
+    # Of the split's folder alone; a list of images leaves some out on purpose.
+    (root / "list.txt").write_text("images/train/a.png\n")
+    (root / "data.yaml").write_text("{train: list.txt, names: [cat, dog]}")
+    assert len(open_dataset(root)) == 1
+
+
+@pytest.mark.parametrize("folder", ["images/train", "labels/train"])
+def test_other_texts_beside_labels(yolo, folder):
+    root = yolo({"a": "0 0.5 0.5 1 1"})
+    texts = {"classes": "1\n2\n", "notes": "5 trees 1 2 3", "train": "images/a.png", "empty": ""}
+    for name, text in texts.items():
+        (root / folder / f"{name}.txt").write_text(text)
+    (root / folder / "._a.txt").write_bytes(b"\xff\0")
+    os.mkfifo(root / folder / "pipe.txt")
+    assert len(open_dataset(root)) == 1
+
+
 @pytest.mark.parametrize("name", ["Data.YAML", "data.Yml"])
 def test_the_case_of_a_suffix_does_not_matter(yolo, name):
     root = yolo({"a": "1 0.5 0.5 1 1"})

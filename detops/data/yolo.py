@@ -30,8 +30,8 @@ class YoloDetection(DetectionDataset):
     A line of a label file is a box, ``class cx cy width height``, or a polygon,
     ``class x y x y x y ...``; coordinates are shares of the image's sides, and classes are counted
     from 0. The labels of ``.../images/a.jpg`` are in ``.../labels/a.txt`` or, where that is not
-    there, beside the image. An image without a label file has no objects. `image_id` is the image's
-    name in the folder.
+    there, beside the image. An image without a label file has no objects; a label file without an
+    image, in the folders of a split, is broken. `image_id` is the image's name in the folder.
 
     Splits are those of `data.yaml` (``train``, ``val``, ``test``: a folder, a list of images, or
     several of them; relative to ``path`` or the file), whose folders may begin with one ``../`` too
@@ -157,7 +157,10 @@ def _place(path: Path, root: Path, entry: str, split: str) -> Path:
 
 def _listed(place: Path, problems: Problems) -> list[Path]:
     if place.is_dir():
-        return _in_folder(place)
+        images = [file for file in _files(place) if _may_be_image(file.name)]
+        for labels in _lone_labels(place, images):
+            problems.add(str(labels), "label file without an image")
+        return images
     try:
         lines = read_lines(place)
     except (OSError, UnicodeDecodeError) as error:
@@ -175,14 +178,33 @@ def _listed(place: Path, problems: Problems) -> list[Path]:
     return found
 
 
-def _in_folder(place: Path) -> list[Path]:
+def _files(place: Path) -> list[Path]:
+    """All files of a folder and of those in it, by name."""
     found, entries = [], 0
     for folder, folders, files in os.walk(place):
         entries += len(folders) + len(files)
         if entries > MOST_ENTRIES:
             raise AnnotationError(f"{place}: more than {MOST_ENTRIES:,} files and folders in it")
-        found += [Path(folder, name) for name in files if _may_be_image(name)]
+        found += [Path(folder, name) for name in files]
     return sorted(found)
+
+
+def _lone_labels(place: Path, images: list[Path]) -> Iterator[Path]:
+    """Files of labels, of a split's folder of images, that no image is there for."""
+    known = {path for image in images for path in _label_files(image)}
+    for folder in dict.fromkeys(path.parent for path in _label_files(place / "any")):
+        for file in _files(folder):
+            if file.suffix == ".txt" and file not in known and _has_labels(file):
+                yield file
+
+
+def _has_labels(path: Path) -> bool:
+    """Whether a text file has labels; lists of classes and notes may lie beside those that do."""
+    try:
+        lines = read_lines(path)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(len(_numbers(line) or ()) >= 5 for line in lines)
 
 
 def _listed_file(folder: Path, name: str) -> Path | None:
@@ -201,14 +223,19 @@ def _under(file: Path, folder: Path) -> str:
 
 
 def _label_file(image: Path) -> Path:
+    swapped, beside = _label_files(image)
+    # That folder may as well be above the data set, whose labels lie beside the images.
+    return swapped if swapped.is_file() else beside
+
+
+def _label_files(image: Path) -> tuple[Path, Path]:
+    """Where an image's labels may be: in a folder `labels` instead of `images`, or beside it."""
     parts = list(image.parts)
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":
             parts[place] = "labels"
             break
-    swapped = Path(*parts).with_suffix(".txt")
-    # That folder may as well be above the data set, whose labels lie beside the images.
-    return swapped if swapped.is_file() else image.with_suffix(".txt")
+    return Path(*parts).with_suffix(".txt"), image.with_suffix(".txt")
 
 
 def _objects(
