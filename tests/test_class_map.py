@@ -11,11 +11,13 @@ from PIL import Image
 from detops import cli
 from detops.cli.options import TREE_CROWNS
 from detops.data import (
+    AnnotationError,
     CocoDetection,
     LvisDetection,
     Shapes,
     VocDetection,
     load_datasets,
+    open_dataset,
     read_class_map,
 )
 
@@ -65,6 +67,20 @@ def test_categories_of_one_name_become_one(write):
     check_merged(pickle.loads(pickle.dumps(dataset)))
     dataset.rename({"plant": "TREE"})
     assert dataset.names == ("Tree",) and dataset[0][1]["labels"].tolist() == [1] * 4
+
+
+def test_two_categories_of_one_name(write):
+    path = str(write("red", "blue", "red", "Red"))
+    for open_it in (open_dataset, CocoDetection, load_datasets):
+        with pytest.raises(AnnotationError, match=r"data\.json: .*, got 'red' for 10 and 30 "):
+            open_it(path)
+    with pytest.raises(AnnotationError, match="for 10 and 30"):
+        load_datasets(path, class_map={"blue": "azure"})
+    (dataset,) = load_datasets([path], class_map={"Red": "ruby"})
+    assert dataset.names == ("ruby", "blue") and dataset.category_ids == (10, 20)
+    assert dataset[0][1]["labels"].tolist() == [1, 2, 1, 1]
+    (shapes,) = load_datasets("shapes:train?length=1", class_map={"ring": "disc"})
+    assert shapes.names[4] == "disc"
 
 
 def test_names_that_are_nowhere(write):

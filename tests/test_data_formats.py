@@ -224,7 +224,7 @@ def test_format_is_told_by_what_is_there(voc, images):
     path = write(images, lvis())
     assert type(open_dataset(path)) is LvisDetection
     assert type(open_dataset(f"coco:{path}")) is CocoDetection
-    categories = [{"id": id, "name": "x"} for id in (1, 2, 3)]
+    categories = [{"id": id, "name": f"x{id}"} for id in (1, 2, 3)]
     assert type(open_dataset(write(images, lvis(categories=categories)))) is CocoDetection
     assert type(open_dataset(voc)) is VocDetection
     assert len(open_dataset(f"voc:{voc}?split=val&difficult=use")) == 1

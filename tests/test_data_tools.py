@@ -141,6 +141,13 @@ def test_broken_shapes_of_cvat(cvat, shape, message):
     assert dataset.skipped.total() == 1 and len(dataset[0][1]["boxes"]) == 1
 
 
+def test_a_label_of_cvat_without_a_name(cvat):
+    path = cvat(BOX) / "annotations.xml"
+    path.write_text(path.read_text().replace("<name>dog</name>", "<name/>"))
+    with pytest.raises(AnnotationError, match="category 1: expected a name, .* got ''"):
+        open_dataset(path)
+
+
 @pytest.mark.parametrize(
     "sides", ["", f'width="{"9" * 5000}"', f'width="{10**9}" height="{10**9}"', 'width="x"']
 )
@@ -234,6 +241,7 @@ def test_which_annotation_of_a_task_counts(studio):
         (region("brushlabels"), "region 2: region of another kind: 'brushlabels'"),
         (region(rectanglelabels=[]), r"region 2: expected one label: \[\]"),
         (region(rectanglelabels=["a", "b"]), "expected one label"),
+        (region(rectanglelabels=[" "]), "expected one label"),
         (region(x=None), "broken region"),
         (region(x=math.nan), "broken region"),
         (region(width=0), "zero area"),

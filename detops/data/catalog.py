@@ -34,7 +34,7 @@ FORMATS: dict[str, Callable[..., DetectionDataset]] = {
     "label-studio": LabelStudioDetection,
     "shapes": Shapes,
 }
-COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform")
+COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform", "merged")
 
 
 def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
@@ -53,9 +53,9 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
             generated. Options may follow as in an address:
             ``voc:data/VOC2007?split=val&difficult=use``.
         options: of the format's class, besides those in `spec`: see `DetectionDataset` (on_error,
-            check, masks, keypoints, transform), `CocoDetection` (image_dir), `VocDetection`,
-            `YoloDetection`, `CvatDetection`, `LabelStudioDetection`, `Shapes`. `split` chooses
-            among a COCO folder's files the one that has it in its name.
+            check, masks, keypoints, transform, merged), `CocoDetection` (image_dir),
+            `VocDetection`, `YoloDetection`, `CvatDetection`, `LabelStudioDetection`, `Shapes`.
+            `split` chooses among a COCO folder's files the one that has it in its name.
 
     Raises:
         AnnotationError: nothing is there, its format is not known, or its class refuses it.
@@ -76,6 +76,7 @@ def open_dataset(spec: str | Path, **options: Any) -> DetectionDataset:
     else:
         place = rest
     if kind == "shapes":
+        options.pop("merged", None)  # their names all differ
         return _open(kind, text, place, options)
     path = resolve_path(place)
     if not path.exists():
@@ -118,7 +119,8 @@ def load_datasets(
         raise AnnotationError("no data set given (DATASETS.TRAIN or DATASETS.TEST is empty)")
     if image_dir is not None:
         options["image_dir"] = image_dir
-    datasets = [open_dataset(path, on_error=on_error, **options) for path in paths]
+    options |= {"on_error": on_error, "merged": tuple(class_map or ())}
+    datasets = [open_dataset(path, **options) for path in paths]
     if class_map:
         rename_all(datasets, class_map)
     for problem in different_categories((dataset.path, dataset) for dataset in datasets):

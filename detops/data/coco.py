@@ -11,7 +11,7 @@ from typing import Any
 from ..messages import shown
 from .detection import DetectionDataset
 from .files import found_file, is_there, named_file, read_json
-from .problems import AnnotationError, Problems, is_name
+from .problems import EXPECTED_NAME, AnnotationError, Problems, is_name
 
 REQUIRED = {
     "images": ("id",),
@@ -126,8 +126,8 @@ def read_coco(path: Path) -> dict[str, Any]:
             if missing:
                 raise AnnotationError(f"{path}: {key}[{number}] lacks {', '.join(missing)}")
             if key == "categories" and not is_name(entry["name"]):
-                got = f"name is {shown(entry['name'])}"
-                raise AnnotationError(f"{path}: {key}[{number}]: {got}, not text")
+                got = f"got {shown(entry['name'])}"
+                raise AnnotationError(f"{path}: {key}[{number}]: {EXPECTED_NAME}, {got}")
             if "id" in fields and not _is_id(entry["id"]):
                 raise AnnotationError(f"{path}: {key}[{number}]: id is {shown(entry['id'])}")
     ids = [category["id"] for category in data["categories"]]

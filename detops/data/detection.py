@@ -26,6 +26,7 @@ from .problems import (
     Problems,
     as_flag,
     check_choice,
+    check_names,
     clip_box,
     image_file_reports,
     is_number,
@@ -73,6 +74,7 @@ class DetectionDataset(Dataset):
         keypoints: read keypoints; an object without them is then broken. None: if a category names
             some.
         transform: called with (image, target).
+        merged: names that several categories may have, in any case, as `rename` makes these one.
 
     Attributes:
         names: category names, of labels 1..C in order.
@@ -85,7 +87,8 @@ class DetectionDataset(Dataset):
         most_failing: share of the images that may fail after opening, with "skip"; all by default.
 
     Raises:
-        AnnotationError: with "raise", something is broken: a box of zero area or not four finite
+        AnnotationError: two categories have one name, or one has none; or, with "raise", something
+            is broken: a box of zero area or not four finite
             numbers, an unknown category or image, a segmentation that is empty, malformed or out of
             range, an iscrowd that is neither yes nor no, keypoints of a wrong length, an image file
             that is missing, cut short, unreadable or of another size.
@@ -113,11 +116,13 @@ class DetectionDataset(Dataset):
         masks: bool | None = False,
         keypoints: bool | None = False,
         transform: Transform | None = None,
+        merged: Iterable[str] = (),
     ) -> None:
         check_choice("on_error", on_error, ("raise", "skip"))
         check_choice("check", check, ("exists", "header", "decode"))
         self.path, self.image_dir, self.on_error = path, image_dir, on_error
         self.transform = transform
+        check_names(path, categories, merged)
         self._set_categories(sorted(categories, key=lambda category: category["id"]))
         named = [c["keypoints"] for c in self._categories if isinstance(c.get("keypoints"), list)]
         self.keypoint_names: tuple[str, ...] = tuple(map(str, next(filter(None, named), ())))

@@ -11,7 +11,7 @@ from ..messages import shown
 from .detection import DetectionDataset, number_categories
 from .files import named_file, read_json
 from .masks import rotated_corners
-from .problems import AnnotationError, Problems, is_number
+from .problems import AnnotationError, Problems, is_name, is_number
 
 SHAPES = ("rectanglelabels", "polygonlabels")
 RECTANGLE = ("x", "y", "width", "height")
@@ -124,7 +124,7 @@ def _objects(regions: list[Any], image_id: Any, problems: Problems) -> Iterator[
             continue
         value = region.get("value")
         labels = value.get(kind) if isinstance(value, dict) else None
-        if not isinstance(labels, list) or len(labels) != 1 or not isinstance(labels[0], str):
+        if not (isinstance(labels, list) and len(labels) == 1 and _is_label(labels[0])):
             problems.add(where, "expected one label", shown(labels))
             continue
         geometry = _geometry(region, value)
@@ -154,6 +154,10 @@ def _geometry(region: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] |
     if angle % 360 == 0:
         return {"bbox": box}
     return {"segmentation": [rotated_corners(box, angle, (box[0], box[1]))]}
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str) and is_name(value)
 
 
 def _is_point(point: Any) -> bool:

@@ -21,6 +21,7 @@ OnError = Literal["raise", "skip"]
 FileCheck = Literal["exists", "header", "decode"]
 NAMED_PROBLEMS = 5
 OUTSIDE = "box outside the image"
+EXPECTED_NAME = "expected a name, of text that is not blank or a number"
 # Tools that round corners and sizes apart overstep by half a pixel: not worth a word.
 SLACK = 0.5
 READERS = 8
@@ -110,7 +111,31 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 def is_name(value: object) -> bool:
     """Whether a value from a file may name a category; a number is its own name."""
-    return isinstance(value, str) or is_number(value)
+    return bool(value.strip()) if isinstance(value, str) else is_number(value)
+
+
+def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterable[str]) -> None:
+    """Raises AnnotationError if a category has no name, or that of another.
+
+    Args:
+        path: the data set's file or folder.
+        categories: COCO's: id, name.
+        merged: names that several may have, in any case.
+    """
+    id_of: dict[str, Any] = {}
+    allowed = {name.casefold() for name in merged}
+    for category in categories:
+        id, name = category["id"], str(category["name"])
+        if not is_name(category["name"]):
+            got = f"got {shown(name)}"
+            raise AnnotationError(f"{path}: category {shown(id)}: {EXPECTED_NAME}, {got}")
+        # Objects of either would be rated as the other's.
+        if name in id_of and name.casefold() not in allowed:
+            raise AnnotationError(
+                f"{path}: expected a name of its own for each category, got {shown(name)} for "
+                f"{shown(id_of[name])} and {shown(id)} (a class map that has it makes them one)"
+            )
+        id_of.setdefault(name, id)
 
 
 def is_number(value: object) -> bool:

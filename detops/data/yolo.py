@@ -13,7 +13,7 @@ from ..messages import shown
 from .detection import DetectionDataset
 from .files import found_file, is_yaml, read_lines
 from .image import IMAGE_SUFFIXES
-from .problems import AnnotationError, Problems, image_file_reports, is_name
+from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_reports, is_name
 
 # What tells the classes: Ultralytics and Roboflow, Label Studio, CVAT's "YOLO 1.1".
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
@@ -111,7 +111,7 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
         raise AnnotationError(f"{path}: names: {expected}, got {shown(names)}")
     for name in names.values():
         if not is_name(name):
-            raise AnnotationError(f"{path}: names: expected text or numbers, got {shown(name)}")
+            raise AnnotationError(f"{path}: names: {EXPECTED_NAME}, got {shown(name)}")
     count = content.get("nc", len(names))
     if count != len(names):
         expected = f"expected {len(names)}, the number of names"

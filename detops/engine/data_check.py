@@ -122,6 +122,7 @@ def find_problems(
         parts: masks, keypoints: whether they are checked.
     """
     options: dict[str, Any] = {"on_error": "skip", "check": "decode", **parts}
+    options["merged"] = tuple(class_map or ())
     if images is not None:
         options["image_dir"] = images
     datasets: dict[str, DetectionDataset] = {}
