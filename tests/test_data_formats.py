@@ -92,6 +92,44 @@ def test_voc_without_lists_and_with_other_files(voc):
 
 
 @pytest.mark.parametrize(
+    ("files", "told", "expected"),
+    [
+        (["v.JPG"], "v.JPG", "v.JPG"),
+        (["v.JPG"], "", "v.JPG"),
+        (["v.Gif", "v.txt"], "none.jpg", "v.Gif"),
+        (["v.png", "v.JPG"], "v.png", "v.png"),
+        (["v.png", "v.JPG"], "none.png", "v.JPG"),
+        (["old.PNG"], "old.PNG", "old.PNG"),
+        # Files that were renamed, to names that others had before.
+        (["v.png", "w.png"], "w.png", "v.png"),
+        (["w.png"], "../JPEGImages/w.png", None),
+        ([], "v.jpg", None),
+    ],
+)
+def test_vocs_image_files(voc, files, told, expected):
+    for file in (*voc.glob("ImageSets/Main/*"), *voc.glob("JPEGImages/*"), *voc.glob("A*/*")):
+        file.unlink()
+    for file in files:
+        Image.new("RGB", (40, 30)).save(voc / "JPEGImages" / file, "PNG")
+    text = voc_xml({}).replace("<size>", f"<filename>{told}</filename><size>")
+    (voc / "Annotations/v.xml").write_text(text)
+    if expected is None:
+        with pytest.raises(AnnotationError, match=r"image v: missing file: .*JPEGImages/v\.jpg"):
+            VocDetection(voc)
+    else:
+        assert VocDetection(voc).image_path(0) == voc / "JPEGImages" / expected
+
+
+def test_vocs_images_in_folders(voc):
+    for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "jpg")):
+        (voc / folder / "deep").mkdir()
+        (voc / folder / f"000001.{suffix}").rename(voc / folder / f"deep/a.{suffix}")
+    (voc / "ImageSets/Main/trainval.txt").write_text("000002\ndeep/a\n")
+    dataset = VocDetection(voc)
+    assert dataset.image_path(1) == voc / "JPEGImages/deep/a.jpg" and len(dataset) == 2
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<annotation>", "000002.xml: broken annotation file: not XML"),

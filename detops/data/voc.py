@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -27,8 +30,9 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 class VocDetection(DetectionDataset):
     """Images and objects of a folder as those of the Pascal VOC challenges.
 
-    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or .png; many call these folders
-    `annotations` and `images`), listed in `ImageSets/Main/<split>.txt`; masks come from
+    `Annotations/<name>.xml` and `JPEGImages/<name>.jpg` (or any suffix of an image in any case, or
+    the name that the annotations have as `filename`; many call these folders `annotations` and
+    `images`), listed in `ImageSets/Main/<split>.txt`; masks come from
     `SegmentationObject/<name>.png`, where pixels of the k-th object have the value k, of the images
     that `ImageSets/Segmentation/<split>.txt` lists. Where no lists are, all images with annotations
     are taken.
@@ -78,6 +82,7 @@ class VocDetection(DetectionDataset):
         images: list[dict] = []
         objects: list[dict] = []
         lists = root / "ImageSets" / ("Segmentation" if masks else "Main")
+        files_of = cache(_files_of)  # a folder of images is read once
         for name in _listed(folder, lists, split):
             where = f"{folder.name}/{name}.xml"
             try:
@@ -85,7 +90,9 @@ class VocDetection(DetectionDataset):
             except _XmlError as error:
                 problems.add(where, "broken annotation file", str(error))
                 continue
-            image["file_name"] = _file_name(pictures, name)
+            place, _, stem = name.rpartition("/")
+            there = files_of(pictures / place)
+            image["file_name"] = os.path.join(place, _file_name(there, stem, image["file_name"]))
             if masks:
                 _add_masks(root / "SegmentationObject" / f"{name}.png", image, found, problems)
             images.append(image)
@@ -154,6 +161,7 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
     if not all(side > 0 and side == int(side) for side in sides):
         raise _XmlError(f"size is {sides[0]:g} x {sides[1]:g}")
     image = {"id": name, "width": int(sides[0]), "height": int(sides[1])}
+    image["file_name"] = (tree.findtext("filename") or "").strip()
     objects = []
     for number, element in enumerate(tree.iter("object"), start=1):
         found: dict[str, Any] = {"image_id": name}
@@ -184,10 +192,36 @@ def _number(element: ElementTree.Element, tag: str) -> float:
     return value
 
 
-def _file_name(folder: Path, name: str) -> str:
-    """The image's file; the usual one if there is none, to be named as missing."""
-    candidates = (f"{name}{suffix}" for suffix in IMAGE_SUFFIXES)
-    return next((file for file in candidates if (folder / file).is_file()), f"{name}.jpg")
+def _files_of(folder: Path) -> dict[str, list[str]]:
+    """Names of a folder's image files by the part before the suffix, the usual suffixes first."""
+    found: dict[str, list[str]] = defaultdict(list)
+    order = {suffix: place for place, suffix in enumerate(IMAGE_SUFFIXES)}
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:  # the images are then told of as missing
+        return found
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix.lower() in order:
+            found[stem].append(name)
+    for own in found.values():
+        own.sort(key=lambda name: order[os.path.splitext(name)[1].lower()])
+    return found
+
+
+def _file_name(there: dict[str, list[str]], name: str, told: str) -> str:
+    """The image's file; the usual one if there is none, to be named as missing.
+
+    Args:
+        there: see `_files_of`.
+        name: of the image.
+        told: as its annotations name the file. Files that were renamed are told by their old names,
+            which may be others' now: so it only chooses among those of the image's name, or is
+            taken where there is none of these.
+    """
+    own = there.get(name, [])
+    candidates = own or there.get(os.path.splitext(told)[0], [])
+    return told if told in candidates else next(iter(own), f"{name}.jpg")
 
 
 def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems) -> None:
