@@ -2,6 +2,7 @@
 """`detops data check`: problems within data sets and between them, samples, anchors."""
 
 import json
+import re
 import shlex
 import sys
 
@@ -298,6 +299,13 @@ def test_what_the_command_writes(tmp_path, capsys):
     assert (output / "problems.txt").read_text() == ""
     for name in ("1_samples.png", "1_box_sizes.png"):
         assert np.asarray(Image.open(output / name).convert("L")).std() > 5
+
+
+def test_crowds_have_a_column_of_their_own(tmp_path, capsys):
+    objects = [annotation(id=100 + i, bbox=[i, 1, 9, 9], iscrowd=i == 0) for i in range(3)]
+    path = write(tmp_path, [view(0)], annotations=objects)
+    told = run(capsys, path, "--output", tmp_path)[1].out
+    assert re.search(r"class\W+objects\W+crowds", told) and re.search(r"tree\W+3\W+1\b", told)
 
 
 def test_problems_are_told_and_are_the_status(tmp_path, capsys):

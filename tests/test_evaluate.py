@@ -42,6 +42,15 @@ def test_perfect_detections():
     assert metrics["max_detections"] == 100 and metrics["objects"] == 20
 
 
+def test_crowds_are_not_counted():
+    truth = crowd(5)
+    found = answers(truth)
+    truth["annotations"][0]["iscrowd"] = 1
+    metrics = coco_metrics(truth, found)
+    assert metrics["objects"] == 4 and metrics["detections"] == 5
+    assert metrics["AP"] == pytest.approx(1)
+
+
 def test_more_objects_than_the_standard_limit():
     truth = crowd(150)
     metrics = coco_metrics(truth, answers(truth))

@@ -179,13 +179,14 @@ def _same(datasets: dict[str, DetectionDataset]) -> Iterator[str]:
 def _print_classes(
     path: str, dataset: DetectionDataset, annotations: list[dict[str, Any]], console: Console
 ) -> None:
-    counts = Counter(dataset.label_of[a["category_id"]] for a in annotations)
+    counts = Counter((dataset.label_of[a["category_id"]], a["iscrowd"]) for a in annotations)
+    crowds = any(a["iscrowd"] for a in annotations)
     used = {a["image_id"] for a in annotations}
     empty = sum(image["id"] not in used for image in dataset.images)
     title = f"{path}: {len(dataset)} images, {empty} of them without objects"
-    table = Table("class", "objects", title=title)
+    table = Table("class", "objects", *["crowds"] * crowds, title=title)
     for label, name in enumerate(dataset.names, start=1):
-        table.add_row(name, str(counts[label]))
+        table.add_row(name, *(str(counts[label, crowd]) for crowd in range(1 + crowds)))
     console.print(table)
     if dataset.mended:
         text = ", ".join(f"{count} x {kind}" for kind, count in dataset.mended.items())

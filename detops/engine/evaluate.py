@@ -163,8 +163,8 @@ def coco_metrics(
     Returns:
         AP (IoU 0.50:0.95), AP50, AP75, AR and max_detections, the limit these were computed with;
         the same three and AR under "standard" with the limit 100 (keypoints: 20); those of masks
-        and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts. A
-        value is None where there is no ground truth.
+        and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts;
+        crowds are no objects. A value is None where there is no ground truth.
 
     Example:
         >>> box = {"image_id": 1, "category_id": 1, "bbox": [2, 2, 20, 20]}
@@ -203,7 +203,7 @@ def coco_metrics(
         **rated.pop("bbox", {}),
         **rated,
         "images": len(ground_truth["images"]),
-        "objects": len(annotations),
+        "objects": sum(not a.get("iscrowd") for a in annotations),
         "detections": len(detections),
     }
 
