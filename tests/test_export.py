@@ -22,6 +22,7 @@ from detops.contract import MOST_ELEMENTS
 from detops.engine import Detector
 from detops.engine import export as command
 from detops.engine.detect import open_detector
+from detops.export.load import Exported
 
 ROOT = Path(detops.__file__).parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_traces")]
@@ -125,6 +126,50 @@ def test_what_is_refused(tmp_path, monkeypatch):
     export.pt2(Kept().eval(), tmp_path / "x.pt2", size=(16, 16))
     with pytest.raises(ValueError, match="no names of classes"):
         open_detector(tmp_path / "x.pt2")
+
+
+class FindsTheFirstPixels(Kept):
+    """Takes images of ten rows or more."""
+
+    def forward(self, images):
+        boxes = images[0][0, :10, :4] * self.scale
+        labels = torch.ones(10, dtype=torch.int64)
+        return [{"boxes": boxes, "labels": labels, "scores": boxes[:, 0]}]
+
+
+def test_an_image_that_a_graph_refuses_does_not_end_the_run(tmp_path, capsys):
+    file = tmp_path / "detector.pt2"
+    # Its graph is bound to a size.
+    export.pt2(FindsTheFirstPixels().eval(), file, size=(20, 16), about={"names": "cat"})
+    for name, size in (("a.png", (3, 2)), ("b.png", (16, 20))):
+        Image.new("RGB", size).save(tmp_path / name)
+    status = cli.main(
+        ["detect", str(tmp_path), "--weights", str(file), "--output", str(tmp_path / "out")]
+    )
+    told = capsys.readouterr()
+    assert status == 1 and told.out.startswith(f"{tmp_path / 'b.png'}: ")
+    why = "refuses an image of shape [3, 2, 3]: its graph was not made for such a size\n"
+    assert f"detops: error: {tmp_path / 'a.png'}: the exported detector {why}" in told.err
+    assert "error: 1 of 2 images failed" in told.err and "Guard" not in told.err
+
+
+class OfARuntimeError(Exception):
+    """As ONNX Runtime's, which derive from nothing else."""
+
+
+def test_errors_of_a_runtime_name_the_image():
+    def fail(image):
+        raise error
+
+    exported = Exported(fail, {})
+    error = OfARuntimeError("Resize failed.\nMore of it")
+    with pytest.raises(RuntimeError, match=r"image of shape \[3, 8, 300\]: Resize failed\.$") as e:
+        exported([torch.rand(3, 8, 300)])
+    assert e.value.__cause__ is error
+    for error in (RuntimeError("no memory"), MemoryError()):
+        with pytest.raises(type(error)) as e:
+            exported([torch.rand(3, 8, 300)])
+        assert e.value is error
 
 
 def found(boxes, scores=(0.9, 0.8), labels=(1, 1), **more):

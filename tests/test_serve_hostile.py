@@ -27,6 +27,7 @@ from page_server import (
 from PIL import Image, ImageFile
 from torch import nn
 
+from detops.export.load import Exported
 from detops.serve import Limits
 from detops.serve.connection import Connection
 
@@ -381,6 +382,14 @@ def test_a_detector_that_fails_is_told_of_and_the_server_goes_on(error, message)
     with serving({"a": finds(Fails(error)), "b": finds()}, limits=SMALL) as port:
         assert error_of(port, 500, "POST", DETECT, encoded()).startswith(message)
         assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
+
+
+def test_an_exported_detector_that_refuses_a_picture_says_so():
+    exported = Exported(Fails(AssertionError("Guard failed: s0 > 2")), {})
+    with serving({"a": finds(exported)}, limits=SMALL) as port:
+        text = error_of(port, 500, "POST", DETECT, encoded())
+        assert text.startswith("the detector failed: the exported detector refuses an image of sh")
+        assert "Guard" not in text
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,26 @@ class Exported(Module):
         self.about = about
 
     def forward(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
-        """Images ``[3, h, w]``, RGB in 0..1, to a dict of detections each."""
-        return [self._run[0](image) for image in images]
+        """Images ``[3, h, w]``, RGB in 0..1, to a dict of detections each.
+
+        Raises:
+            RuntimeError: the graph refuses an image, say for its size, or fails on it.
+        """
+        return [self._detect(image) for image in images]
+
+    def _detect(self, image: Tensor) -> dict[str, Tensor]:
+        try:
+            return self._run[0](image)
+        except (MemoryError, RuntimeError):
+            raise
+        # A graph's guards are AssertionErrors, and ONNX Runtime's errors have no type in common.
+        except Exception as error:
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            if isinstance(error, AssertionError):
+                why = "its graph was not made for such a size"  # instead of the guard, a formula
+            raise RuntimeError(
+                f"the exported detector refuses an image of shape {list(image.shape)}: {why}"
+            ) from error
 
 
 def load(file: str | Path) -> Exported:
