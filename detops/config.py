@@ -17,7 +17,8 @@ from .messages import shown
 from .ranges import outside
 from .safe_yaml import Loader, parse_yaml
 
-DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
+PACKAGE = Path(__file__).parent
+DEFAULTS = PACKAGE / "configs" / "defaults.yaml"
 
 # An item of the tuples that are empty by default, to tell the type of the others by.
 ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
@@ -44,7 +45,8 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
     """The defaults, changed by a YAML file and then by overrides.
 
     Args:
-        path: YAML file, or None for the defaults alone.
+        path: YAML file, or None for the defaults alone. Where there is no such file,
+            ``configs/NAME.yaml`` is one of those that come with this package.
         overrides: key, value, key, value...: ``["MODEL.MASK_ON", True]``. A value may be text, as
             from a command line, where a tuple of names is ``[a.json, b.json]``, or one name alone.
 
@@ -66,7 +68,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
     defaults = _read(DEFAULTS)
     values = deepcopy(defaults)
     if path is not None:
-        _merge(values, _read(Path(path)), defaults, source=str(path))
+        _merge(values, _read(config_file(path)), defaults, source=str(path))
     if len(overrides) % 2:
         raise ConfigError(f"overrides: expected pairs of key and value, got {list(overrides)}")
     for key, value in zip(overrides[::2], overrides[1::2], strict=True):
@@ -74,6 +76,19 @@ def load_config(path: str | Path | None = None, overrides: Sequence[Any] = ()) -
     cfg = OmegaConf.create(values)
     OmegaConf.set_readonly(cfg, True)
     return cfg
+
+
+def config_file(path: str | Path) -> Path:
+    """The path, or where that is no file the one of this package that it names, if it does.
+
+    Example:
+        >>> config_file("configs/shapes.yaml").is_file(), config_file("mine.yaml").name
+        (True, 'mine.yaml')
+    """
+    path = Path(path)
+    shipped = PACKAGE / path
+    is_shipped = path.parent == Path("configs") and not path.exists() and shipped.is_file()
+    return shipped if is_shipped else path
 
 
 def dump_config(cfg: DictConfig) -> str:

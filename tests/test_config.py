@@ -3,7 +3,7 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
-from detops.config import ITEMS, ConfigError, dump_config, load_config
+from detops.config import DEFAULTS, ITEMS, ConfigError, dump_config, load_config
 from detops.ranges import RANGE_OF, RANGES, Range, outside
 
 
@@ -40,6 +40,21 @@ SOLVER: {BASE_LR: 1e-3, STEPS: "(60000, 80000)"}
     assert cfg.MODEL.RPN.NMS_THRESH == 1.0 and isinstance(cfg.MODEL.RPN.NMS_THRESH, float)
     assert cfg.SOLVER.BASE_LR == 1e-3 and list(cfg.SOLVER.STEPS) == [60000, 80000]
     assert cfg.MODEL.MASK_ON is True and cfg.SOLVER.MAX_ITER == 7 and cfg.OUTPUT_DIR == "12"
+
+
+def test_shipped_configs_are_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = load_config("configs/shapes.yaml", ["SOLVER.MAX_ITER", 7])
+    assert cfg.SOLVER.MAX_ITER == 7 and cfg == load_config(
+        DEFAULTS.with_name("shapes.yaml"), ["SOLVER.MAX_ITER", 7]
+    )
+    for name in ("configs/none.yaml", "shapes.yaml", "configs/../config.py"):
+        with pytest.raises(ConfigError, match=f"^{name}: cannot be read: No such file"):
+            load_config(name)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "shapes.yaml").write_text("SOLVER: {MAX_ITER: 3}")
+    cfg = load_config("configs/shapes.yaml")  # One's own comes first.
+    assert cfg.SOLVER.MAX_ITER == 3 and cfg.DATASETS == load_config().DATASETS
 
 
 def test_anchor_sizes_may_be_nested_and_items_take_the_defaults_type(tmp_path):

@@ -57,13 +57,11 @@ ClassMap = Annotated[
 
 def load_config_file(path: Path | None, overrides: Sequence[str] = ()) -> Any:
     """The config of a file and of `KEY VALUE` pairs; None without a file."""
-    from ..config import load_config
+    from ..config import config_file, load_config
 
     if path is None:
         return None
-    # `configs/...` as in the examples, wherever the package is.
-    path = next(filter(Path.is_file, (path, PACKAGE / path)), path)
-    if not path.is_file():
+    if not config_file(path).is_file():
         raise UsageError(f"{path}: no such config file")
     return load_config(path, overrides)
 
