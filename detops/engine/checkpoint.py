@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from threading import get_ident
 from typing import IO, Any
 
@@ -295,8 +297,20 @@ def read_file(path: str | Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file fails in the zip reader, the unpickler or the tensor reader, each with errors
     # of its own.
+    except UnpicklingError as error:
+        raise damaged(path, _unpickling_reason(str(error))) from error
     except Exception as error:
         raise damaged(path, first_line(error)) from error
+
+
+def _unpickling_reason(text: str) -> str:
+    """What torch.load says, without its advice to run the code that is in the file."""
+    unknown = re.search(r"GLOBAL (\S+) was not an allowed global", text)
+    return (
+        f"{unknown[1]} in it is no tensor or plain value"
+        if unknown
+        else "not what torch.save writes"
+    )
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
