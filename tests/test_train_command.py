@@ -224,6 +224,14 @@ def test_test_data_is_checked_before_training(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_crops_have_a_size(tmp_path, capsys):
+    for least, most in ((300, 224), (0, 224)):
+        crops = ["INPUT.CROP_MIN", str(least), "INPUT.CROP_MAX", str(most)]
+        assert tiny.train(tmp_path, *crops) == 2
+        expected = f"expected 1 to INPUT.CROP_MAX, which is {most}, got {least}"
+        assert one_line(capsys) == f"detops: error: INPUT.CROP_MIN: {expected}"
+
+
 def test_what_failures_of_data_mean():
     def meant(error, workers=2):
         return data_failure(error, workers)

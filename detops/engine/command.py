@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import ConcatDataset
 
-from ..config import ConfigError, dump_config
+from ..config import dump_config
 from ..data import DetectionDataset, load_datasets
 from ..data.catalog import distinct_names
 from ..data.class_map import ClassMap
@@ -28,9 +28,9 @@ from ..data.transforms import TrainTransform
 from ..distributed import is_main, on_main, processes
 from ..export.load import SUFFIXES
 from ..modeling import build_detection_model
-from ..modeling.build import num_classes
 from .best_weights import BestWeights, check_patience
 from .checkpoint import CheckpointError, OutputError, load_checkpoint, save_weights, writing
+from .config_checks import check_classes, check_crops
 from .detect import Detector
 from .evaluate import evaluate, matched_category_ids
 from .plots import matplotlib_is_there, plot_all, plot_training
@@ -79,7 +79,8 @@ def train(
 
     Raises:
         CheckpointError: there is a checkpoint, and not to be resumed from or not fit for it.
-        ConfigError: the number of classes is not that of the data.
+        ConfigError: the number of classes is not that of the data, or there is no crop's size to
+            choose.
         OutputError: the folder cannot be written into, another run is writing there, or the disk is
             full.
         Stopped: by SIGINT or SIGTERM; after a checkpoint, if training had begun.
@@ -91,6 +92,7 @@ def train(
     with StopSignals() as stop:
         with joined(device, console, messages) as place, locked(folder):
             check_patience(cfg)
+            check_crops(cfg)
             there = on_main(folder.checkpoints)
             if there and not resume:
                 raise CheckpointError(
@@ -103,7 +105,7 @@ def train(
             tests = cfg.DATASETS.TEST
             test_sets = _load(tests, images, skip_broken, messages, **parts) if tests else []
             names = train_sets[0].names
-            _check_classes(cfg, train_sets[0])
+            check_classes(cfg, train_sets[0])
             for dataset in test_sets:
                 matched_category_ids(names, dataset)
             _tell_few_proposals(cfg, messages)
@@ -373,15 +375,6 @@ def _tell_problems(dataset: DetectionDataset, messages: Console) -> None:
     text = dataset.describe_problems()
     if text:
         messages.print(f"{dataset.path}: {text}")
-
-
-def _check_classes(cfg: Any, dataset: DetectionDataset) -> None:
-    (key, classes), expected = num_classes(cfg), len(dataset.names) + 1
-    if classes != expected:
-        raise ConfigError(
-            f"{key}: expected {expected} (background and "
-            f"{expected - 1} categories of {dataset.path}), got {classes}"
-        )
 
 
 def _tell_few_proposals(cfg: Any, messages: Console) -> None:
