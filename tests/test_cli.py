@@ -2,6 +2,7 @@
 """The command line, on the shipped photographs."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -197,3 +198,24 @@ def test_shipped_detector(capsys, tmp_path):
     assert "looking for tree crowns in aerial photographs; " in capsys.readouterr().err
     assert cli.main(["eval", "--output", str(results)]) == 0, capsys.readouterr().err
     assert json.loads(results.read_text())["AP50"] >= 0.45
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([name] for name in "train eval detect export demo serve bench weights info".split()),
+        *(["compat", name] for name in ("enable", "disable", "list")),
+        ["data", "check"],
+    ],
+    ids=" ".join,
+)
+def test_examples_of_help_can_be_pasted(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*command, "--help"]) == 0
+    text = capsys.readouterr().out.partition("For example:\n\n")[2]
+    examples = re.split(r"\n(?:Arguments|Options):\n", text)[0].strip("\n").split("\n\n")
+    for example in examples:
+        *lines, last = example.splitlines()
+        assert all(line.endswith(" \\") for line in lines) and not last.endswith("\\"), example
+        assert all(len(line) <= 80 for line in (*lines, last)), example
+        assert re.match(r" {6}(detops|torchrun|find) ", example), example

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 from typing import Annotated
 
@@ -37,6 +38,13 @@ app.command()(weights)
 app.command()(info)
 app.add_typer(compat_app, name="compat")
 app.add_typer(data_app, name="data")
+
+for each in (app, compat_app, data_app):
+    for command in each.registered_commands:
+        # Examples keep their lines, so that they can be pasted: click's mark of what is not to be
+        # wrapped stands in front of each.
+        document = getattr(command.callback, "__doc__", None) or ""
+        command.help = re.sub(r"\n\n {8}(?=\S)", "\n\n    \b\n        ", document)
 
 
 def _show_version(wanted: bool) -> None:

@@ -33,7 +33,7 @@ def check(
     images: Images = None,
     class_map: ClassMap = None,
 ) -> None:
-    """Tell what is broken in data sets, and show what is in them.
+    r"""Tell what is broken in data sets, and show what is in them.
 
     Problems are images that are missing, cut short or of another size, boxes without area or
     outside of their image, unknown classes, ids and objects that come twice, and the same picture
@@ -46,9 +46,11 @@ def check(
 
         detops data check my/train.json my/val.json
 
-        detops data check 'my/data.yaml?split=train' 'my/data.yaml?split=val' --output checked
+        detops data check 'my/data.yaml?split=train' 'my/data.yaml?split=val' \
+            --output checked
 
-        detops data check tree_crowns/train.json --config configs/tree_crowns.yaml
+        detops data check tree_crowns/train.json \
+            --config configs/tree_crowns.yaml
     """
     from ..engine.data_check import check_data
     from .consoles import out

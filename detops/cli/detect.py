@@ -75,21 +75,26 @@ def detect(
 
         detops detect photo.jpg
 
-        detops detect photographs 'more/**/*.png' --json found.json --csv found.csv
+        detops detect photographs 'more/**/*.png' --json found.json \
+            --csv found.csv
 
-        detops detect street.jpg --weights torchvision/maskrcnn_resnet50_fpn_v2 --classes person,car
+        detops detect street.jpg \
+            --weights torchvision/maskrcnn_resnet50_fpn_v2 --classes person,car
 
-        detops detect clip.mp4 /dev/video0 --weights runs/trees/weights.pt --output found
+        detops detect clip.mp4 /dev/video0 \
+            --weights runs/trees/weights.pt --output found
 
-        find photographs -name '*.jpg' | detops detect - --without-pictures --coco found.json
+        find photographs -name '*.jpg' | detops detect - \
+            --without-pictures --coco found.json
 
-        torchrun --nproc-per-node 2 -m detops detect photographs --batch 4 --resume
+        torchrun --nproc-per-node 2 -m detops detect photographs \
+            --batch 4 --resume
 
         detops detect *.jpg --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
-        --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
+            --config configs/torchvision_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights model_final_f10217.pkl \
-        --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
+            --config configs/detectron2_mask_rcnn_R_50_FPN.yaml
 
         detops detect *.jpg --weights trees.onnx
     """

@@ -53,13 +53,15 @@ def evaluate_command(
 
         detops eval
 
-        detops eval --weights runs/mine/weights.pt --data my/val.json --output results.json
+        detops eval --weights runs/mine/weights.pt --data my/val.json \
+            --output results.json
 
-        detops eval --weights runs/mine/weights.pt --data 'VOC2007?split=test&difficult=use' \
-        --class-map tree=oak
+        detops eval --weights runs/mine/weights.pt \
+            --data 'VOC2007?split=test&difficult=use' --class-map tree=oak
 
-        detops eval --weights model_final.pth --config configs/faster_rcnn_R_50_FPN_1x.yaml \
-        --data coco/instances_val2017.json
+        detops eval --weights model_final.pth \
+            --config configs/faster_rcnn_R_50_FPN_1x.yaml \
+            --data coco/instances_val2017.json
 
         detops eval --weights trees.onnx
     """

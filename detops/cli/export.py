@@ -34,7 +34,7 @@ def export_command(
         Path | None, typer.Option(help="Compute in 8 bits, as fits these images.")
     ] = None,
 ) -> None:
-    """Write a detector for other runtimes, and compare it with PyTorch on a picture.
+    r"""Write a detector for other runtimes, and compare it with PyTorch on a picture.
 
     The file takes images of any size and has the names of the classes and the tiling in it: `detops
     detect --weights` needs nothing else. If it finds something else than PyTorch does, that is told
@@ -44,7 +44,8 @@ def export_command(
 
         detops export --format onnx --output trees.onnx
 
-        detops export --weights runs/trees/weights.pt --format pt2 --output trees.pt2
+        detops export --weights runs/trees/weights.pt --format pt2 \
+            --output trees.pt2
 
         detops export --format onnx --output int8.onnx --int8 photographs
 

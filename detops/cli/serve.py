@@ -55,7 +55,8 @@ def serve(
 
         detops serve
 
-        detops serve --weights runs/trees/weights.pt --weights runs/mine/weights.pt
+        detops serve --weights runs/trees/weights.pt \
+            --weights runs/mine/weights.pt
 
         detops serve --weights maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth \
             --config configs/torchvision_mask_rcnn_R_50_FPN.yaml --port 8080

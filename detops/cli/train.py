@@ -74,13 +74,15 @@ def train(
 
         detops train --config configs/tree_crowns.yaml --output runs/trees
 
-        detops train --config configs/tree_crowns.yaml --output runs/trees --resume
+        detops train --config configs/tree_crowns.yaml \
+            --output runs/trees --resume
 
         detops train --weights runs/trees/weights.pt --output runs/mine \
             DATASETS.TRAIN '[my/train.json]' DATASETS.TEST '[my/val.json]' \
             MODEL.ROI_BOX_HEAD.NUM_CLASSES 4 SOLVER.MAX_ITER 3000
 
-        torchrun --nproc-per-node 2 --max-restarts 3 -m detops train --output runs/trees --resume
+        torchrun --nproc-per-node 2 --max-restarts 3 -m detops train \
+            --output runs/trees --resume
     """
     from ..engine.command import train as run_training
     from .consoles import err, out
