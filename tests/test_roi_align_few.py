@@ -19,7 +19,10 @@ def rois_of(images, count):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-@pytest.mark.parametrize(("size", "ratio"), [((1, 1), 1), ((1, 1), 2), ((2, 1), 1), ((2, 2), 2)])
+@pytest.mark.parametrize(
+    ("size", "ratio"),
+    [((1, 1), 1), ((1, 1), 2), ((2, 1), 1), ((2, 2), 2), ((1, 1), -1), ((2, 1), 0)],
+)
 @pytest.mark.parametrize("channels", [1, 2, 4, 5])
 def test_equals_torchvision(device, isa, two_threads, layout, channels, size, ratio, dtype):
     x = feature_map(3, channels, 11, 14, layout=layout, dtype=dtype, device=device).detach()

@@ -62,6 +62,28 @@ bool direct(const Pooling& pooling, const Tensor& map, const Tensor& pooled) {
           taps * channels <= kNumbers);
 }
 
+// Numbers that a RoI reads of all channels, at most.
+template <typename T, typename A = accumulate_t<T>>
+int64_t numbers_of(const Pooling& pooling, TensorList maps, const Tensor& rois,
+                   const Tensor& pooled) {
+  const int64_t channels = pooled.size(1), high = pooled.size(2), wide = pooled.size(3);
+  if (direct(pooling, maps[0], pooled)) return channels * taps_of(pooling, pooled);
+  const bool planes = channels == 1 || !is_channels_last(maps[0]);
+  if (pooling.sampling_ratio > 0 || !planes || 4 * channels * high * wide > kNumbers) {
+    return INT64_MAX;
+  }
+  int64_t most = 0;
+  const A* boxes = rois.const_data_ptr<A>();
+  for (int64_t k = 0; k < rois.size(0) && most <= kNumbers; ++k) {
+    const int64_t level = level_of(pooling, boxes + 5 * k);
+    const auto [down, across] = sampling_of(pooling, boxes, level, pooled, maps[level]).axes(k);
+    const int64_t rows = high * math::most_pixels(down), cols = wide * math::most_pixels(across);
+    const bool fits = rows <= FewTaps<A>::kMost && cols <= FewTaps<A>::kMost;
+    most = fits ? std::max(most, channels * rows * cols) : INT64_MAX;
+  }
+  return most;
+}
+
 // Calls visit(k, level, taps) for the RoIs [k, end), whose taps are few.
 template <bool merged, typename A, typename Visit>
 void visit_rois(const Pooling& pooling, TensorList maps, const A* boxes, const Tensor& pooled,
@@ -92,6 +114,7 @@ void forward_direct(const Pooling& pooling, TensorList inputs, const Tensor& roi
     widest = std::max(widest, map.width);
   }
   const A* boxes = rois.const_data_ptr<A>();
+  check_batch_indices(pooling.op, boxes, 5, count, inputs[0].size(0));
   const auto pool = DETOPS_IN_USE(pool_planes<T>);
   parallel_for(count, tasks_per_thread(count, output.numel()), [&](int64_t begin, int64_t end) {
     Buffer<A> scratch(widest);
@@ -135,11 +158,12 @@ void pool_numbers(const ProductTaps<A>& taps, const Planes<M>& planes, int64_t i
   }
 }
 
-template <typename M, typename P>
+template <bool merged, typename M, typename P>
 void pool_by_number(const Pooling& pooling, TensorList maps, const Tensor& rois,
                     const Tensor& pooled) {
   using A = accumulate_t<std::remove_const_t<M>>;
   const A* boxes = rois.const_data_ptr<A>();
+  check_batch_indices(pooling.op, boxes, 5, rois.size(0), maps[0].size(0));
   std::vector<Planes<M>> planes;
   for (const Tensor& map : maps) {
     if (!std::is_const_v<M>) map.zero_();
@@ -148,11 +172,11 @@ void pool_by_number(const Pooling& pooling, TensorList maps, const Tensor& rois,
   const auto bins = planes_of<P>(pooled, 0, false);
   const int64_t of_roi = bins.channels * bins.stride(), count = rois.size(0);
   const auto some = [&](int64_t begin, int64_t end) {
-    visit_rois<false>(pooling, maps, boxes, pooled, begin, end,
-                      [&](int64_t k, int64_t level, const ProductTaps<A>& taps) {
-                        pool_numbers(taps, planes[level], static_cast<int64_t>(boxes[5 * k]),
-                                     bins.data + k * of_roi);
-                      });
+    visit_rois<merged>(pooling, maps, boxes, pooled, begin, end,
+                       [&](int64_t k, int64_t level, const ProductTaps<A>& taps) {
+                         pool_numbers(taps, planes[level], static_cast<int64_t>(boxes[5 * k]),
+                                      bins.data + k * of_roi);
+                       });
   };
   // Several RoIs add to one pixel.
   if (!std::is_const_v<M>) return some(0, count);
@@ -173,6 +197,40 @@ void pool_levels(const Pooling& pooling, TensorList maps, const Tensor& rois,
   });
 }
 
+template <typename M, typename P>
+void pool_by_number(const Pooling& pooling, TensorList maps, const Tensor& rois,
+                    const Tensor& pooled) {
+  // What a sample a pixel reads twice would double the numbers.
+  if (pooling.sampling_ratio > 0) {
+    pool_by_number<false, M, P>(pooling, maps, rois, pooled);
+  } else {
+    pool_by_number<true, M, P>(pooling, maps, rois, pooled);
+  }
+}
+
+template <typename T>
+void pool(const Pooling& pooling, TensorList inputs, const Tensor& rois, const Tensor& output) {
+  if (output.size(1) <= kFewChannels && numbers_of<T>(pooling, inputs, rois, output) <= kNumbers) {
+    pool_by_number<const T, T>(pooling, inputs, rois, output);
+  } else if (direct(pooling, inputs[0], output)) {
+    forward_direct<T>(pooling, inputs, rois, output);
+  } else {
+    pool_levels<const T, T>(pooling, inputs, rois, output);
+  }
+}
+
+// The reverse.
+template <typename T>
+void spread(const Pooling& pooling, TensorList maps, const Tensor& rois, const Tensor& grad) {
+  if constexpr (std::is_same_v<T, accumulate_t<T>>) {
+    const int64_t numbers = numbers_of<T>(pooling, maps, rois, grad);
+    if (numbers <= kNumbers && numbers * rois.size(0) <= kAddedBySome) {
+      return pool_by_number<T, const T>(pooling, maps, rois, grad);
+    }
+  }
+  pool_levels<T, const T>(pooling, maps, rois, grad);
+}
+
 // From the maps to the pooled RoIs or, not `forward`, from these to the maps.
 void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forward, TensorList to) {
   const auto format = (forward ? from : to)[0].suggest_memory_format();
@@ -182,26 +240,10 @@ void run(const Pooling& pooling, TensorList from, const Tensor& rois, bool forwa
   const Tensor wide_rois = wide(rois, type);
   with_element_type(type, [&](auto element) {
     using T = decltype(element);
-    const Tensor &map = forward ? sources[0] : to[0], &pooled = forward ? to[0] : sources[0];
-    const bool few = direct(pooling, map, pooled);
-    const int64_t numbers = few ? taps_of(pooling, pooled) * map.size(1) : INT64_MAX;
-    if (few) {
-      check_batch_indices(pooling.op, wide_rois.const_data_ptr<accumulate_t<T>>(), 5,
-                          wide_rois.size(0), map.size(0));
-    }
-    if constexpr (std::is_same_v<T, accumulate_t<T>>) {
-      if (!forward && numbers <= kNumbers && numbers * wide_rois.size(0) <= kAddedBySome) {
-        return pool_by_number<T, const T>(pooling, to, wide_rois, pooled);
-      }
-    }
-    if (!forward) {
-      pool_levels<T, const T>(pooling, to, wide_rois, pooled);
-    } else if (numbers <= kNumbers && map.size(1) <= kFewChannels) {
-      pool_by_number<const T, T>(pooling, sources, wide_rois, pooled);
-    } else if (few) {
-      forward_direct<T>(pooling, sources, wide_rois, pooled);
+    if (forward) {
+      pool<T>(pooling, sources, wide_rois, to[0]);
     } else {
-      pool_levels<const T, T>(pooling, sources, wide_rois, pooled);
+      spread<T>(pooling, to, wide_rois, sources[0]);
     }
   });
 }
