@@ -353,7 +353,8 @@ def test_the_examples_of_its_help(tmp_path, monkeypatch, capsys):
     (tmp_path / "my" / "data.yaml").write_text(
         "train: images/train\nval: images/val\nnames: [tree]\n"
     )
-    lines = [line for line in check.__doc__.splitlines() if line.startswith(" " * 8)]
+    text = check.__doc__.replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith(" " * 8)]
     assert len(lines) == 3
     for line in lines:
         assert cli.main(shlex.split(line)[1:]) == 0, capsys.readouterr().err

@@ -15,6 +15,7 @@ from torch.compiler import is_dynamo_compiling
 
 from .. import _C
 from ..contract import FLOAT, dtype_name
+from ..contract_call import CLASSES
 from ..module import Module
 from ..registration import CONTRACTS, in_float32
 
@@ -272,11 +273,10 @@ def as_rois(op: str, boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns:
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
-        if b.dtype not in FLOAT:
-            raise RuntimeError(
-                f"detops.{op}: boxes[{i}] must be float32, float64, float16 or bfloat16, got "
-                f"{dtype_name(b.dtype)}"
-            )
+        holds, text = CLASSES["numbers"]
+        if not holds(b.dtype):
+            got = dtype_name(b.dtype)
+            raise RuntimeError(f"detops.{op}: boxes[{i}] must be {text}, got {got}")
         wide = torch.promote_types(wide, b.dtype)
     rois = [
         torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i)
