@@ -17,8 +17,7 @@ from .messages import shown
 from .ranges import outside
 from .safe_yaml import Loader, parse_yaml
 
-PACKAGE = Path(__file__).parent
-DEFAULTS = PACKAGE / "configs" / "defaults.yaml"
+DEFAULTS = Path(__file__).parent / "configs" / "defaults.yaml"
 
 # An item of the tuples that are empty by default, to tell the type of the others by.
 ITEMS = {"DATASETS.TRAIN": "name", "DATASETS.TEST": "name", "TEST.BBOX_AUG.SCALES": 800}
@@ -86,9 +85,10 @@ def config_file(path: str | Path) -> Path:
         (True, 'mine.yaml')
     """
     path = Path(path)
-    shipped = PACKAGE / path
-    is_shipped = path.parent == Path("configs") and not path.exists() and shipped.is_file()
-    return shipped if is_shipped else path
+    if path.parent != Path("configs") or path.exists():
+        return path
+    shipped = DEFAULTS.with_name(path.name)
+    return shipped if shipped.is_file() else path
 
 
 def dump_config(cfg: DictConfig) -> str:

@@ -61,7 +61,7 @@ struct Outputs {
 };
 
 struct Dimension {
-  static constexpr int64_t kMost = 2147483647;
+  static constexpr int64_t kMost = 2147483647;  // also of a SymInt
   std::string text;
   bool many = false;      // ...
   bool optional = false;  // N?

@@ -106,7 +106,9 @@ class Reader {
       // A size that is given as a number has a bound, so that products of two do not leave 64 bits.
       // Those of results are counted where their sizes are known.
       const int place = int(contract_.arguments.size()) - 1;
-      if (type.substr(0, 6) == "SymInt") read_rule(place, "at most 2147483647");
+      if (type.substr(0, 6) == "SymInt") {
+        read_rule(place, "at most " + std::to_string(Dimension::kMost));
+      }
     }
   }
 

@@ -269,14 +269,14 @@ def as_rois(op: str, boxes: Tensor | list[Tensor] | tuple[Tensor, ...], columns:
         return boxes
     if not boxes:
         raise ValueError(f"detops.{op}: boxes must hold a tensor for each image, got an empty list")
+    holds, expected = CLASSES["numbers"]
     wide = torch.float32  # at least: a batch index above 256 has no exact half
     for i, b in enumerate(boxes):
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
-        holds, text = CLASSES["numbers"]
         if not holds(b.dtype):
             got = dtype_name(b.dtype)
-            raise RuntimeError(f"detops.{op}: boxes[{i}] must be {text}, got {got}")
+            raise RuntimeError(f"detops.{op}: boxes[{i}] must be {expected}, got {got}")
         wide = torch.promote_types(wide, b.dtype)
     rois = [
         torch.constant_pad_nd(b if b.dtype == wide else b.to(wide), (1, 0), i)

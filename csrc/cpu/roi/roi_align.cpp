@@ -55,7 +55,7 @@ constexpr int64_t kAddedBySome = 1 << 19;
 // Whether RoIs read so little of planes that a plan, or anything for many at once, costs more.
 bool direct(const Pooling& pooling, const Tensor& map, const Tensor& pooled) {
   const int64_t channels = map.size(1), pixels = map.size(0) * map.size(2) * map.size(3);
-  if (is_channels_last(map) && channels > 1) return false;
+  if (!in_planes(map)) return false;
   const int64_t taps = taps_of(pooling, pooled);
   return taps <= FewTaps<float>::kMost &&
          (taps * pooled.size(0) <= 4 * pixels || (taps <= 16 && channels <= 16) ||
@@ -68,10 +68,8 @@ int64_t numbers_of(const Pooling& pooling, TensorList maps, const Tensor& rois,
                    const Tensor& pooled) {
   const int64_t channels = pooled.size(1), high = pooled.size(2), wide = pooled.size(3);
   if (direct(pooling, maps[0], pooled)) return channels * taps_of(pooling, pooled);
-  const bool planes = channels == 1 || !is_channels_last(maps[0]);
-  if (pooling.sampling_ratio > 0 || !planes || 4 * channels * high * wide > kNumbers) {
-    return INT64_MAX;
-  }
+  const bool too_many = 4 * channels * high * wide > kNumbers;
+  if (pooling.sampling_ratio > 0 || !in_planes(maps[0]) || too_many) return INT64_MAX;
   int64_t most = 0;
   const A* boxes = rois.const_data_ptr<A>();
   for (int64_t k = 0; k < rois.size(0) && most <= kNumbers; ++k) {
@@ -200,7 +198,7 @@ void pool_levels(const Pooling& pooling, TensorList maps, const Tensor& rois,
 template <typename M, typename P>
 void pool_by_number(const Pooling& pooling, TensorList maps, const Tensor& rois,
                     const Tensor& pooled) {
-  // What a sample a pixel reads twice would double the numbers.
+  // With about a sample a pixel most pixels are read twice: merged, there are half as many numbers.
   if (pooling.sampling_ratio > 0) {
     pool_by_number<false, M, P>(pooling, maps, rois, pooled);
   } else {

@@ -73,6 +73,9 @@ Planes<T> planes_of(const Tensor& maps, int64_t image, bool channels_last) {
   return {data + image * channels * height * width, channels, height, width, channels_last};
 }
 
+// Whether the pixels of a channel are neighbours.
+inline bool in_planes(const Tensor& maps) { return maps.size(1) == 1 || !is_channels_last(maps); }
+
 inline int64_t blocks_of(int64_t channels) { return divide_up(channels, kRoIChannels); }
 
 constexpr int64_t kWorthAThread = 16384;  // outputs

@@ -89,8 +89,7 @@ class BinRanges {
 // Whether an order of the RoIs costs more than it saves: they are many, and planes few and near.
 bool in_turn(const Tensor& maps, int64_t count) {
   constexpr int64_t kMany = 64, kFewChannels = 4, kNear = 1 << 20;
-  const int64_t channels = maps.size(1);
-  return count >= kMany && channels <= kFewChannels && (channels == 1 || !is_channels_last(maps)) &&
+  return count >= kMany && maps.size(1) <= kFewChannels && in_planes(maps) &&
          int64_t(maps.nbytes()) <= kNear * maps.size(0);
 }
 
