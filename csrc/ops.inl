@@ -247,6 +247,9 @@ void mlp_backward(const Tensor& grad, const Tensor& input, const Tensor& hidden,
                   Tensor& to_output_weights, Tensor& to_output_bias);
 void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
                   const Tensor& c, Tensor& output, Tensor& cells, Tensor& gates);
+void lltm(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+          const Tensor& c, Tensor& output, Tensor& last_h, Tensor& last_c, Tensor& cells,
+          Tensor& gates);
 // `grad_h` is added to the gradient of the last state; `grad_c` is that of the last cell.
 void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,
                    const Tensor& grad_c, const Tensor& input, const Tensor& weights,

@@ -4,7 +4,6 @@
 #include <pybind11/pybind11.h>
 
 #include "../detops/include/detops/library.h"
-#include "autograd.h"
 
 // What it calls may be called by many threads at once, so a Python without a global lock needs
 // none.
@@ -35,12 +34,6 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
         return py::make_tuple(held, free);
       },
       "The bytes that are kept, and those of them that no tensor has.");
-  m.def("runner", &detops::runner, py::arg("compute"), py::arg("recorded"), py::arg("special"),
-        "What an op calls, of an autograd function's parts, for the tensors of the call.");
-  m.def("forward_pass", &detops::forward_pass, py::arg("op"), py::arg("saved"), py::arg("shown"),
-        "The forward of an autograd function that is a raw op.");
-  m.def("backward_pass", &detops::backward_pass, py::arg("op"), py::arg("places"), py::arg("given"),
-        py::arg("told"), py::arg("in_python"), "The apply of its node.");
   m.def("limit_grain", &detops_limit_grain, py::arg("most"),
         "What a thread takes of a loop at least is no more than this.");
   m.def("shared_loops", &detops_shared_loops, "How many loops threads have shared.");

@@ -35,21 +35,24 @@ namespace {
   DETOPS_PASSES(op, roi_pool) \
   DETOPS_PASSES(op, ps_roi_align) \
   DETOPS_PASSES(op, ps_roi_pool) \
-  DETOPS_RAW_PASSES(op, deform_psroi_pool) \
+  DETOPS_PASSES(op, deform_psroi_pool) \
   DETOPS_PASSES(op, deform_roi_pool) \
   DETOPS_PASSES(op, deform_conv2d) \
   DETOPS_PASSES(op, ms_deform_attn) \
+  op(box_iou_matrix, box_iou_forward) \
   DETOPS_RAW_PASSES(op, box_iou) \
-  DETOPS_RAW_PASSES(op, box_iou_aligned) \
-  DETOPS_RAW_PASSES(op, box_iou_loss) \
+  DETOPS_PASSES(op, box_iou_aligned) \
+  DETOPS_PASSES(op, box_iou_loss) \
   op(match_boxes, match_boxes) \
   op(linear_assignment, linear_assignment) \
   op(box_iou_rotated, box_iou_rotated) \
   DETOPS_PASSES(op, rotated_iou) \
   DETOPS_PASSES(op, encode_boxes) \
   DETOPS_PASSES(op, decode_boxes) \
+  op(sigmoid_focal_loss_elements, sigmoid_focal_loss_forward) \
   DETOPS_RAW_PASSES(op, sigmoid_focal_loss) \
   op(sigmoid_focal_loss_sum, sigmoid_focal_loss_sum) \
+  op(softmax_focal_loss_elements, softmax_focal_loss_forward) \
   DETOPS_RAW_PASSES(op, softmax_focal_loss) \
   DETOPS_PASSES(op, chamfer_distance) \
   op(masks_to_boxes, masks_to_boxes) \
@@ -77,6 +80,8 @@ namespace {
   DETOPS_PASSES(op, axpy) \
   op(gdh_forward, gdh_forward) \
   DETOPS_PASSES(op, mlp) \
+  op(lltm, lltm) \
+  op(lltm_cell, lltm_forward) \
   DETOPS_RAW_PASSES(op, lltm)
 
 // Those that other processors have libraries for.

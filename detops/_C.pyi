@@ -3,8 +3,7 @@
 Made by ``make stub`` from csrc/contract/*.contract.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -19,17 +18,6 @@ def arena_size() -> tuple[int, int]: ...
 def release_arena() -> None: ...
 def limit_grain(most: int) -> None: ...
 def shared_loops() -> int: ...
-def runner(
-    compute: Callable[..., Any], recorded: Callable[..., Any], special: Callable[..., Any]
-) -> Callable[..., Any]: ...
-def forward_pass(op: Callable[..., Any], saved: list[int], shown: int) -> Callable[..., Any]: ...
-def backward_pass(
-    op: Callable[..., Any],
-    places: int,
-    given: list[int],
-    told: list[int],
-    in_python: Callable[..., Any],
-) -> Callable[..., Any]: ...
 def nms(
     boxes: Tensor,
     scores: Tensor,
@@ -383,6 +371,19 @@ def ps_roi_pool_backward(
     height: int,
     width: int,
 ) -> Tensor: ...
+def deform_psroi_pool(
+    input: Tensor,
+    boxes: Tensor,
+    offset: Tensor | None,
+    spatial_scale: float,
+    output_channels: int,
+    group_size: int,
+    pooled_height: int,
+    pooled_width: int,
+    part_size: int,
+    sample_per_part: int,
+    trans_std: float,
+) -> tuple[Tensor, Tensor]: ...
 def deform_psroi_pool_forward(
     input: Tensor,
     boxes: Tensor,
@@ -506,6 +507,12 @@ def ms_deform_attn_backward(
     sampling_locations: Tensor,
     attention_weights: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def box_iou_matrix(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
+) -> Tensor: ...
 def box_iou_forward(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -519,6 +526,12 @@ def box_iou_backward(
     kind: str = "iou",
     eps: float = 1e-7,
 ) -> tuple[Tensor, Tensor]: ...
+def box_iou_aligned(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "iou",
+    eps: float = 1e-7,
+) -> Tensor: ...
 def box_iou_aligned_forward(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -561,6 +574,12 @@ def rotated_iou_backward(
     boxes2: Tensor,
     mode: str,
 ) -> tuple[Tensor, Tensor]: ...
+def box_iou_loss(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    kind: str = "giou",
+    eps: float = 1e-7,
+) -> Tensor: ...
 def box_iou_loss_forward(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -609,6 +628,12 @@ def decode_boxes_backward(
     weights: Sequence[float],
     clip: float,
 ) -> tuple[Tensor, Tensor]: ...
+def sigmoid_focal_loss_elements(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
 def sigmoid_focal_loss_forward(
     inputs: Tensor,
     targets: Tensor,
@@ -625,6 +650,13 @@ def sigmoid_focal_loss_backward(
     grad: Tensor,
     inputs: Tensor,
     targets: Tensor,
+    alpha: float,
+    gamma: float,
+) -> Tensor: ...
+def softmax_focal_loss_elements(
+    inputs: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
     alpha: float,
     gamma: float,
 ) -> Tensor: ...
@@ -1006,9 +1038,6 @@ def lltm_backward(
     input_wanted: bool = True,
     h_wanted: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
-def gdh(
-    x: Tensor,
-) -> Tensor: ...
 def lltm_cell(
     input: Tensor,
     weights: Tensor,
@@ -1023,6 +1052,9 @@ def lltm(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def gdh(
+    x: Tensor,
+) -> Tensor: ...
 def deform_conv_forward(
     input: Tensor,
     weight: Tensor,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,6 +183,7 @@ class Contract:
     op: str
     name: str
     arguments: list[str]
+    types: list[str]
     tensors: list[str]  # the arguments that are a Tensor, not optional
     sizes: list[str]  # the arguments that are SymInt, or several
     returns: int  # -1 for a list
@@ -237,6 +238,19 @@ class Contract:
         for name in self.tensors:
             if name in arguments:
                 check_dense(self.name, name, arguments[name])
+
+    def wrong_kind(self, args: Sequence[Any]) -> RuntimeError | None:
+        """The error for the first argument that is no tensor, or one of a kind that no op takes."""
+        for name, kind, value in zip(self.arguments, self.types, args, strict=False):
+            if not kind.startswith("Tensor") or kind.endswith("?") and value is None:
+                continue
+            listed = "[]" in kind and isinstance(value, (list, tuple))
+            for i, x in enumerate(value if listed else [value]):
+                try:
+                    check_dense(self.name, f"{name}[{i}]" if listed else name, x)
+                except RuntimeError as error:
+                    return error
+        return None
 
     def check(self, arguments: dict[str, Any]) -> Call:
         """Raises what a call with these arguments would raise.
@@ -317,10 +331,10 @@ def read(text: str) -> dict[str, Contract]:
             )
             sizes = [words[-1] for words in typed if words[0].startswith("SymInt")]
             tensors = [words[-1] for words in typed if re.fullmatch(r"Tensor(\(.*\))?", words[0])]
-            arguments = [words[-1] for words in typed]
+            types, arguments = [words[0] for words in typed], [words[-1] for words in typed]
             for op in heads.split(", "):
                 schema = f"{op}({formals}) -> {result}"
-                contracts[op] = Contract(schema, op, op, arguments, tensors, sizes, returns)
+                contracts[op] = Contract(schema, op, op, arguments, types, tensors, sizes, returns)
                 checks[op] = []
                 names.append(op)
             continue

@@ -220,13 +220,16 @@ class Call:
 
 
 def check_dense(op: str, name: str, x: Any) -> None:
-    """Refuses what no op takes: None, and sparse, mkldnn, quantized and nested tensors.
+    """Refuses what no op takes: no tensor, and sparse, mkldnn, quantized and nested tensors.
 
     Raises:
         RuntimeError: it is one of these.
     """
-    if x is None:
-        raise RuntimeError(f"detops.{op}: {name} must be a tensor, got None")
+    if not isinstance(x, Tensor):
+        got = "None" if x is None else f"{type(x).__module__}.{type(x).__qualname__}"
+        raise RuntimeError(
+            f"detops.{op}: {name} must be a tensor, got {got.removeprefix('builtins.')}"
+        )
     if x.layout != torch.strided:
         raise RuntimeError(f"detops.{op}: {name} must be strided, got {x.layout}")
     if x.is_nested or x.is_quantized:

@@ -12,7 +12,7 @@ import torch
 
 from .contract import Contract
 from .marks import fill, marks
-from .registration import CONTRACTS
+from .registration import CONTRACTS, DIFFERENTIABLE
 
 BEGIN, END = marks("ops")
 
@@ -41,7 +41,7 @@ def _results(contract: Contract, result: str) -> str:
 def derivative_of(op: str) -> str:
     """``yes``, ``of its parts`` where an op is made of other ops, or ``-``."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if has(f"detops::{op}", "Autograd"):
+    if op in DIFFERENTIABLE:
         return "yes"
     return "of its parts" if has(f"detops::{op}", "CompositeImplicitAutograd") else "-"
 

@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: MIT
 """What Python adds to the ops of ``torch.ops.detops``: fake tensors, derivatives, compositions."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _AutoDispatchBelowAutograd,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+from torch.jit._builtins import _register_builtin
+from torch.nn import Parameter
 
 from . import _C
 from .contract import Contract, read
 
+F = TypeVar("F", bound=Callable[..., Any])
 CONTRACTS: dict[str, Contract] = read(_C.contracts)
 _LIBRARY = torch.library.Library("detops", "IMPL")
 
@@ -21,12 +35,13 @@ for _contract in CONTRACTS.values():
 # any dtype with boxes of any other, and accumulate in float32 as it is.
 IN_FLOAT32 = (
     "nms batched_nms nms_padded nms_match nms_rotated batched_nms_rotated nms_quadri soft_nms "
-    "matrix_nms box_iou_forward box_iou_aligned_forward box_iou_loss_forward match_boxes "
-    "box_iou_rotated rotated_iou rotated_iou_forward box_iou_quadri box_iou_quadri_pairs "
-    "convex_iou convex_giou convex_giou_forward min_area_polygons encode_boxes_forward "
-    "decode_boxes_forward sigmoid_focal_loss_forward sigmoid_focal_loss_sum "
-    "softmax_focal_loss_forward chamfer_distance_forward chamfer_distance axpy mlp lltm_cell lltm "
-    "encode_boxes decode_boxes"
+    "matrix_nms box_iou_matrix box_iou_forward box_iou_aligned box_iou_aligned_forward "
+    "box_iou_loss box_iou_loss_forward match_boxes box_iou_rotated rotated_iou "
+    "rotated_iou_forward box_iou_quadri box_iou_quadri_pairs convex_iou convex_giou "
+    "convex_giou_forward min_area_polygons encode_boxes encode_boxes_forward decode_boxes "
+    "decode_boxes_forward sigmoid_focal_loss_elements sigmoid_focal_loss_forward "
+    "sigmoid_focal_loss_sum softmax_focal_loss_elements softmax_focal_loss_forward "
+    "chamfer_distance chamfer_distance_forward axpy mlp lltm_cell lltm"
 ).split()
 _AUTOCAST = ("AutocastCPU", "AutocastCUDA")
 _NO_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
@@ -71,32 +86,176 @@ if _C.cuda_version is None:
             _LIBRARY.impl(_contract.op, _without_cuda(_contract.op), "CUDA")
 
 
-def derivative(op: str, function: Callable[..., Any]) -> None:
-    """Makes ``function`` what the op does above its kernels: an autograd function over raw ops."""
-    _above_transforms(op, "Autograd", function)
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward mode is on: both have rules of their own."""
+    return _are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def wants_gradient(args: Sequence[Any]) -> bool:
+    """Whether autograd must see a call with these arguments."""
+    if is_transformed():
+        return True
+    if is_grad_enabled():
+        for x in args:
+            if getattr(x, "requires_grad", False):
+                return True
+            if isinstance(x, (list, tuple)) and wants_gradient(x):
+                return True
+    return False
+
+
+def is_watched() -> bool:
+    """Whether anything in PyTorch records, casts or transforms calls of ops."""
+    return (
+        is_transformed()
+        or _is_any_autocast_enabled()
+        or _get_tracing_state() is not None
+        or _len_torch_dispatch_stack() > 0
+        or _len_torch_function_stack() > 0
+    )
+
+
+def _requires_grad(args: Sequence[Any]) -> bool | None:
+    """Whether one of ``args`` requires a gradient; None if one is of a subclass of Tensor."""
+    found = False
+    for x in args:
+        kind = type(x)
+        if kind is Tensor or kind is Parameter:
+            found = found or x.requires_grad
+        elif kind is list or kind is tuple:
+            inner = _requires_grad(x)
+            if inner is None:
+                return None
+            found = found or inner
+        elif isinstance(x, Tensor):
+            return None
+    return found
+
+
+def _explained(op: str, args: Sequence[Any], error: Exception) -> Exception:
+    """``error``, or one that names an argument which is no tensor, or one of a kind not taken."""
+    return CONTRACTS[op].wrong_kind(args) or error
+
+
+def _overload(op: str) -> Any:
+    return getattr(torch.ops.detops, op).default
+
+
+# The ops that have a derivative of their own.
+DIFFERENTIABLE: set[str] = set()
 
 
 def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
     """Makes ``function`` what the op does where the dispatcher comes to ``key``."""
-    contract = CONTRACTS[op]
+    defaults = tuple(formal.default_value for formal in _overload(op)._schema.arguments)
 
-    def checked(*args: Any) -> Any:
-        arguments = contract.bind(*args)
-        contract.check_dense(arguments)
-        return function(*arguments.values())
+    def run(*args: Any) -> Any:
+        # The dispatcher leaves out trailing arguments that have their default values.
+        args += defaults[len(args) :]
+        try:
+            return function(*args)
+        except Exception as error:
+            raise _explained(op, args, error) from None
 
-    _LIBRARY.impl(op, checked, key)
-
-
-def composition(op: str, function: Callable[..., Any]) -> None:
-    """Makes ``function``, which calls other ops, the whole op."""
-    _above_transforms(op, "CompositeImplicitAutograd", function)
+    _LIBRARY.impl(op, run, key)
 
 
-def _above_transforms(op: str, key: str, function: Callable[..., Any]) -> None:
-    """There autograd functions find the rules of torch.func; PyTorch comes to ``key`` below it."""
-    for each in (key, "FuncTorchDynamicLayerFrontMode"):
-        implementation(op, each, function)
+# Above the keys of torch.func: there an autograd function finds its rules for transforms.
+_TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
+
+
+def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """What the op's public function calls: ``run``.
+
+    Graphs of ``torch.compile`` and of TorchScript have the op itself in its place.
+    """
+    overload = _overload(op)
+
+    def call(*args: Any) -> Any:
+        if is_dynamo_compiling():
+            return overload(*args)
+        try:
+            return run(*args)
+        except Exception as error:
+            raise _explained(op, args, error) from None
+
+    _register_builtin(call, f"detops::{op}")
+    return call
+
+
+def plain(op: str) -> Callable[..., Any]:
+    """An op that needs nothing from Python."""
+    return _public(op, _overload(op)._op)
+
+
+def kernel(op: str) -> Callable[..., Any]:
+    """The op below autograd: what its derivative computes with."""
+    run = _overload(op)._op
+
+    def below(*args: Any) -> Any:
+        with _AutoDispatchBelowAutograd():
+            return run(*args)
+
+    return below
+
+
+def constant(op: str) -> Callable[..., Any]:
+    """An op whose results count as constants: they never require a gradient."""
+    below = kernel(op)
+    implementation(op, "Autograd", below)
+    return _public(op, below)
+
+
+def derivative(
+    op: str, function: Callable[..., Any], raw: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Makes ``function``, an autograd function over raw ops, the op's derivative.
+
+    Calls have one shortcut. Where nothing in PyTorch watches, the dispatcher leads to ``function``,
+    or to the kernel where no gradient is required, and takes longer than small ops do. There the
+    public function calls the one or the other itself. "roi_align, 1 RoI" and "box_iou, 1 box" of
+    ``detops bench corners`` would take three times as long without it.
+
+    Args:
+        op: its name.
+        function: what the op does for autograd.
+        raw: a raw op that gives the same. Autograd has no kernel for it, and need not be passed
+            over: small ops are quicker.
+    """
+    run, below, kinds = _overload(op)._op, kernel(op), CONTRACTS[op].types
+    quick = below if raw is None else raw
+    tensors = 1 + max(i for i, kind in enumerate(kinds) if kind.startswith("Tensor"))
+
+    def autograd(*args: Any) -> Any:
+        return (function if wants_gradient(args) else below)(*args)
+
+    def shortcut(*args: Any) -> Any:
+        required = None if is_watched() else _requires_grad(args[:tensors])
+        if required is None:
+            return run(*args)
+        return (function if required and is_grad_enabled() else quick)(*args)
+
+    for key in ("Autograd", _TRANSFORMS):
+        implementation(op, key, autograd)
+    DIFFERENTIABLE.add(op)
+    return _public(op, shortcut)
+
+
+def composition(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes ``function``, which calls other ops by their public functions, the whole op."""
+    for key in ("CompositeImplicitAutograd", _TRANSFORMS):
+        implementation(op, key, function)
+    return _public(op, function)
+
+
+def unscriptable(function: F) -> F:
+    """Makes TorchScript refuse ``function`` in one line, which says what to call instead."""
+    name = function.__name__
+    function.__script_unsupported = (  # type: ignore[attr-defined]
+        f"detops.{name} cannot be scripted: call torch.ops.detops.{name}, which takes and gives "
+        "tensors alone"
+    )
+    return function
 
 
 def buffered(op: str, function: Callable[..., Any]) -> None:

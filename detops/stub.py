@@ -10,8 +10,7 @@ _HEAD = '''"""The compiled module. Every op is the object ``torch.ops.detops.<na
 Made by ``make stub`` from csrc/contract/*.contract.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -26,17 +25,6 @@ def arena_size() -> tuple[int, int]: ...
 def release_arena() -> None: ...
 def limit_grain(most: int) -> None: ...
 def shared_loops() -> int: ...
-def runner(
-    compute: Callable[..., Any], recorded: Callable[..., Any], special: Callable[..., Any]
-) -> Callable[..., Any]: ...
-def forward_pass(op: Callable[..., Any], saved: list[int], shown: int) -> Callable[..., Any]: ...
-def backward_pass(
-    op: Callable[..., Any],
-    places: int,
-    given: list[int],
-    told: list[int],
-    in_python: Callable[..., Any],
-) -> Callable[..., Any]: ...
 '''
 _TYPES = {"Tensor": "Tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "bool"}
 _TYPES |= {"str": "str", "number": "float"}

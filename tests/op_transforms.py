@@ -1,6 +1,6 @@
-"""What each public op does under PyTorch's transforms: the rows of a table of docs/export.md.
+"""What each public op does under PyTorch's transforms: the rows of a table of docs/ops.md.
 
-python tests/op_transforms.py docs/export.md
+python tests/op_transforms.py docs/ops.md
 """
 
 import inspect
@@ -8,11 +8,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from raw_calls import arguments
 from torch import Tensor, nn
-from torch._C import _functorch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 import detops
@@ -73,7 +74,7 @@ def differentiable(name: str) -> Call | None:
     return call.only(reached) if reached else None
 
 
-def summed(call: Call) -> Callable[..., Tensor]:
+def summed(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
     """One number of all results, each element with a weight of its own."""
 
     def total(*tensors: Tensor) -> Tensor:
@@ -109,32 +110,87 @@ def compiles(name: str) -> str:
 
 
 def exports(name: str) -> str:
-    call = all_tensors(name)
-    program = torch.export.export(Module(call), tuple(call.tensors)).module()
-    same(program(*call.tensors), call(*call.tensors))
+    """In both modes, and with the gradients where there is a derivative."""
+    call, derived = all_tensors(name), differentiable(name)
+    for strict in (False, True):
+        program = torch.export.export(Module(call), tuple(call.tensors), strict=strict).module()
+        same(program(*call.tensors), call(*call.tensors))
+        if derived is not None:
+            args = tuple(x.clone().requires_grad_() for x in derived.tensors)
+            same_gradients(torch.export.export(Module(derived), args, strict=strict).module(), name)
     return "yes"
+
+
+def traces(name: str) -> str:
+    """By `torch.jit.trace`, which checks what it made, with and without gradients."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call, derived = all_tensors(name), differentiable(name)
+        traced = torch.jit.trace(Module(call), tuple(call.tensors))
+        same(traced(*call.tensors), call(*call.tensors))
+        if derived is not None:
+            for gradients in (False, True):
+                args = tuple(x.clone().requires_grad_(gradients) for x in derived.tensors)
+                same_gradients(torch.jit.trace(Module(derived), args), name)
+    return "yes"
+
+
+def same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None:
+    """Whether it gives the op's gradients."""
+    found, expected = [], []
+    call = differentiable(name)
+    for function, gradients in ((module, found), (call, expected)):
+        leaves = [x.clone().requires_grad_() for x in call.tensors]
+        gradients += torch.autograd.grad(summed(function)(*leaves), leaves)
+    same(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def scripts(name: str) -> str:
+    """The public function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.jit.script(getattr(detops, name))
+        except RuntimeError:
+            return "-"
+    return "yes"
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the calls of our ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        self.count += func.namespace == "detops"
+        return func(*args, **(kwargs or {}))
+
+
+def kernels_of(call: Callable[..., Any], *tensors: Tensor) -> int:
+    with Kernels() as kernels:
+        call(*tensors)
+    return kernels.count
 
 
 def vmap(name: str) -> str:
     """Over all tensors that hold numbers or masks; labels and shapes are the same throughout."""
     call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
     batches = [torch.stack([x, x.flip(0)]) for x in call.tensors]
-    for loops in (False, True):
-        before = _functorch._is_vmap_fallback_enabled()
-        _functorch._set_vmap_fallback_enabled(loops)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a loop is slow
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a loop is slow
-                found = torch.vmap(call)(*batches)
+            found = torch.vmap(call)(*batches)
         except REFUSED:
-            continue
-        finally:
-            _functorch._set_vmap_fallback_enabled(before)
-        each = [call(*tensors) for tensors in zip(*batches, strict=True)]
-        expected = tuple(torch.stack(r) for r in zip(*each, strict=True))
-        same(found, expected, rtol=1e-5, atol=1e-6)
-        return "a loop" if loops else "one call"
-    return "-"
+            return "-"
+        loops = kernels_of(torch.vmap(call), *batches) > kernels_of(call, *call.tensors)
+    each = [call(*tensors) for tensors in zip(*batches, strict=True)]
+    expected = tuple(torch.stack(r) for r in zip(*each, strict=True))
+    same(found, expected, rtol=1e-5, atol=1e-6)
+    return "a loop" if loops else "one call"
 
 
 def grad(name: str) -> str:
@@ -199,6 +255,8 @@ def autocast(name: str) -> str:
 COLUMNS: dict[str, Callable[[str], str]] = {
     "compile": compiles,
     "export": exports,
+    "trace": traces,
+    "script": scripts,
     "vmap": vmap,
     "func.grad": grad,
     "jvp": jvp,

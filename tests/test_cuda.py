@@ -43,7 +43,8 @@ def test_the_calls_reach_every_kernel():
         for call in CALLS:
             results = call.results(call.tensors())
             assert any(r.numel() and r.any() for r in results), call.name
-    assert seen.names == kernel_ops()
+    # Under a mode gdh is made of ATen's ops.
+    assert seen.names >= kernel_ops() - {"gdh_forward"}
 
 
 def test_the_script_for_the_sanitizer(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The table of docs/architecture.md is that of the contracts, and is right about gradients."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def test_ops_are_differentiable_where_the_table_says_so(op):
     leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.requires_grad]
     results = [x for x in tree_leaves(getattr(torch.ops.detops, op)(**given)) if x.requires_grad]
     if results:
-        sum(x.sum() for x in results).backward()
+        with contextlib.suppress(RuntimeError):  # that the derivative is not implemented
+            sum(x.sum() for x in results).backward()
     reached = any(x.grad is not None for x in leaves)
     # An index has no derivative, whatever it is made of.
     assert reached == (derivative_of(op) != "-" and op != "remove_small_boxes")

@@ -1,12 +1,13 @@
-"""When an op's autograd Function runs, and which."""
+"""Which way a call of an op takes, and that all ways give the same."""
 
 import pytest
 import torch
 from calls import CALLS
 from torch._prims_common import suggest_memory_format
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import detops
-from detops import _C
 from detops.ops._shared import Function
 
 DIFFERENTIABLE = [call for call in CALLS if call.wants]
@@ -29,8 +30,6 @@ def without(monkeypatch):
         for function in subclasses(Function):
             for name in names:
                 monkeypatch.setattr(function, name, refuse)
-            parts = function._compute, function._recorded, function._special
-            monkeypatch.setattr(function, "eager", _C.runner(*parts))
 
     return take
 
@@ -39,7 +38,7 @@ def without(monkeypatch):
 def test_what_is_taken_out_is_missed(op, without):
     x = torch.ones(1, 1)
     assert op(x.requires_grad_(), x).requires_grad
-    without("_recorded")
+    without("_record")
     with pytest.raises(AssertionError, match="ran"):
         op(x, x)
 
@@ -48,7 +47,7 @@ def test_what_is_taken_out_is_missed(op, without):
 def test_none_runs_where_no_gradient_is_wanted(call, without):
     tensors = call.tensors()
     expected = [o.detach() for o in call.forward(tensors)]
-    without("apply", "_recorded")
+    without("apply", "_record")
     with torch.no_grad():
         results = [call.forward(tensors)]
     with torch.inference_mode():
@@ -67,6 +66,53 @@ def test_the_cheap_one_runs_where_one_is(call, without):
                zip(call.wants, call.results(tensors)[-len(call.wants):], strict=True))  # fmt: skip
 
 
+class Watcher(TorchDispatchMode):
+    """A mode that does nothing but write down the names of our ops."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "detops":
+            self.names.append(func._schema.name.removeprefix("detops::"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
+def test_the_dispatchers_way_gives_the_same(call):
+    expected = call.results(call.tensors())
+    with Watcher():
+        found = call.results(call.tensors())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# A view of ATen, and recurrences that are made of a raw op whatever happens.
+MADE_OF_OTHERS = ("gdh", "lltm_cell", "lltm")
+
+
+@pytest.mark.parametrize(
+    "call", [c for c in DIFFERENTIABLE if c.name not in MADE_OF_OTHERS], ids=lambda call: call.name
+)
+def test_what_watches_sees_an_op_with_a_derivative(call):
+    with torch.no_grad(), Watcher() as watcher:
+        call.forward(call.tensors())
+    assert set(watcher.names) <= detops.registration.DIFFERENTIABLE and watcher.names
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=IDS)
+def test_fake_tensors(call):
+    real = call.tensors()
+    expected = call.results(real)
+    mode = FakeTensorMode()
+    fake = {name: mode.from_tensor(t) for name, t in real.items()}
+    with mode:
+        found = call.results(fake)
+    assert [(x.shape, x.dtype, x.stride()) for x in found] == [
+        (x.shape, x.dtype, x.stride()) for x in expected
+    ]
+
+
 X = torch.linspace(-1, 1, 64).view(1, 1, 8, 8)
 ROIS = torch.tensor([[0.0, 1, 1, 6, 5]])
 
@@ -80,12 +126,43 @@ def test_the_whole_one_runs_under_transforms(without):
         return pool(x).sum()
 
     expected = torch.autograd.grad(total(X.requires_grad_()), X)[0]
-    without("_recorded")
+    without("_record")
     batch = torch.stack([X.detach(), X.detach() + 1])
     assert torch.equal(torch.func.grad(total)(X), expected)
     with torch.no_grad():
         assert torch.equal(torch.vmap(pool)(batch)[0], pool(X))
         assert torch.equal(torch.vmap(torch.func.grad(total))(batch)[1], expected)
+
+
+class Subclass(torch.Tensor):
+    """Writes down which functions it meets."""
+
+    seen: list = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(str(func))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def test_a_subclass_of_tensor_meets_the_op():
+    Subclass.seen.clear()
+    found = pool(X.detach().as_subclass(Subclass))
+    assert type(found) is Subclass and torch.equal(found.as_subclass(torch.Tensor), pool(X))
+    assert any("detops.roi_align" in name and "forward" not in name for name in Subclass.seen)
+
+
+def test_a_mode_of_functions_meets_the_op():
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        pool(X.detach())
+    assert any("detops.roi_align" in name and "forward" not in name for name in seen)
 
 
 def test_a_tensor_that_has_left_its_transform_is_a_plain_one():

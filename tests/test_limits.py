@@ -42,6 +42,9 @@ SAME = {
     "winograd_conv2d_backward_weight": "winograd_conv2d",
     "box_iou_aligned": "generalized_box_iou_loss",
     "box_iou_loss": "generalized_box_iou_loss",
+    "box_iou_matrix": "box_iou",
+    "sigmoid_focal_loss_elements": "sigmoid_focal_loss",
+    "softmax_focal_loss_elements": "softmax_focal_loss",
     "box_iou_quadri_pairs": "box_iou_quadri, aligned",
 }
 

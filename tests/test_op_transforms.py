@@ -1,4 +1,4 @@
-"""PyTorch's checks of every op, and what the table of docs/export.md says of its transforms."""
+"""PyTorch's checks of every op, and what the table of docs/ops.md says of its transforms."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from raw_calls import arguments, schema_ops
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+PAGE = Path(__file__).parent.parent / "docs" / "ops.md"
 TABLE = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
 
 
@@ -49,7 +49,7 @@ def test_vmap_over_nothing(name):
 @pytest.mark.skipif(not TABLE, reason="needs the source tree")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_table_is_right(name):
-    """As `python tests/op_transforms.py docs/export.md` writes it."""
+    """As `python tests/op_transforms.py docs/ops.md` writes it."""
     assert row(name) in TABLE.split(BEGIN)[1].split(END)[0].splitlines()
 
 

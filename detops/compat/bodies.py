@@ -20,7 +20,8 @@ BODIES: dict[str, Callable[..., Any]] = {}
 def _calling(key: str, function: FunctionType) -> CodeType:
     """A body that calls ``BODIES[key]``, under the name and with the parameters of ``function``.
 
-    Its defaults stay where they are, in ``function``; arguments arrive by position.
+    Its defaults stay where they are, in ``function``; arguments arrive by position. TorchScript
+    compiles what stands in the file at the code's first line: the source of ``function``.
     """
     names = ", ".join(inspect.signature(function, follow_wrapped=False).parameters)
     source = (
@@ -31,7 +32,8 @@ def _calling(key: str, function: FunctionType) -> CodeType:
     scope: dict[str, Any] = {}
     exec(compile(source, __file__, "exec"), scope)
     code: CodeType = scope[function.__name__].__code__
-    return code
+    theirs = function.__code__
+    return code.replace(co_filename=theirs.co_filename, co_firstlineno=theirs.co_firstlineno)
 
 
 class Body:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from ..registration import derivative
 from ._shared import Function, fold, fold_boxes, in_format, memory_format, unfold
 
 Ops = tuple[OpOverload, OpOverload]
@@ -96,11 +98,12 @@ class LinearPoolingBackwardFunction(Function):
         return unfold(LinearPoolingBackwardFunction.run(grad, boxes, ops, pooling, size), batch), 0
 
 
-def linear_pooling(ops: Ops) -> Callable[..., Tensor]:
-    """The public op of these raw ops, differentiable."""
-
-    def pool(input: Tensor, boxes: Tensor, *pooling: Any) -> Tensor:
-        pooled: Tensor = LinearPoolingFunction.run(input, boxes, ops, pooling)
-        return pooled
-
-    return pool
+def linear_pooling(op: str) -> Callable[..., Any]:
+    """Registers the derivative of an op that is linear in its input."""
+    raw = torch.ops.detops
+    ops = getattr(raw, f"{op}_forward").default, getattr(raw, f"{op}_backward").default
+    return derivative(
+        op,
+        lambda input, boxes, *pooling: LinearPoolingFunction.run(input, boxes, ops, pooling),
+        raw=ops[0]._op,
+    )

@@ -77,6 +77,9 @@ class ActiveRotatedFilterBackwardFunction(Function):
         return torch.stack(turned), 0
 
 
+_active_rotated_filter = derivative("active_rotated_filter", ActiveRotatedFilterFunction.run)
+
+
 @torch.fx.wrap
 def active_rotated_filter(input: Tensor, indices: Tensor) -> Tensor:
     """Turns filters by moving their weights: the filters of a rotation-equivariant convolution.
@@ -105,8 +108,4 @@ def active_rotated_filter(input: Tensor, indices: Tensor) -> Tensor:
         >>> active_rotated_filter(filters, clockwise)[0, 0].tolist()
         [[2.0, 0.0], [3.0, 1.0]]
     """
-    turned: Tensor = ActiveRotatedFilterFunction.run(input, indices)
-    return turned
-
-
-derivative("active_rotated_filter", active_rotated_filter)
+    return _active_rotated_filter(input, indices)

@@ -8,14 +8,21 @@ from torch import Tensor
 
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, OneDtypeFunction
+from ._shared import Function
+
+_forward = torch.ops.detops.axpy_forward.default
+_backward = torch.ops.detops.axpy_backward.default
 
 
-class AxpyFunction(OneDtypeFunction):
+class AxpyFunction(Function):
     """Linear in x and y."""
 
     linear_in = (slice(2),)
-    forward = staticmethod(torch.ops.detops.axpy_forward.default)
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, alpha: float) -> Tensor:
+        """The kernel."""
+        return _forward(x, y, alpha)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -42,7 +49,11 @@ class AxpyBackwardFunction(Function):
     """The transpose of :class:`AxpyFunction`."""
 
     linear_in = (slice(1),)
-    forward = staticmethod(torch.ops.detops.axpy_backward.default)
+
+    @staticmethod
+    def forward(grad: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        """The kernel."""
+        return _backward(grad, alpha)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -58,6 +69,9 @@ class AxpyBackwardFunction(Function):
     def vmap(info: Any, in_dims: tuple, grad: Tensor, alpha: float) -> tuple[tuple, tuple]:
         """Element by element."""
         return AxpyBackwardFunction.run(grad.movedim(in_dims[0], 0), alpha), (0, 0)
+
+
+_axpy = derivative("axpy", AxpyFunction.run)
 
 
 @torch.fx.wrap
@@ -79,11 +93,7 @@ def axpy(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
         >>> axpy(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]))
         tensor([12., 24.])
     """
-    result: Tensor = AxpyFunction.run(x, y, alpha)
-    return result
-
-
-derivative("axpy", axpy)
+    return _axpy(x, y, alpha)
 
 
 class Axpy(Module):

@@ -16,8 +16,6 @@ _BACKWARD = torch.ops.detops.border_align_backward.default
 class BorderAlignFunction(Function):
     """Gives the maxima and their samples; differentiable once, in the input alone."""
 
-    shown = 1
-
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pool_size: int) -> tuple[Tensor, Tensor]:
         """See :func:`border_align`."""
@@ -28,6 +26,8 @@ class BorderAlignFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keeps the boxes, the samples and the size of the input."""
         input, boxes, ctx.pool_size = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(boxes, output[1])
         ctx.size = input.shape[2:]
 
@@ -49,7 +49,9 @@ class BorderAlignFunction(Function):
         return (unfold(output, batch), unfold(argmax, batch)), 0
 
 
-derivative("border_align", lambda *arguments: BorderAlignFunction.run(*arguments)[0])
+_border_align = derivative(
+    "border_align", lambda *arguments: BorderAlignFunction.run(*arguments)[0]
+)
 
 
 @torch.fx.wrap
@@ -81,8 +83,7 @@ def border_align(input: Tensor, boxes: Tensor, pool_size: int = 10) -> Tensor:
         >>> border_align(ramp, torch.tensor([[[2.0, 3, 6.5, 5]]])).flatten().tolist()
         [6.5, 2.0, 6.5, 6.5]
     """
-    output: Tensor = BorderAlignFunction.run(input, boxes, pool_size)[0]
-    return output
+    return _border_align(input, boxes, pool_size)
 
 
 class BorderAlign(PoolingModule):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, fold, raw, unfold
+from ._shared import Floats, Function, fold, raw, unfold
 
 CLIP = math.log(1000 / 16)
 
@@ -74,9 +74,11 @@ class DecodeBoxesFunction(Function):
         return unfold(DecodeBoxesFunction.run(*rows, *rest), batch), 0
 
 
-def encode_boxes(
-    boxes: Tensor, anchors: Tensor, weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
-) -> Tensor:
+_encode_boxes = derivative("encode_boxes", EncodeBoxesFunction.run)
+_decode_boxes = derivative("decode_boxes", DecodeBoxesFunction.run)
+
+
+def encode_boxes(boxes: Tensor, anchors: Tensor, weights: Floats = (1.0, 1.0, 1.0, 1.0)) -> Tensor:
     """Deltas that lead from anchors to boxes.
 
     "Faster R-CNN" (Ren et al., 2015), section 3.1.2, equation 2:
@@ -98,13 +100,13 @@ def encode_boxes(
         >>> encode_boxes(torch.tensor([[5.0, 0, 15, 20]]), anchor)
         tensor([[0.5000, 0.5000, 0.0000, 0.6931]])
     """
-    return EncodeBoxesFunction.run(boxes, anchors, tuple(weights))
+    return _encode_boxes(boxes, anchors, weights)
 
 
 def decode_boxes(
     deltas: Tensor,
     anchors: Tensor,
-    weights: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+    weights: Floats = (1.0, 1.0, 1.0, 1.0),
     clip: float = CLIP,
 ) -> Tensor:
     """The inverse of :func:`encode_boxes`, for k boxes per anchor.
@@ -126,11 +128,7 @@ def decode_boxes(
         >>> decode_boxes(torch.tensor([[0.5, 0, 0, 0]]), anchor)
         tensor([[ 5.,  0., 15., 10.]])
     """
-    return DecodeBoxesFunction.run(deltas, anchors, tuple(weights), clip)
-
-
-derivative("encode_boxes", encode_boxes)
-derivative("decode_boxes", decode_boxes)
+    return _decode_boxes(deltas, anchors, weights, clip)
 
 
 class BoxCoder:

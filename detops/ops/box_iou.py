@@ -7,10 +7,13 @@ from torch import Tensor
 
 from .. import _C
 from ..contract import FLOAT, INTEGER
-from ..registration import CONTRACTS, composition
+from ..registration import CONTRACTS, composition, constant, derivative
 from ._shared import Function, front, one_by_one, raw
 from .box_iou_rotated import box_iou_rotated
 from .boxes import ROTATED, box_convert
+
+_kernel = torch.ops.detops.box_iou_forward.default._op
+_aligned_kernel = torch.ops.detops.box_iou_aligned_forward.default._op
 
 
 class BoxIoUFunction(Function):
@@ -19,7 +22,7 @@ class BoxIoUFunction(Function):
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
         """See :func:`box_iou` and related overlaps."""
-        return _C.box_iou_forward(boxes1, boxes2, kind, eps)
+        return _kernel(boxes1, boxes2, kind, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, float], output: Tensor) -> None:
@@ -53,7 +56,7 @@ class AlignedBoxIoUFunction(BoxIoUFunction):
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
         """See :func:`box_iou` and related overlaps."""
-        return _C.box_iou_aligned_forward(boxes1, boxes2, kind, eps)
+        return _aligned_kernel(boxes1, boxes2, kind, eps)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -69,6 +72,10 @@ class AlignedBoxIoUFunction(BoxIoUFunction):
         """One more dimension of pairs."""
         first, second = with_batch(info, in_dims, boxes1, boxes2)
         return AlignedBoxIoUFunction.run(first, second, *rest), 0
+
+
+_pairwise = derivative("box_iou_matrix", BoxIoUFunction.run, raw=_kernel)
+_matched = derivative("box_iou_aligned", AlignedBoxIoUFunction.run, raw=_aligned_kernel)
 
 
 def with_batch(info: Any, in_dims: tuple[int | None, ...], *boxes: Tensor) -> list[Tensor]:
@@ -120,16 +127,16 @@ def _overlap(
     if fmt != "xyxy":
         boxes1, boxes2 = box_convert(boxes1, fmt, "xyxy"), box_convert(boxes2, fmt, "xyxy")
     if aligned:
-        return AlignedBoxIoUFunction.run(*alike(boxes1, boxes2), kind, eps)
+        return _matched(*alike(boxes1, boxes2), kind, eps)
     if boxes1.dim() <= 2 and boxes2.dim() <= 2:
-        return BoxIoUFunction.run(boxes1, boxes2, kind, eps)
+        return _pairwise(boxes1, boxes2, kind, eps)
     batch = _batch(boxes1, boxes2, kind)
     first = boxes1.expand(*batch, *boxes1.shape[-2:]).flatten(0, -3)
     second = boxes2.expand(*batch, *boxes2.shape[-2:]).flatten(0, -3)
-    matrices = [BoxIoUFunction.run(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
+    matrices = [_pairwise(a, b, kind, eps) for a, b in zip(first, second, strict=True)]
     shape = (*batch, boxes1.size(-2), boxes2.size(-2))
     if not matrices:  # no batch: no rows, which are checked all the same
-        return BoxIoUFunction.run(first.flatten(0, 1), second.flatten(0, 1), kind, eps).view(shape)
+        return _pairwise(first.flatten(0, 1), second.flatten(0, 1), kind, eps).view(shape)
     return torch.stack(matrices).reshape(shape)
 
 
@@ -144,8 +151,36 @@ def _overlap_of_integers(
     return overlap.to(torch.promote_types(dtype, torch.float32))
 
 
+def _box_iou_of(boxes1: Tensor, boxes2: Tensor, fmt: str, mode: str, aligned: bool) -> Tensor:
+    contract = CONTRACTS["box_iou"]
+    contract.check_word("fmt", fmt)
+    contract.check_word("mode", mode)
+    if fmt in ROTATED:
+        first, second = (
+            x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)
+        )
+        return box_iou_rotated(first, second, mode=mode, aligned=aligned)
+    return _overlap(boxes1, boxes2, mode, fmt=fmt, aligned=aligned)
+
+
+_box_iou = composition("box_iou", _box_iou_of)
+_generalized_box_iou = composition(
+    "generalized_box_iou",
+    lambda boxes1, boxes2, aligned: _overlap(boxes1, boxes2, "giou", aligned=aligned),
+)
+_distance_box_iou = composition(
+    "distance_box_iou",
+    lambda boxes1, boxes2, eps, aligned: _overlap(boxes1, boxes2, "diou", eps, aligned=aligned),
+)
+_complete_box_iou = composition(
+    "complete_box_iou",
+    lambda boxes1, boxes2, eps, aligned: _overlap(boxes1, boxes2, "ciou", eps, aligned=aligned),
+)
+_match_boxes = constant("match_boxes")
+
+
 def box_iou(
-    boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy", *, mode: str = "iou", aligned: bool = False
+    boxes1: Tensor, boxes2: Tensor, fmt: str = "xyxy", mode: str = "iou", aligned: bool = False
 ) -> Tensor:
     """Intersection over union of every pair, in one pass and without temporaries.
 
@@ -179,17 +214,10 @@ def box_iou(
         >>> box_iou(boxes, boxes + 2, aligned=True)  # each box with its own partner
         tensor([0.1765, 0.1429])
     """
-    CONTRACTS["box_iou"].check_word("fmt", fmt)
-    CONTRACTS["box_iou"].check_word("mode", mode)
-    if fmt in ROTATED:
-        first, second = (
-            x if fmt == "cxcywhr" else box_convert(x, fmt, "cxcywhr") for x in (boxes1, boxes2)
-        )
-        return box_iou_rotated(first, second, mode=mode, aligned=aligned)
-    return _overlap(boxes1, boxes2, mode, fmt=fmt, aligned=aligned)
+    return _box_iou(boxes1, boxes2, fmt, mode, aligned)
 
 
-def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, *, aligned: bool = False) -> Tensor:
+def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, aligned: bool = False) -> Tensor:
     """IoU less the share of the enclosing box that neither box covers, of every pair.
 
     "Generalized Intersection over Union" (Rezatofighi et al., 2019), equation 4. Shapes, dtypes,
@@ -203,11 +231,11 @@ def generalized_box_iou(boxes1: Tensor, boxes2: Tensor, *, aligned: bool = False
         >>> generalized_box_iou(boxes[:1], boxes)
         tensor([[ 1.0000,  0.5000, -0.2500]])
     """
-    return _overlap(boxes1, boxes2, "giou", aligned=aligned)
+    return _generalized_box_iou(boxes1, boxes2, aligned)
 
 
 def distance_box_iou(
-    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, *, aligned: bool = False
+    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, aligned: bool = False
 ) -> Tensor:
     """IoU less the squared distance of the centres over that of the enclosing box's diagonal.
 
@@ -228,11 +256,11 @@ def distance_box_iou(
         >>> distance_box_iou(boxes[:1], boxes)
         tensor([[ 1.0000,  0.4688, -0.3125]])
     """
-    return _overlap(boxes1, boxes2, "diou", eps, aligned=aligned)
+    return _distance_box_iou(boxes1, boxes2, eps, aligned)
 
 
 def complete_box_iou(
-    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, *, aligned: bool = False
+    boxes1: Tensor, boxes2: Tensor, eps: float = 1e-7, aligned: bool = False
 ) -> Tensor:
     """Distance IoU less a term for unlike aspect ratios, of every pair.
 
@@ -253,7 +281,7 @@ def complete_box_iou(
         >>> complete_box_iou(boxes[:1], boxes)
         tensor([[ 1.0000,  0.4655, -0.3142]])
     """
-    return _overlap(boxes1, boxes2, "ciou", eps, aligned=aligned)
+    return _complete_box_iou(boxes1, boxes2, eps, aligned)
 
 
 def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,13 +305,4 @@ def match_boxes(boxes1: Tensor, boxes2: Tensor) -> tuple[Tensor, Tensor]:
         >>> match_boxes(anchors, torch.tensor([[5.0, 0, 9, 4], [0, 0, 4, 2]]))
         (tensor([0.5000, 0.6000, 0.0000]), tensor([1, 0, 0]))
     """
-    return _C.match_boxes(boxes1.detach(), boxes2.detach())
-
-
-composition("box_iou", lambda *args: box_iou(*args[:3], mode=args[3], aligned=args[4]))
-for _name, _function in (
-    ("generalized_box_iou", generalized_box_iou),
-    ("distance_box_iou", distance_box_iou),
-    ("complete_box_iou", complete_box_iou),
-):
-    composition(_name, lambda *args, f=_function: f(*args[:-1], aligned=args[-1]))
+    return _match_boxes(boxes1, boxes2)

@@ -1,14 +1,18 @@
 """Losses from the overlap of matched boxes."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import _C
 from ..contract import INTEGER
-from ..registration import composition
+from ..registration import composition, derivative
 from ._shared import raw, reduced
 from .box_iou import AlignedBoxIoUFunction, alike, with_batch
+
+_kernel = torch.ops.detops.box_iou_loss_forward.default._op
 
 
 class BoxIoULossFunction(AlignedBoxIoUFunction):
@@ -17,7 +21,7 @@ class BoxIoULossFunction(AlignedBoxIoUFunction):
     @staticmethod
     def forward(boxes1: Tensor, boxes2: Tensor, kind: str, eps: float) -> Tensor:
         """See :func:`generalized_box_iou_loss` and related losses."""
-        return _C.box_iou_loss_forward(boxes1, boxes2, kind, eps)
+        return _kernel(boxes1, boxes2, kind, eps)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -34,10 +38,20 @@ class BoxIoULossFunction(AlignedBoxIoUFunction):
         return BoxIoULossFunction.run(first, second, *rest), 0
 
 
-def _loss(op: str, boxes1: Tensor, boxes2: Tensor, kind: str, reduction: str, eps: float) -> Tensor:
-    first, second = (x.float() if x.dtype in INTEGER else x for x in (boxes1, boxes2))
-    loss = BoxIoULossFunction.run(*alike(first, second), kind, eps)
-    return reduced(op, loss, reduction)
+_matched = derivative("box_iou_loss", BoxIoULossFunction.run, raw=_kernel)
+
+
+def _loss_of(name: str, kind: str) -> Callable[..., Any]:
+    def loss(boxes1: Tensor, boxes2: Tensor, reduction: str, eps: float) -> Tensor:
+        first, second = (x.float() if x.dtype in INTEGER else x for x in (boxes1, boxes2))
+        return reduced(name, _matched(*alike(first, second), kind, eps), reduction)
+
+    return composition(name, loss)
+
+
+_generalized_box_iou_loss = _loss_of("generalized_box_iou_loss", "giou")
+_distance_box_iou_loss = _loss_of("distance_box_iou_loss", "diou")
+_complete_box_iou_loss = _loss_of("complete_box_iou_loss", "ciou")
 
 
 def generalized_box_iou_loss(
@@ -67,7 +81,7 @@ def generalized_box_iou_loss(
         >>> first.grad
         tensor([[ 0.0625,  0.0312,  0.1250, -0.0312]])
     """
-    return _loss("generalized_box_iou_loss", boxes1, boxes2, "giou", reduction, eps)
+    return _generalized_box_iou_loss(boxes1, boxes2, reduction, eps)
 
 
 def distance_box_iou_loss(
@@ -89,7 +103,7 @@ def distance_box_iou_loss(
         >>> distance_box_iou_loss(boxes, boxes[:1])
         tensor([0.0000, 1.3125])
     """
-    return _loss("distance_box_iou_loss", boxes1, boxes2, "diou", reduction, eps)
+    return _distance_box_iou_loss(boxes1, boxes2, reduction, eps)
 
 
 def complete_box_iou_loss(
@@ -112,9 +126,4 @@ def complete_box_iou_loss(
         >>> complete_box_iou_loss(boxes, boxes[:1])
         tensor([0.0000, 1.3142])
     """
-    return _loss("complete_box_iou_loss", boxes1, boxes2, "ciou", reduction, eps)
-
-
-composition("generalized_box_iou_loss", generalized_box_iou_loss)
-composition("distance_box_iou_loss", distance_box_iou_loss)
-composition("complete_box_iou_loss", complete_box_iou_loss)
+    return _complete_box_iou_loss(boxes1, boxes2, reduction, eps)

@@ -2,12 +2,16 @@
 
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ..registration import plain
+from ._shared import undifferentiable
+
+_pairwise = undifferentiable("box_iou_quadri")
+_matched = undifferentiable("box_iou_quadri_pairs")
+_nms_quadri = plain("nms_quadri")
 
 
 def box_iou_quadri(
-    boxes1: Tensor, boxes2: Tensor, *, mode: str = "iou", aligned: bool = False
+    boxes1: Tensor, boxes2: Tensor, mode: str = "iou", aligned: bool = False
 ) -> Tensor:
     """Intersection over union of all pairs of quadrilaterals.
 
@@ -37,7 +41,9 @@ def box_iou_quadri(
         >>> box_iou_quadri(square, dart), box_iou_quadri(dart, square, mode="iof", aligned=True)
         (tensor([[0.2500]]), tensor([1.]))
     """
-    return raw(_C.box_iou_quadri_pairs if aligned else _C.box_iou_quadri, boxes1, boxes2, mode)
+    if aligned:
+        return _matched(boxes1, boxes2, mode)
+    return _pairwise(boxes1, boxes2, mode)
 
 
 def nms_quadri(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -65,4 +71,4 @@ def nms_quadri(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         >>> nms_quadri(boxes, torch.tensor([0.5, 0.9]), 0.5)
         tensor([1])
     """
-    return _C.nms_quadri(boxes, scores, iou_threshold)
+    return _nms_quadri(boxes, scores, iou_threshold)

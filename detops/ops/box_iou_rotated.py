@@ -2,12 +2,14 @@
 
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ._shared import undifferentiable
+from .rotated_iou import rotated_iou
+
+_pairwise = undifferentiable("box_iou_rotated")
 
 
 def box_iou_rotated(
-    boxes1: Tensor, boxes2: Tensor, *, mode: str = "iou", aligned: bool = False
+    boxes1: Tensor, boxes2: Tensor, mode: str = "iou", aligned: bool = False
 ) -> Tensor:
     """Intersection over union of all pairs of rotated boxes.
 
@@ -42,4 +44,6 @@ def box_iou_rotated(
         >>> box_iou_rotated(wide, half), box_iou_rotated(half, wide, mode="iof", aligned=True)
         (tensor([[0.5000]]), tensor([1.]))
     """
-    return raw(_C.rotated_iou_forward if aligned else _C.box_iou_rotated, boxes1, boxes2, mode)
+    if aligned:
+        return rotated_iou(boxes1, boxes2, mode)
+    return _pairwise(boxes1, boxes2, mode)

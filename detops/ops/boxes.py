@@ -120,6 +120,21 @@ ROTATED: dict[str, Format] = {
 }
 
 
+def _area(boxes: Tensor, fmt: str) -> Tensor:
+    CONTRACTS["box_area"].check_word("fmt", fmt)
+    _check("box_area", boxes, 4, fmt=fmt)
+    wide = boxes
+    if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on
+        wide = boxes.float()
+    elif boxes.dtype not in FLOAT:
+        wide = _without_narrow_integers(boxes)
+    a, b, c, d = _columns(wide)
+    return (c - a) * (d - b) if fmt == "xyxy" else c * d
+
+
+_box_area = composition("box_area", _area)
+
+
 def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
     """Area of each box in square pixels: ``[..., 4]`` to ``[...]``.
 
@@ -140,15 +155,30 @@ def box_area(boxes: Tensor, fmt: str = "xyxy") -> Tensor:
         >>> box_area(torch.tensor([[2, 3, 6, 5]]), fmt="xywh")
         tensor([30])
     """
-    CONTRACTS["box_area"].check_word("fmt", fmt)
-    _check("box_area", boxes, 4, fmt=fmt)
-    wide = boxes
-    if boxes.dtype in (torch.float16, torch.bfloat16):  # their products overflow from 256 pixels on
-        wide = boxes.float()
-    elif boxes.dtype not in FLOAT:
-        wide = _without_narrow_integers(boxes)
-    a, b, c, d = _columns(wide)
-    return (c - a) * (d - b) if fmt == "xyxy" else c * d
+    return _box_area(boxes, fmt)
+
+
+def _convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
+    for formats in (_UPRIGHT, ROTATED):
+        if in_fmt in formats and out_fmt in formats:
+            break
+    else:
+        raise ValueError(
+            "detops.box_convert: in_fmt and out_fmt must both be one of xyxy, xywh, cxcywh, or "
+            f"both one of xywhr, cxcywhr, xyxyxyxy, got {shown(in_fmt)} and {shown(out_fmt)}"
+        )
+    columns, to_common, _ = formats[in_fmt]
+    _check("box_convert", boxes, columns)
+    wide = _without_narrow_integers(boxes)
+    if in_fmt == out_fmt:
+        return boxes.clone() if wide is boxes else wide
+    # Angles need real numbers; integer boxes get theirs back, rounded.
+    if formats is ROTATED and not boxes.is_floating_point():
+        return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
+    return formats[out_fmt][2](to_common(wide))
+
+
+_box_convert = composition("box_convert", _convert)
 
 
 def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
@@ -174,23 +204,23 @@ def box_convert(boxes: Tensor, in_fmt: str, out_fmt: str) -> Tensor:
         >>> box_convert(torch.tensor([[4.0, 4, 4, 2, 90]]), "cxcywhr", "xyxyxyxy").round(decimals=3)
         tensor([[3., 6., 3., 2., 5., 2., 5., 6.]])
     """
-    for formats in (_UPRIGHT, ROTATED):
-        if in_fmt in formats and out_fmt in formats:
-            break
-    else:
-        raise ValueError(
-            "detops.box_convert: in_fmt and out_fmt must both be one of xyxy, xywh, cxcywh, or "
-            f"both one of xywhr, cxcywhr, xyxyxyxy, got {shown(in_fmt)} and {shown(out_fmt)}"
-        )
-    columns, to_common, _ = formats[in_fmt]
-    _check("box_convert", boxes, columns)
-    wide = _without_narrow_integers(boxes)
-    if in_fmt == out_fmt:
-        return boxes.clone() if wide is boxes else wide
-    # Angles need real numbers; integer boxes get theirs back, rounded.
-    if formats is ROTATED and not boxes.is_floating_point():
-        return formats[out_fmt][2](to_common(wide.to(torch.float32))).round().to(wide.dtype)
-    return formats[out_fmt][2](to_common(wide))
+    return _box_convert(boxes, in_fmt, out_fmt)
+
+
+def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
+    _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
+    if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
+        CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
+    # A side of an image that boxes cannot express is beyond all of them.
+    info = torch.iinfo if boxes.dtype in INTEGER else torch.finfo
+    most = int(min(info(boxes.dtype).max, MOST_SIZE))
+    high, wide = (min(size, most) for size in (height, width))
+    # Of x and of y: two calls of each, where four columns would take twice as many.
+    x, y = boxes[..., 0::2], boxes[..., 1::2]
+    return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
+
+
+_clip_boxes_to_image = composition("clip_boxes_to_image", _clip)
 
 
 def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
@@ -208,20 +238,22 @@ def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         tensor([[ 0,  2,  6, 40]])
     """
     height, width = size
-    return _clip(boxes, height, width)
+    return _clip_boxes_to_image(boxes, height, width)
 
 
-def _clip(boxes: Tensor, height: int, width: int) -> Tensor:
-    _check("clip_boxes_to_image", boxes, 4, height=0, width=0)
-    if not (0 <= height <= MOST_SIZE and 0 <= width <= MOST_SIZE):
-        CONTRACTS["clip_boxes_to_image"].check({"boxes": boxes, "height": height, "width": width})
-    # A side of an image that boxes cannot express is beyond all of them.
-    info = torch.iinfo if boxes.dtype in INTEGER else torch.finfo
-    most = int(min(info(boxes.dtype).max, MOST_SIZE))
-    high, wide = (min(size, most) for size in (height, width))
-    # Of x and of y: two calls of each, where four columns would take twice as many.
-    x, y = boxes[..., 0::2], boxes[..., 1::2]
-    return torch.stack((x.clamp(0, wide), y.clamp(0, high)), -1).flatten(-2)
+def _remove_small(boxes: Tensor, min_size: float) -> Tensor:
+    if boxes.dim() != 2:
+        CONTRACTS["remove_small_boxes"].check({"boxes": boxes})
+    _check("remove_small_boxes", boxes, 4)
+    if boxes.is_meta:
+        raise NotImplementedError(
+            "detops.remove_small_boxes: boxes on meta have no values that would tell how many stay"
+        )
+    x1, y1, x2, y2 = _columns(_without_narrow_integers(boxes))
+    return torch.logical_and(x2 - x1 >= min_size, y2 - y1 >= min_size).nonzero().squeeze(-1)
+
+
+_remove_small_boxes = composition("remove_small_boxes", _remove_small)
 
 
 def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
@@ -238,18 +270,4 @@ def remove_small_boxes(boxes: Tensor, min_size: float) -> Tensor:
         >>> remove_small_boxes(torch.tensor([[2, 3, 6, 5], [2, 3, 6, 9]]), min_size=3)
         tensor([1])
     """
-    if boxes.dim() != 2:
-        CONTRACTS["remove_small_boxes"].check({"boxes": boxes})
-    _check("remove_small_boxes", boxes, 4)
-    if boxes.is_meta:
-        raise NotImplementedError(
-            "detops.remove_small_boxes: boxes on meta have no values that would tell how many stay"
-        )
-    x1, y1, x2, y2 = _columns(_without_narrow_integers(boxes))
-    return torch.logical_and(x2 - x1 >= min_size, y2 - y1 >= min_size).nonzero().squeeze(-1)
-
-
-composition("box_area", box_area)
-composition("box_convert", box_convert)
-composition("clip_boxes_to_image", _clip)
-composition("remove_small_boxes", remove_small_boxes)
+    return _remove_small_boxes(boxes, min_size)

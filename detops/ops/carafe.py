@@ -51,6 +51,9 @@ class CarafeFunction(Function):
         return unfold(CarafeFunction.run(features, masks, kernel, groups, scale), batch), 0
 
 
+_carafe = derivative("carafe", CarafeFunction.run)
+
+
 @torch.fx.wrap
 def carafe(
     features: Tensor, masks: Tensor, kernel_size: int, group_size: int, scale_factor: int
@@ -82,7 +85,7 @@ def carafe(
         tensor([[[[1., 1., 2., 2.],
                   [1., 1., 2., 2.]]]])
     """
-    return CarafeFunction.run(features, masks, kernel_size, group_size, scale_factor)
+    return _carafe(features, masks, kernel_size, group_size, scale_factor)
 
 
 class CARAFE(Module):
@@ -111,6 +114,3 @@ class CARAFE(Module):
             f"kernel_size={self.kernel_size}, group_size={self.group_size}, "
             f"scale_factor={self.scale_factor}"
         )
-
-
-derivative("carafe", carafe)

@@ -40,6 +40,9 @@ class ChamferDistanceFunction(Function):
         return tuple(unfold(x, batch) for x in outputs), 0
 
 
+_chamfer_distance = derivative("chamfer_distance", ChamferDistanceFunction.run)
+
+
 @torch.fx.wrap
 def chamfer_distance(points1: Tensor, points2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """From each point of one set the squared distance to the nearest point of another, both ways.
@@ -70,7 +73,4 @@ def chamfer_distance(points1: Tensor, points2: Tensor) -> tuple[Tensor, Tensor, 
         >>> dist2, idx2
         (tensor([[1., 0.]]), tensor([[0, 2]]))
     """
-    return ChamferDistanceFunction.run(points1, points2)
-
-
-derivative("chamfer_distance", chamfer_distance)
+    return _chamfer_distance(points1, points2)

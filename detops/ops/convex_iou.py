@@ -6,7 +6,9 @@ from torch import Tensor
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, front, raw
+from ._shared import Function, front, raw, undifferentiable
+
+_convex_iou = undifferentiable("convex_iou")
 
 
 def convex_iou(pointsets: Tensor, polygons: Tensor) -> Tensor:
@@ -32,7 +34,7 @@ def convex_iou(pointsets: Tensor, polygons: Tensor) -> Tensor:
         >>> convex_iou(points, torch.tensor([[0.0, 0, 4, 0, 4, 2, 0, 2]]))
         tensor([[0.5000]])
     """
-    return raw(_C.convex_iou, pointsets, polygons)
+    return _convex_iou(pointsets, polygons)
 
 
 class ConvexGIoUFunction(Function):
@@ -64,6 +66,9 @@ class ConvexGIoUFunction(Function):
         return ConvexGIoUFunction.run(*folded).view(batch, -1), 0
 
 
+_convex_giou = derivative("convex_giou", ConvexGIoUFunction.run)
+
+
 def convex_giou(pointsets: Tensor, polygons: Tensor) -> Tensor:
     """Generalized IoU of each point set's convex hull with its quadrilateral.
 
@@ -90,7 +95,4 @@ def convex_giou(pointsets: Tensor, polygons: Tensor) -> Tensor:
         >>> convex_giou(points, torch.tensor([[4.0, 0, 6, 0, 6, 2, 4, 2]]))
         tensor([-0.3333])
     """
-    return ConvexGIoUFunction.run(pointsets, polygons)
-
-
-derivative("convex_giou", convex_giou)
+    return _convex_giou(pointsets, polygons)

@@ -40,7 +40,7 @@ class CornerPoolFunction(Function):
         return unfold(CornerPoolFunction.run(folded, mode), info.batch_size), 0
 
 
-derivative("corner_pool", CornerPoolFunction.run)
+_corner_pool = derivative("corner_pool", CornerPoolFunction.run)
 
 
 @torch.fx.wrap
@@ -68,8 +68,7 @@ def corner_pool(input: Tensor, mode: str) -> Tensor:
         >>> corner_pool(torch.tensor([[[[1.0, 3, 2, 4, 0]]]]), "right").tolist()
         [[[[1.0, 3.0, 3.0, 4.0, 4.0]]]]
     """
-    output: Tensor = CornerPoolFunction.run(input, mode)
-    return output
+    return _corner_pool(input, mode)
 
 
 class CornerPool(PoolingModule):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import _C
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, as_pair, raw
+from ._shared import Function, Pair, as_pair, raw
 
 
 class DeformConv2dFunction(Function):
@@ -49,15 +49,20 @@ class DeformConv2dFunction(Function):
         return *(g if w else None for g, w in zip(gradients, wanted, strict=True)), None
 
 
+_deform_conv2d = derivative(
+    "deform_conv2d", lambda *args: DeformConv2dFunction.run(*args[:5], tuple(map(tuple, args[5:])))
+)
+
+
 @torch.fx.wrap
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: int | tuple[int, int] = (1, 1),
-    padding: int | tuple[int, int] = (0, 0),
-    dilation: int | tuple[int, int] = (1, 1),
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
     mask: Tensor | None = None,
 ) -> Tensor:
     """Convolution whose kernel points are moved at each position, and with ``mask`` also weighted.
@@ -93,13 +98,8 @@ def deform_conv2d(
         >>> deform_conv2d(columns, half, torch.ones(1, 1, 1, 1))[0, 0, 0]
         tensor([0.5000, 1.5000, 2.5000, 3.5000, 4.5000, 2.5000])
     """
-    window = (as_pair(stride), as_pair(padding), as_pair(dilation))
-    return DeformConv2dFunction.run(input, offset, mask, weight, bias, window)
-
-
-derivative(
-    "deform_conv2d", lambda *args: DeformConv2dFunction.run(*args[:5], tuple(map(tuple, args[5:])))
-)
+    window = as_pair(stride), as_pair(padding), as_pair(dilation)
+    return _deform_conv2d(input, offset, mask, weight, bias, window[0], window[1], window[2])
 
 
 class DeformConv2d(Module):
@@ -118,10 +118,10 @@ class DeformConv2d(Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
+        kernel_size: Pair,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        dilation: Pair = 1,
         groups: int = 1,
         bias: bool = True,
     ) -> None:

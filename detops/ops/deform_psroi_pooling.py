@@ -7,8 +7,8 @@ import torch.fx
 from torch import Tensor
 
 from .. import _C
-from ..registration import composition
-from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
+from ..registration import composition, derivative
+from ._shared import Function, Pair, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
 
 
 class _Pooling(NamedTuple):
@@ -69,12 +69,21 @@ class DeformPSRoIPoolFunction(Function):
         return (unfold(output, batch), unfold(count, batch)), (0, 0)
 
 
+_with_count = derivative(
+    "deform_psroi_pool",
+    lambda input, boxes, offset, *pooling: DeformPSRoIPoolFunction.run(
+        input, boxes, offset, _Pooling(*pooling)
+    ),
+)
+_deform_psroi_pooling = composition("deform_psroi_pooling", lambda *args: _with_count(*args)[0])
+
+
 @torch.fx.wrap
 def deform_psroi_pooling(
     input: Tensor,
     boxes: Tensor | list[Tensor],
     offset: Tensor | None,
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float,
     output_channels: int,
     group_size: int = 1,
@@ -133,13 +142,19 @@ def deform_psroi_pooling(
     """
     height, width = as_pair(output_size)
     part = height if part_size is None else part_size
-    pooling = _Pooling(
-        spatial_scale, output_channels, group_size, height, width, part, sample_per_part, trans_std
+    return _deform_psroi_pooling(
+        input,
+        as_rois("deform_psroi_pooling", boxes),
+        None if no_trans else offset,
+        spatial_scale,
+        output_channels,
+        group_size,
+        height,
+        width,
+        part,
+        sample_per_part,
+        trans_std,
     )
-    output, _ = DeformPSRoIPoolFunction.run(
-        input, as_rois("deform_psroi_pooling", boxes), None if no_trans else offset, pooling
-    )
-    return output
 
 
 class DeformPSRoIPooling(PoolingModule):
@@ -154,7 +169,7 @@ class DeformPSRoIPooling(PoolingModule):
 
     def __init__(
         self,
-        output_size: int | tuple[int, int],
+        output_size: Pair,
         spatial_scale: float,
         output_channels: int,
         group_size: int = 1,
@@ -190,11 +205,3 @@ class DeformPSRoIPooling(PoolingModule):
             self.trans_std,
             self.no_trans,
         )
-
-
-composition(
-    "deform_psroi_pooling",
-    lambda input, boxes, offset, *pooling: DeformPSRoIPoolFunction.run(
-        input, boxes, offset, _Pooling(*pooling)
-    )[0],
-)

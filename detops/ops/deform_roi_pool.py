@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
+from ._shared import Function, Pair, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
 
 
 class _Pooling(NamedTuple):
@@ -62,12 +62,20 @@ class DeformRoIPoolFunction(Function):
         return unfold(DeformRoIPoolFunction.run(folded, boxes, offset, pooling), batch), 0
 
 
+_deform_roi_pool = derivative(
+    "deform_roi_pool",
+    lambda input, boxes, offset, *pooling: DeformRoIPoolFunction.run(
+        input, boxes, offset, _Pooling(*pooling)
+    ),
+)
+
+
 @torch.fx.wrap
 def deform_roi_pool(
     input: Tensor,
     boxes: Tensor | list[Tensor],
     offset: Tensor | None,
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = 0,
     gamma: float = 0.1,
@@ -107,11 +115,10 @@ def deform_roi_pool(
         3.5
     """
     height, width = as_pair(output_size)
-    pooling = _Pooling(spatial_scale, height, width, sampling_ratio, gamma)
-    pooled: Tensor = DeformRoIPoolFunction.run(
-        input, as_rois("deform_roi_pool", boxes), offset, pooling
+    rois = as_rois("deform_roi_pool", boxes)
+    return _deform_roi_pool(
+        input, rois, offset, spatial_scale, height, width, sampling_ratio, gamma
     )
-    return pooled
 
 
 class DeformRoIPool(PoolingModule):
@@ -126,7 +133,7 @@ class DeformRoIPool(PoolingModule):
 
     def __init__(
         self,
-        output_size: int | tuple[int, int],
+        output_size: Pair,
         spatial_scale: float = 1.0,
         sampling_ratio: int = 0,
         gamma: float = 0.1,
@@ -150,11 +157,3 @@ class DeformRoIPool(PoolingModule):
             self.sampling_ratio,
             self.gamma,
         )
-
-
-derivative(
-    "deform_roi_pool",
-    lambda input, boxes, offset, *pooling: DeformRoIPoolFunction.run(
-        input, boxes, offset, _Pooling(*pooling)
-    ),
-)

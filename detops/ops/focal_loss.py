@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _C
-from ..registration import CONTRACTS, composition
-from ._shared import Function, raw
+from ..registration import CONTRACTS, composition, derivative, kernel
+from ._shared import Function, front, raw
 
 
 def _gradient_to_targets(
@@ -26,64 +26,86 @@ def _gradient_to_targets(
     return (grad * result).to(targets.dtype)
 
 
+_kernel = torch.ops.detops.sigmoid_focal_loss_forward.default._op
+_sum_kernel = kernel("sigmoid_focal_loss_sum")
+
+
 class SigmoidFocalLossFunction(Function):
-    """Differentiable once in ``inputs``; keeps nothing but its arguments."""
+    """Differentiable once; keeps nothing but its arguments."""
 
     @staticmethod
-    def forward(
-        inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction: str
-    ) -> Tensor:
+    def forward(inputs: Tensor, targets: Tensor, alpha: float, gamma: float) -> Tensor:
         """See :func:`sigmoid_focal_loss`."""
-        if reduction == "none":
-            return _C.sigmoid_focal_loss_forward(inputs, targets, alpha, gamma)
-        total = _C.sigmoid_focal_loss_sum(inputs, targets, alpha, gamma)
-        if reduction == "mean":
-            total = total / inputs.numel()
-        wanted = torch.promote_types(inputs.dtype, targets.dtype)
-        if not inputs.is_meta and torch.is_autocast_enabled(inputs.device.type):
-            wanted = total.dtype
-        # A `to` that changes nothing returns its input, whose gradient torch.compile would lose.
-        return total if total.dtype == wanted else total.to(wanted)
+        return _kernel(inputs, targets, alpha, gamma)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         """Keeps the arguments."""
-        logits, targets, ctx.alpha, ctx.gamma, ctx.reduction = inputs
+        logits, targets, ctx.alpha, ctx.gamma = inputs
         ctx.save_for_backward(logits, targets)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         """One pass more, from the same arguments."""
         inputs, targets = ctx.saved_tensors
-        if ctx.reduction == "mean":  # a number of elements may be beyond float16
-            grad = grad.to(torch.promote_types(grad.dtype, torch.float32)) / inputs.numel()
         grad = grad.expand_as(inputs)
         to_inputs = raw(_C.sigmoid_focal_loss_backward, grad, inputs, targets, ctx.alpha, ctx.gamma)
         to_targets = None
         if ctx.needs_input_grad[1]:
             to_targets = _gradient_to_targets(grad, inputs, targets, ctx.alpha, ctx.gamma)
-        return to_inputs, to_targets, None, None, None
+        return to_inputs, to_targets, None, None
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple,
-        inputs: Tensor,
-        targets: Tensor,
-        alpha: float,
-        gamma: float,
-        reduction: str,
+        info: Any, in_dims: tuple, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
+    ) -> tuple[Tensor, int]:
+        """All elements in one call."""
+        size = info.batch_size
+        x, t = front(inputs, in_dims[0], size), front(targets, in_dims[1], size)
+        return SigmoidFocalLossFunction.run(x, t, alpha, gamma), 0
+
+
+class SigmoidFocalLossSumFunction(SigmoidFocalLossFunction):
+    """The sum, in the same terms."""
+
+    @staticmethod
+    def forward(inputs: Tensor, targets: Tensor, alpha: float, gamma: float) -> Tensor:
+        """See :func:`sigmoid_focal_loss`."""
+        return _sum_kernel(inputs, targets, alpha, gamma)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, inputs: Tensor, targets: Tensor, alpha: float, gamma: float
     ) -> tuple[Tensor, int]:
         """All elements in one call, and a sum for each entry."""
+        rule = SigmoidFocalLossFunction.vmap
+        loss, _ = rule(info, in_dims, inputs, targets, alpha, gamma)
+        wide = torch.promote_types(loss.dtype, torch.float32)
+        return loss.flatten(1).sum(1, dtype=wide), 0
 
-        def front(x: Tensor, dim: int | None) -> Tensor:
-            return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
 
-        x, t = front(inputs, in_dims[0]), front(targets, in_dims[1])
-        loss = SigmoidFocalLossFunction.run(x, t, alpha, gamma, "none").flatten(1)
-        if reduction == "none":
-            return loss.view(x.shape), 0
-        return (loss.sum(1) if reduction == "sum" else loss.mean(1)), 0
+_elements = derivative("sigmoid_focal_loss_elements", SigmoidFocalLossFunction.run, raw=_kernel)
+_sum = derivative("sigmoid_focal_loss_sum", SigmoidFocalLossSumFunction.run)
+
+
+def _loss(inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction: str) -> Tensor:
+    if not 0 <= alpha <= 1 and alpha != -1:
+        raise ValueError(
+            f"detops.sigmoid_focal_loss: alpha must be in [0, 1], or -1 for no weights, got {alpha}"
+        )
+    CONTRACTS["sigmoid_focal_loss"].check_word("reduction", reduction)
+    if reduction == "none":
+        return _elements(inputs, targets, alpha, gamma)
+    total = _sum(inputs, targets, alpha, gamma)
+    if reduction == "mean":
+        # With a dimension: vmap over nothing cannot divide single numbers.
+        total = (total.view(1) / inputs.numel()).view(())
+    if not inputs.is_meta and torch.is_autocast_enabled(inputs.device.type):
+        return total
+    return total.to(torch.promote_types(inputs.dtype, targets.dtype))
+
+
+_sigmoid_focal_loss = composition("sigmoid_focal_loss", _loss)
 
 
 def sigmoid_focal_loss(
@@ -120,12 +142,4 @@ def sigmoid_focal_loss(
         >>> sigmoid_focal_loss(torch.tensor([3.0, -3.0, 0.0]), torch.tensor([1.0, 1.0, 0.0]))
         tensor([2.7321e-05, 6.9157e-01, 1.2997e-01])
     """
-    if not 0 <= alpha <= 1 and alpha != -1:
-        raise ValueError(
-            f"detops.sigmoid_focal_loss: alpha must be in [0, 1], or -1 for no weights, got {alpha}"
-        )
-    CONTRACTS["sigmoid_focal_loss"].check_word("reduction", reduction)
-    return SigmoidFocalLossFunction.run(inputs, targets, alpha, gamma, reduction)
-
-
-composition("sigmoid_focal_loss", sigmoid_focal_loss)
+    return _sigmoid_focal_loss(inputs, targets, alpha, gamma, reduction)

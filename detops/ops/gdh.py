@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..registration import composition, implementation
+from ..registration import composition, implementation, is_watched
 from ._shared import Function
 
 _copy = torch.ops.detops.gdh_forward.default
@@ -30,6 +30,24 @@ class GdhFunction(Function):
         return grad.reshape(ctx.sizes)
 
 
+def _view(x: Tensor) -> Tensor:
+    if x.layout != torch.strided:
+        raise RuntimeError(f"detops.gdh: x must be strided, got {x.layout}")
+    # A view is ATen's, which knows how to tell autograd and functionalization that memory is
+    # shared. Compilers and transforms make their own copies, and may not know yet whether there
+    # is one to make.
+    if torch.compiler.is_compiling() or is_watched() or x.is_contiguous():
+        return x.contiguous().view(-1)
+    flat: Tensor = GdhFunction.run(x)
+    return flat
+
+
+_gdh = composition("gdh", _view)
+# Functionalization and vmap know only ATen's views: they get the calls that gdh stands for.
+for _key in ("Functionalize", "FuncTorchBatched"):
+    implementation("gdh", _key, lambda x: x.contiguous().view(-1))
+
+
 def gdh(x: Tensor) -> Tensor:
     """``x.contiguous().view(-1)``, differentiable any number of times.
 
@@ -46,22 +64,7 @@ def gdh(x: Tensor) -> Tensor:
         >>> gdh(torch.tensor([[1, 2], [3, 4]]).T)
         tensor([1, 3, 2, 4])
     """
-    if x.layout != torch.strided:
-        raise RuntimeError(f"detops.gdh: x must be strided, got {x.layout}")
-    # A view is ATen's, which knows how to tell autograd and functionalization that memory is
-    # shared. Compilers and transforms make their own copies, and may not know yet whether there
-    # is one to make.
-    foreign = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if foreign or x.is_contiguous():
-        return x.contiguous().view(-1)
-    flat: Tensor = GdhFunction.run(x)
-    return flat
-
-
-composition("gdh", gdh)
-# Functionalization and vmap know only ATen's views: they get the calls that gdh stands for.
-for _key in ("Functionalize", "FuncTorchBatched"):
-    implementation("gdh", _key, lambda x: x.contiguous().view(-1))
+    return _gdh(x)
 
 
 def register_tensor_methods() -> None:

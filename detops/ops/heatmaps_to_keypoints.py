@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import constant
+
+_heatmaps_to_keypoints = constant("heatmaps_to_keypoints")
 
 
 def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,5 +35,5 @@ def heatmaps_to_keypoints(maps: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
         >>> points, scores
         (tensor([[[12.5000, 21.5000,  1.0000]]]), tensor([[1.]]))
     """
-    keypoints, scores = _C.heatmaps_to_keypoints(maps.detach(), boxes.detach())
+    keypoints, scores = _heatmaps_to_keypoints(maps, boxes)
     return keypoints, scores

@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain
+
+_linear_assignment = plain("linear_assignment")
 
 
 def linear_assignment(cost: Tensor, num_objects: Tensor | None = None) -> Tensor:
@@ -45,4 +47,4 @@ def linear_assignment(cost: Tensor, num_objects: Tensor | None = None) -> Tensor
         >>> queries, linear_assignment(cost)[0, queries]
         (tensor([0, 1]), tensor([1, 0]))
     """
-    return _C.linear_assignment(cost, num_objects)
+    return _linear_assignment(cost, num_objects)

@@ -6,11 +6,10 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.compiler import is_dynamo_compiling
 
-from ..module import Module, parameters_named
-from ..registration import CONTRACTS, composition
-from ._shared import OneDtypeFunction, PassesFunction, raw
+from ..module import Module
+from ..registration import CONTRACTS, derivative
+from ._shared import Function, raw
 
 # Resolved once: a call costs about as much as the op.
 _forward = torch.ops.detops.lltm_forward.default
@@ -22,19 +21,51 @@ def _last(steps: Tensor, before: Tensor) -> Tensor:
     return steps[-1].to(before.dtype, copy=True) if steps.size(0) else before.clone()
 
 
-class LltmCellFunction(PassesFunction):
+class LltmCellFunction(Function):
     """The state and the cell, float32 or wider; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
-    passes = "lltm"
-    gradients = ("grad_output", "grad_c")
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The kernel."""
+        return _forward(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Keeps all but the bias, and the gates."""
+        input, weights, _, h, c = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(input, weights, h, c, *output)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
+        """One step back."""
+        return _step_back(ctx, grad_h, None, grad_c)
 
 
-class LltmFunction(OneDtypeFunction):
+def _step_back(
+    ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+    if grad_output is None:
+        grad_output = torch.zeros_like(saved[4])
+    if grad_c is None:
+        grad_c = torch.zeros_like(saved[3])
+    to_input, to_weights, to_bias, to_h, to_c = raw(
+        _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
+    )
+    to_input, to_h = to_input if wanted[0] else None, to_h if wanted[3] else None
+    return to_input, to_weights, to_bias, to_h, to_c
+
+
+class LltmFunction(Function):
     """All states, the last one again and the last cell; differentiable once, in all arguments."""
 
     generate_vmap_rule = True
-    shown = 3
 
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -46,23 +77,29 @@ class LltmFunction(OneDtypeFunction):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
         """Keeps all but the bias, and what only the way back needs."""
         input, weights, _, h, c = inputs
-        ctx.save_for_backward(input, weights, h, c, output[0], *output[-2:])
+        ctx.mark_non_differentiable(*output[3:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(input, weights, h, c, output[0], *output[3:])
 
     @staticmethod
     def backward(
         ctx: Any, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         """Back through all steps."""
-        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
-        if grad_output is None:
-            grad_output = torch.zeros_like(saved[4])
-        if grad_c is None:
-            grad_c = torch.zeros_like(saved[3])
-        to_input, to_weights, to_bias, to_h, to_c = raw(
-            _backward, grad_output, grad_h, grad_c, *saved, wanted[0], wanted[3]
-        )
-        to_input, to_h = to_input if wanted[0] else None, to_h if wanted[3] else None
-        return to_input, to_weights, to_bias, to_h, to_c
+        return _step_back(ctx, grad_output, grad_h, grad_c)
+
+
+_NAMES = ("input", "weights", "bias", "h", "c")
+
+
+def _cell(*args: Tensor) -> tuple[Tensor, Tensor]:
+    CONTRACTS["lltm_cell"].check(dict(zip(_NAMES, args, strict=True)))  # the raw op is lltm's, too
+    new_h, new_c, _ = LltmCellFunction.run(*args)
+    return new_h, new_c.to(new_h.dtype)
+
+
+_lltm_cell = derivative("lltm_cell", _cell)
+_lltm = derivative("lltm", lambda *args: LltmFunction.run(*args)[:3])
 
 
 @torch.fx.wrap
@@ -96,18 +133,7 @@ def lltm_cell(
         >>> lltm_cell(zeros[:1, :2], zeros, zeros[0], 0 * one, one)
         (tensor([[0.3808]]), tensor([[1.]]))
     """
-    if input.dim() != 2:
-        CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    if is_dynamo_compiling():
-        results = LltmCellFunction.run(input, weights, bias, h, c)
-    else:
-        try:
-            results = LltmCellFunction.eager(input, weights, bias, h, c)
-        except RuntimeError:  # which calls the op lltm
-            CONTRACTS["lltm_cell"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-            raise
-    new_h, new_c = results[0], results[1]
-    return new_h, new_c if new_c.dtype is new_h.dtype else new_c.to(new_h.dtype)
+    return _lltm_cell(input, weights, bias, h, c)
 
 
 @torch.fx.wrap
@@ -138,15 +164,7 @@ def lltm(
         >>> output.shape, torch.equal(output[-1], h)
         (torch.Size([10, 2, 8]), True)
     """
-    if input.dim() != 3:
-        CONTRACTS["lltm"].check(dict(input=input, weights=weights, bias=bias, h=h, c=c))
-    output, last_h, last_c, *_ = LltmFunction.run(input, weights, bias, h, c)
-    return output, last_h, last_c
-
-
-composition("lltm_cell", lltm_cell)
-composition("lltm", lltm)
-_parameters = parameters_named("weights", "bias")
+    return _lltm(input, weights, bias, h, c)
 
 
 class _LLTMParameters(Module):
@@ -184,8 +202,7 @@ class LLTM(_LLTMParameters):
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """``[B, I]`` and twice ``[B, H]`` to twice ``[B, H]``; see :func:`lltm_cell`."""
         h, c = state
-        weights, bias = _parameters(self)
-        return lltm_cell(input, weights, bias, h, c)
+        return lltm_cell(input, self.weights, self.bias, h, c)
 
 
 class LLTMSequence(_LLTMParameters):
@@ -209,6 +226,5 @@ class LLTMSequence(_LLTMParameters):
             size = (input.size(1), self.state_size)
             state = (input.new_zeros(size), input.new_zeros(size))  # torch.compile wants two
         h, c = state
-        weights, bias = _parameters(self)
-        output, h, c = lltm(input, weights, bias, h, c)
+        output, h, c = lltm(input, self.weights, self.bias, h, c)
         return output, (h, c)

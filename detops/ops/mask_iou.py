@@ -2,7 +2,10 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain
+
+_mask_iou = plain("mask_iou")
+_mask_nms = plain("mask_nms")
 
 
 def mask_iou(masks1: Tensor, masks2: Tensor, mode: str = "iou") -> Tensor:
@@ -33,7 +36,7 @@ def mask_iou(masks1: Tensor, masks2: Tensor, mode: str = "iou") -> Tensor:
         tensor([[1.0000, 0.5000],
                 [0.3333, 1.0000]])
     """
-    return _C.mask_iou(masks1, masks2, mode)
+    return _mask_iou(masks1, masks2, mode)
 
 
 def mask_nms(masks: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -61,4 +64,4 @@ def mask_nms(masks: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         >>> mask_nms(masks, torch.tensor([0.9, 0.8, 0.7]), 0.5)
         tensor([0, 2])
     """
-    return _C.mask_nms(masks, scores, iou_threshold)
+    return _mask_nms(masks, scores, iou_threshold)

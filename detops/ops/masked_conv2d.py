@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from .. import _C
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, as_pair, fold, one_by_one, raw, unfold
-
-Pair = tuple[int, int]
+from ._shared import Function, Pair, as_pair, fold, one_by_one, raw, unfold
 
 
 class MaskedConv2dFunction(Function):
@@ -23,8 +21,8 @@ class MaskedConv2dFunction(Function):
         mask: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: Pair,
-        padding: Pair,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
     ) -> Tensor:
         """See :func:`masked_conv2d`."""
         return _C.masked_conv2d_forward(features, mask, weight, bias, stride, padding)
@@ -64,8 +62,8 @@ class MaskedConv2dFunction(Function):
         mask: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: Pair,
-        padding: Pair,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
     ) -> tuple[Tensor, int]:
         """One call over the folded images, or one for each set of weights."""
         batch = info.batch_size
@@ -78,14 +76,17 @@ class MaskedConv2dFunction(Function):
         return one_by_one(MaskedConv2dFunction.run, in_dims, batch, *args)
 
 
+_masked_conv2d = derivative("masked_conv2d", MaskedConv2dFunction.run)
+
+
 @torch.fx.wrap
 def masked_conv2d(
     features: Tensor,
     mask: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 0,
+    stride: Pair = 1,
+    padding: Pair = 0,
 ) -> Tensor:
     """A convolution where a mask is above 0, and zeros elsewhere.
 
@@ -115,9 +116,7 @@ def masked_conv2d(
                   [0., 9., 0.],
                   [0., 0., 4.]]]])
     """
-    window = as_pair(stride), as_pair(padding)
-    output: Tensor = MaskedConv2dFunction.run(features, mask, weight, bias, *window)
-    return output
+    return _masked_conv2d(features, mask, weight, bias, as_pair(stride), as_pair(padding))
 
 
 class MaskedConv2d(Module, nn.Conv2d):
@@ -146,6 +145,3 @@ class MaskedConv2d(Module, nn.Conv2d):
         if mask is None:
             return super().forward(input)
         return masked_conv2d(input, mask, self.weight, self.bias, *self.window)
-
-
-derivative("masked_conv2d", MaskedConv2dFunction.run)

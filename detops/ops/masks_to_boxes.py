@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import constant
+
+_masks_to_boxes = constant("masks_to_boxes")
 
 
 def masks_to_boxes(masks: Tensor) -> Tensor:
@@ -27,4 +29,4 @@ def masks_to_boxes(masks: Tensor) -> Tensor:
         >>> masks_to_boxes(masks)
         tensor([[10.,  3., 15.,  6.]])
     """
-    return _C.masks_to_boxes(masks.detach())
+    return _masks_to_boxes(masks)

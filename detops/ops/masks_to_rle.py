@@ -5,9 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain, unscriptable
+
+_masks_to_rle = plain("masks_to_rle")
 
 
+@unscriptable
 def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
     """Encodes masks in COCO's compressed run lengths, ready for ``json.dump``.
 
@@ -29,7 +32,7 @@ def masks_to_rle(masks: Tensor) -> list[dict[str, Any]]:
         >>> masks_to_rle(torch.tensor([[[False, True], [False, True]]]))
         [{'size': [2, 2], 'counts': '22'}]
     """
-    data, ends = _C.masks_to_rle(masks)
+    data, ends = _masks_to_rle(masks)
     # Unlike Tensor.numpy, this needs no NumPy.
     text = ctypes.string_at(data.data_ptr(), data.numel()).decode("ascii")
     _, height, width = masks.shape

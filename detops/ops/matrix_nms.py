@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ._shared import undifferentiable
+
+_matrix_nms = undifferentiable("matrix_nms")
 
 
 def matrix_nms(
@@ -53,4 +54,4 @@ def matrix_nms(
         >>> scores
         tensor([0.9000, 0.7000, 0.2667])
     """
-    return raw(_C.matrix_nms, boxes, scores, idxs, sigma, min_score, method)
+    return _matrix_nms(boxes, scores, idxs, sigma, min_score, method)

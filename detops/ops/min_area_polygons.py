@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ._shared import undifferentiable
+
+_min_area_polygons = undifferentiable("min_area_polygons")
 
 
 def min_area_polygons(pointsets: Tensor) -> Tensor:
@@ -31,4 +32,4 @@ def min_area_polygons(pointsets: Tensor) -> Tensor:
         >>> min_area_polygons(points)
         tensor([[3., 1., 1., 1., 1., 2., 3., 2.]])
     """
-    return raw(_C.min_area_polygons, pointsets)
+    return _min_area_polygons(pointsets)

@@ -1,20 +1,45 @@
 """A perceptron with one hidden layer."""
 
+from typing import Any
+
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torch.compiler import is_dynamo_compiling
 
-from ..module import Module, parameters_named
+from ..module import Module
 from ..registration import derivative
-from ._shared import PassesFunction
+from ._shared import Function, raw
+
+_forward = torch.ops.detops.mlp_forward.default
+_backward = torch.ops.detops.mlp_backward.default
 
 
-class MlpFunction(PassesFunction):
+class MlpFunction(Function):
     """Differentiable once, in all arguments. The hidden units are its second output."""
 
     generate_vmap_rule = True
-    passes = "mlp"
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """The kernel."""
+        return _forward(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keeps the input, both weights and the hidden units."""
+        input, hidden_weights, _, output_weights, _ = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(input, output[1], hidden_weights, output_weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """All gradients in one call."""
+        wanted = ctx.needs_input_grad[0]
+        to_input, *others = raw(_backward, grad, *ctx.saved_tensors, wanted)
+        return to_input if wanted else None, *others
+
+
+_mlp = derivative("mlp", lambda *tensors: MlpFunction.run(*tensors)[0])
 
 
 @torch.fx.wrap
@@ -48,12 +73,7 @@ def mlp(
         >>> mlp(torch.tensor([[1.0, 2.0]]), ones, -ones[:, :1], 5 * ones[:, :1], ones[:, :1])
         tensor([[11.]])
     """
-    run = MlpFunction.run if is_dynamo_compiling() else MlpFunction.eager
-    return run(input, hidden_weights, hidden_bias, output_weights, output_bias)[0]
-
-
-derivative("mlp", mlp)
-_parameters = parameters_named("hidden_weights", "hidden_bias", "output_weights", "output_bias")
+    return _mlp(input, hidden_weights, hidden_bias, output_weights, output_bias)
 
 
 class MLP(Module):
@@ -81,7 +101,9 @@ class MLP(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """``[B, I]`` to ``[B, O]``; see :func:`mlp`."""
-        return mlp(input, *_parameters(self))
+        return mlp(
+            input, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias
+        )
 
     def extra_repr(self) -> str:
         """The sizes of the layers."""

@@ -64,6 +64,9 @@ class MSDeformAttnFunction(Function):
         return unfold(output, batch), 0
 
 
+_ms_deform_attn = derivative("ms_deform_attn", MSDeformAttnFunction.run)
+
+
 @torch.fx.wrap
 def ms_deform_attn(
     value: Tensor,
@@ -104,12 +107,9 @@ def ms_deform_attn(
         >>> ms_deform_attn(value, shapes, starts, centres, weights)  # 0 / 4 + 5 * 3 / 4
         tensor([[[3.7500]]])
     """
-    return MSDeformAttnFunction.run(
+    return _ms_deform_attn(
         value, spatial_shapes, level_start_index, sampling_locations, attention_weights
     )
-
-
-derivative("ms_deform_attn", ms_deform_attn)
 
 
 @torch.fx.wrap

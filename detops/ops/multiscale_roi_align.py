@@ -1,7 +1,6 @@
 """RoIAlign on a feature pyramid."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch.fx
@@ -10,7 +9,20 @@ from torch import Tensor
 from .. import _C
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, as_pair, as_rois, fold, fold_boxes, in_format, memory_format, unfold
+from ._shared import (
+    Floats,
+    Function,
+    Pair,
+    Sizes,
+    Tensors,
+    as_pair,
+    as_rois,
+    fold,
+    fold_boxes,
+    in_format,
+    memory_format,
+    unfold,
+)
 
 
 class Pooling(NamedTuple):
@@ -116,7 +128,7 @@ class MultiScaleRoIAlignBackwardFunction(Function):
         return tuple(unfold(m, batch) for m in maps), (0,) * len(maps)
 
 
-derivative(
+_multiscale_roi_align = derivative(
     "multiscale_roi_align",
     lambda inputs, boxes, *pooling: MultiScaleRoIAlignFunction.run(
         boxes, Pooling(*pooling), *inputs
@@ -125,10 +137,10 @@ derivative(
 
 
 def multiscale_roi_align(
-    inputs: Sequence[Tensor],
+    inputs: Tensors,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
-    spatial_scales: Sequence[float],
+    output_size: Pair,
+    spatial_scales: Floats,
     sampling_ratio: int = -1,
     aligned: bool = False,
     canonical_scale: float = 224,
@@ -164,8 +176,10 @@ def multiscale_roi_align(
         tensor([2., 3., 4.])
     """
     height, width = as_pair(output_size)
-    pooling = Pooling(
-        list(spatial_scales),
+    return _multiscale_roi_align(
+        inputs,
+        as_rois("multiscale_roi_align", boxes),
+        spatial_scales,
         height,
         width,
         sampling_ratio,
@@ -173,7 +187,6 @@ def multiscale_roi_align(
         canonical_scale,
         canonical_level,
     )
-    return MultiScaleRoIAlignFunction.run(as_rois("multiscale_roi_align", boxes), pooling, *inputs)
 
 
 @torch.fx.wrap
@@ -187,16 +200,20 @@ def _pool_named_maps(
     canonical_scale: int,
     canonical_level: int,
 ) -> Tensor:
-    maps = [x[name] for name in names if name in x]
-    if not maps:
-        raise ValueError(f"detops.MultiScaleRoIAlign: x must hold one of {names}, got {list(x)}")
+    maps: list[Tensor] = []
+    for name in names:
+        if name in x:
+            maps.append(x[name])  # noqa: PERF401, TorchScript has no comprehension with an if
+    if len(maps) == 0:
+        got = list(x.keys())
+        raise ValueError(f"detops.MultiScaleRoIAlign: x must hold one of {names}, got {got}")
     return multiscale_roi_align(
         maps,
         boxes,
         output_size,
         scales_of(maps, image_shapes),
         sampling_ratio,
-        canonical_scale=canonical_scale,
+        canonical_scale=float(canonical_scale),
         canonical_level=canonical_level,
     )
 
@@ -216,7 +233,7 @@ class MultiScaleRoIAlign(Module):
     def __init__(
         self,
         featmap_names: list[str],
-        output_size: int | tuple[int, int] | list[int],
+        output_size: Pair,
         sampling_ratio: int,
         *,
         canonical_scale: int = 224,
@@ -264,21 +281,23 @@ class MultiScaleRoIAlign(Module):
         )
 
 
-def scales_of(maps: Sequence[Tensor], image_shapes: Sequence[tuple[int, int]]) -> list[float]:
+def scales_of(maps: Tensors, image_shapes: Sizes) -> list[float]:
     """The scale of each map beside the largest image."""
-    if not image_shapes:
+    if len(image_shapes) == 0:
         raise ValueError(
             "detops.MultiScaleRoIAlign: image_shapes must hold a size for each image, got an "
             "empty list"
         )
-    image = max(shape[0] for shape in image_shapes), max(shape[1] for shape in image_shapes)
-    return [power_of_two_scale(m.shape[-2:], image) for m in maps]
+    height, width = image_shapes[0]
+    for shape in image_shapes:
+        height, width = max(height, shape[0]), max(width, shape[1])
+    return [power_of_two_scale(m.size(-2), m.size(-1), height, width) for m in maps]
 
 
-def power_of_two_scale(feature: Sequence[int], image: tuple[int, int]) -> float:
+def power_of_two_scale(map_height: int, map_width: int, height: int, width: int) -> float:
     """The power of two nearest to the map's scale, judged by the longer side of the image.
 
     The longer side is the one that rounding by strides and padding distorts less.
     """
-    side = 0 if image[0] >= image[1] else 1
-    return 2.0 ** round(math.log2(feature[side] / image[side]))
+    scale = map_height / height if height >= width else map_width / width
+    return 2.0 ** round(math.log(scale) / math.log(2.0))  # TorchScript has no log2

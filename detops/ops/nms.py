@@ -2,15 +2,19 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain
 from ._shared import as_labels
+
+_nms = plain("nms")
+_batched_nms = plain("batched_nms")
+_nms_match = plain("nms_match")
+_nms_padded = plain("nms_padded")
 
 
 def nms(
     boxes: Tensor,
     scores: Tensor,
     iou_threshold: float,
-    *,
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
@@ -46,9 +50,7 @@ def nms(
         >>> nms(boxes, scores, 0.5, score_threshold=0.05)
         tensor([0, 2])
     """
-    if score_threshold is None and max_output is None:
-        return _C.nms(boxes, scores, iou_threshold)
-    return _C.nms(boxes, scores, iou_threshold, score_threshold, max_output)
+    return _nms(boxes, scores, iou_threshold, score_threshold, max_output)
 
 
 def batched_nms(
@@ -56,7 +58,6 @@ def batched_nms(
     scores: Tensor,
     idxs: Tensor,
     iou_threshold: float,
-    *,
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
@@ -86,11 +87,8 @@ def batched_nms(
         >>> batched_nms(boxes, scores, labels, 0.5)
         tensor([0, 1])
     """
-    if idxs.is_floating_point():
-        idxs = as_labels(idxs)
-    if score_threshold is None and max_output is None:
-        return _C.batched_nms(boxes, scores, idxs, iou_threshold)
-    return _C.batched_nms(boxes, scores, idxs, iou_threshold, score_threshold, max_output)
+    labels = as_labels(idxs)
+    return _batched_nms(boxes, scores, labels, iou_threshold, score_threshold, max_output)
 
 
 def nms_match(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -120,7 +118,7 @@ def nms_match(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
         >>> [(match == k).nonzero()[:, 0].tolist() for k in match.unique()]
         [[0, 1, 3], [2]]
     """
-    return _C.nms_match(boxes, scores, iou_threshold)
+    return _nms_match(boxes, scores, iou_threshold)
 
 
 def nms_padded(
@@ -155,5 +153,6 @@ def nms_padded(
         >>> nms_padded(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5, max_output=4)
         (tensor([ 0,  2, -1, -1]), tensor(2))
     """
-    limit = boxes.size(0) if max_output is None else max_output
-    return _C.nms_padded(boxes, scores, idxs, iou_threshold, limit)
+    if max_output is None:
+        max_output = boxes.size(0) if isinstance(boxes, Tensor) else 0
+    return _nms_padded(boxes, scores, idxs, iou_threshold, max_output)

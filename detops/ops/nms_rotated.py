@@ -2,15 +2,17 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain
 from ._shared import as_labels
+
+_nms_rotated = plain("nms_rotated")
+_batched_nms_rotated = plain("batched_nms_rotated")
 
 
 def nms_rotated(
     boxes: Tensor,
     scores: Tensor,
     iou_threshold: float,
-    *,
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
@@ -45,7 +47,7 @@ def nms_rotated(
         >>> nms_rotated(boxes, scores, 0.5)
         tensor([0, 2])
     """
-    return _C.nms_rotated(boxes, scores, iou_threshold, score_threshold, max_output)
+    return _nms_rotated(boxes, scores, iou_threshold, score_threshold, max_output)
 
 
 def batched_nms_rotated(
@@ -53,7 +55,6 @@ def batched_nms_rotated(
     scores: Tensor,
     idxs: Tensor,
     iou_threshold: float,
-    *,
     score_threshold: float | None = None,
     max_output: int | None = None,
 ) -> Tensor:
@@ -84,6 +85,5 @@ def batched_nms_rotated(
         >>> batched_nms_rotated(boxes, scores, labels, 0.5)
         tensor([0, 1])
     """
-    if idxs.is_floating_point():
-        idxs = as_labels(idxs)
-    return _C.batched_nms_rotated(boxes, scores, idxs, iou_threshold, score_threshold, max_output)
+    labels = as_labels(idxs)
+    return _batched_nms_rotated(boxes, scores, labels, iou_threshold, score_threshold, max_output)

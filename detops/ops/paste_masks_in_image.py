@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from .. import _C
+from ..registration import constant
+
+_paste_masks_in_image = constant("paste_masks_in_image")
 
 
 def paste_masks_in_image(
@@ -47,4 +49,4 @@ def paste_masks_in_image(
     height, width = image_shape
     if masks.dtype in (torch.bool, torch.uint8):
         masks = masks.float()
-    return _C.paste_masks_in_image(masks.detach(), boxes.detach(), height, width, threshold)
+    return _paste_masks_in_image(masks, boxes, height, width, threshold)

@@ -40,6 +40,9 @@ class PointSampleFunction(Function):
         return unfold(PointSampleFunction.run(*folded), batch), 0
 
 
+_point_sample = derivative("point_sample", PointSampleFunction.run)
+
+
 @torch.fx.wrap
 def point_sample(input: Tensor, points: Tensor) -> Tensor:
     """Samples each map at points of its own, bilinearly.
@@ -66,7 +69,4 @@ def point_sample(input: Tensor, points: Tensor) -> Tensor:
         >>> point_sample(ramp, torch.tensor([[[0.5, 0.5], [0.125, 0.5]]]))
         tensor([[[1.5000, 0.0000]]])
     """
-    return PointSampleFunction.run(input, points)
-
-
-derivative("point_sample", point_sample)
+    return _point_sample(input, points)

@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
+from ..registration import plain
+
+_points_in_polygons = plain("points_in_polygons")
 
 
 def points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
@@ -29,4 +31,4 @@ def points_in_polygons(points: Tensor, polygons: Tensor) -> Tensor:
         tensor([[ True],
                 [False]])
     """
-    return _C.points_in_polygons(points, polygons)
+    return _points_in_polygons(points, polygons)

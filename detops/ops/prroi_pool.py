@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import _C
 from ..registration import derivative
-from ._shared import Function, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
+from ._shared import Function, Pair, PoolingModule, as_pair, as_rois, fold, fold_boxes, raw, unfold
 
 _Pooling = tuple[float, int, int]
 
@@ -45,7 +45,7 @@ class PrRoIPoolFunction(Function):
         return unfold(PrRoIPoolFunction.run(folded, boxes, pooling), batch), 0
 
 
-derivative(
+_prroi_pool = derivative(
     "prroi_pool", lambda input, boxes, *pooling: PrRoIPoolFunction.run(input, boxes, pooling)
 )
 
@@ -54,7 +54,7 @@ derivative(
 def prroi_pool(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
 ) -> Tensor:
     """Pools each box into a grid of bins by the mean of the bilinear surface over each.
@@ -85,9 +85,8 @@ def prroi_pool(
         >>> prroi_pool(ramp, box.requires_grad_(), 1).item()
         3.5
     """
-    pooling = (spatial_scale, *as_pair(output_size))
-    pooled: Tensor = PrRoIPoolFunction.run(input, as_rois("prroi_pool", boxes), pooling)
-    return pooled
+    height, width = as_pair(output_size)
+    return _prroi_pool(input, as_rois("prroi_pool", boxes), spatial_scale, height, width)
 
 
 class PrRoIPool(PoolingModule):
@@ -99,7 +98,7 @@ class PrRoIPool(PoolingModule):
         torch.Size([1, 16, 7, 7])
     """
 
-    def __init__(self, output_size: int | tuple[int, int], spatial_scale: float = 1.0) -> None:
+    def __init__(self, output_size: Pair, spatial_scale: float = 1.0) -> None:
         super().__init__()
         self.output_size = output_size
         self.spatial_scale = spatial_scale

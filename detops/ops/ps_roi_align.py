@@ -4,24 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ..registration import derivative
-from ._linear_pooling import LinearPoolingFunction, linear_pooling
-from ._shared import PoolingModule, as_pair, as_rois
+from ._linear_pooling import linear_pooling
+from ._shared import Pair, PoolingModule, as_pair, as_rois
 
-_OPS = (
-    torch.ops.detops.ps_roi_align_forward.default,
-    torch.ops.detops.ps_roi_align_backward.default,
-)
-
-
-derivative("ps_roi_align", linear_pooling(_OPS))
+_ps_roi_align = linear_pooling("ps_roi_align")
 
 
 @torch.fx.wrap
 def ps_roi_align(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
 ) -> Tensor:
@@ -55,9 +48,9 @@ def ps_roi_align(
         tensor([[[[0., 1.],
                   [2., 3.]]]])
     """
-    pooling = (spatial_scale, *as_pair(output_size), sampling_ratio)
-    pooled: Tensor = LinearPoolingFunction.run(input, as_rois("ps_roi_align", boxes), _OPS, pooling)
-    return pooled
+    height, width = as_pair(output_size)
+    rois = as_rois("ps_roi_align", boxes)
+    return _ps_roi_align(input, rois, spatial_scale, height, width, sampling_ratio)
 
 
 class PSRoIAlign(PoolingModule):
@@ -69,9 +62,7 @@ class PSRoIAlign(PoolingModule):
         torch.Size([1, 3, 7, 7])
     """
 
-    def __init__(
-        self, output_size: int | tuple[int, int], spatial_scale: float, sampling_ratio: int
-    ) -> None:
+    def __init__(self, output_size: Pair, spatial_scale: float, sampling_ratio: int) -> None:
         super().__init__()
         self.output_size = output_size
         self.spatial_scale = spatial_scale

@@ -4,24 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ..registration import derivative
-from ._linear_pooling import LinearPoolingFunction, linear_pooling
-from ._shared import PoolingModule, as_pair, as_rois
+from ._linear_pooling import linear_pooling
+from ._shared import Pair, PoolingModule, as_pair, as_rois
 
-_OPS = (
-    torch.ops.detops.ps_roi_pool_forward.default,
-    torch.ops.detops.ps_roi_pool_backward.default,
-)
-
-
-derivative("ps_roi_pool", linear_pooling(_OPS))
+_ps_roi_pool = linear_pooling("ps_roi_pool")
 
 
 @torch.fx.wrap
 def ps_roi_pool(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
 ) -> Tensor:
     """Pools each box into a grid of bins, each bin the mean of a channel of its own.
@@ -55,9 +48,9 @@ def ps_roi_pool(
         tensor([[[[0., 1.],
                   [2., 3.]]]])
     """
-    pooling = (spatial_scale, *as_pair(output_size))
-    pooled: Tensor = LinearPoolingFunction.run(input, as_rois("ps_roi_pool", boxes), _OPS, pooling)
-    return pooled
+    height, width = as_pair(output_size)
+    rois = as_rois("ps_roi_pool", boxes)
+    return _ps_roi_pool(input, rois, spatial_scale, height, width)
 
 
 class PSRoIPool(PoolingModule):
@@ -69,7 +62,7 @@ class PSRoIPool(PoolingModule):
         torch.Size([1, 3, 7, 7])
     """
 
-    def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
+    def __init__(self, output_size: Pair, spatial_scale: float) -> None:
         super().__init__()
         self.output_size = output_size
         self.spatial_scale = spatial_scale

@@ -4,24 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ..registration import derivative
-from ._linear_pooling import LinearPoolingFunction, linear_pooling
-from ._shared import PoolingModule, as_pair, as_rois
+from ._linear_pooling import linear_pooling
+from ._shared import Pair, PoolingModule, as_pair, as_rois
 
-_OPS = (
-    torch.ops.detops.riroi_align_rotated_forward.default,
-    torch.ops.detops.riroi_align_rotated_backward.default,
-)
-
-
-derivative("riroi_align_rotated", linear_pooling(_OPS))
+_riroi_align_rotated = linear_pooling("riroi_align_rotated")
 
 
 @torch.fx.wrap
 def riroi_align_rotated(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
     num_orientations: int = 8,
@@ -66,10 +59,10 @@ def riroi_align_rotated(
         [[40.0, 10.0, 20.0, 30.0], [15.0, 25.0, 35.0, 25.0]]
     """
     height, width = as_pair(output_size)
-    pooling = (spatial_scale, height, width, sampling_ratio, num_orientations, clockwise)
     rois = as_rois("riroi_align_rotated", boxes, columns=5)
-    pooled: Tensor = LinearPoolingFunction.run(input, rois, _OPS, pooling)
-    return pooled
+    return _riroi_align_rotated(
+        input, rois, spatial_scale, height, width, sampling_ratio, num_orientations, clockwise
+    )
 
 
 class RiRoIAlignRotated(PoolingModule):
@@ -83,7 +76,7 @@ class RiRoIAlignRotated(PoolingModule):
 
     def __init__(
         self,
-        output_size: int | tuple[int, int],
+        output_size: Pair,
         spatial_scale: float,
         sampling_ratio: int = -1,
         num_orientations: int = 8,

@@ -4,24 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ..registration import derivative
-from ._linear_pooling import LinearPoolingFunction, linear_pooling
-from ._shared import PoolingModule, as_pair, as_rois
+from ._linear_pooling import linear_pooling
+from ._shared import Pair, PoolingModule, as_pair, as_rois
 
-_OPS = (
-    torch.ops.detops.roi_align_forward.default,
-    torch.ops.detops.roi_align_backward.default,
-)
-
-
-derivative("roi_align", linear_pooling(_OPS))
+_roi_align = linear_pooling("roi_align")
 
 
 @torch.fx.wrap
 def roi_align(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
     aligned: bool = False,
@@ -57,9 +50,8 @@ def roi_align(
                   [5.5000, 5.5000]]]])
     """
     height, width = as_pair(output_size)
-    pooling = (spatial_scale, height, width, sampling_ratio, aligned)
-    pooled: Tensor = LinearPoolingFunction.run(input, as_rois("roi_align", boxes), _OPS, pooling)
-    return pooled
+    rois = as_rois("roi_align", boxes)
+    return _roi_align(input, rois, spatial_scale, height, width, sampling_ratio, aligned)
 
 
 class RoIAlign(PoolingModule):
@@ -73,7 +65,7 @@ class RoIAlign(PoolingModule):
 
     def __init__(
         self,
-        output_size: int | tuple[int, int],
+        output_size: Pair,
         spatial_scale: float,
         sampling_ratio: int,
         aligned: bool = False,

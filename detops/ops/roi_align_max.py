@@ -9,6 +9,7 @@ from torch import Tensor
 from ..registration import derivative
 from ._shared import (
     Function,
+    Pair,
     as_pair,
     as_rois,
     fold,
@@ -28,8 +29,6 @@ _Pooling = tuple[float, int, int, int, bool]
 class RoIAlignMaxFunction(Function):
     """Gives the maxima and where they lie; differentiable once, in the input alone."""
 
-    shown = 1
-
     @staticmethod
     def forward(input: Tensor, boxes: Tensor, pooling: _Pooling) -> tuple[Tensor, Tensor, Tensor]:
         """See :func:`roi_align_max`."""
@@ -40,6 +39,8 @@ class RoIAlignMaxFunction(Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
         input, boxes, pooling = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(boxes, *output[1:])
         ctx.kept = pooling, input.shape, memory_format(input)
 
@@ -66,7 +67,7 @@ class RoIAlignMaxFunction(Function):
         return (unfold(output, batch), unfold(y, batch), unfold(x, batch)), 0
 
 
-derivative(
+_roi_align_max = derivative(
     "roi_align_max",
     lambda input, boxes, *pooling: RoIAlignMaxFunction.run(input, boxes, pooling)[0],
 )
@@ -76,7 +77,7 @@ derivative(
 def roi_align_max(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
     aligned: bool = False,
@@ -113,9 +114,9 @@ def roi_align_max(
         >>> roi_align_max(ramp, box, 2, sampling_ratio=2)[0, 0, 0].tolist()
         [3.5, 5.5]
     """
-    pooling = (spatial_scale, *as_pair(output_size), sampling_ratio, aligned)
-    output: Tensor = RoIAlignMaxFunction.run(input, as_rois("roi_align_max", boxes), pooling)[0]
-    return output
+    height, width = as_pair(output_size)
+    rois = as_rois("roi_align_max", boxes)
+    return _roi_align_max(input, rois, spatial_scale, height, width, sampling_ratio, aligned)
 
 
 class RoIAlignMax(RoIAlign):

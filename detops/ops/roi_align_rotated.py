@@ -4,24 +4,17 @@ import torch
 import torch.fx
 from torch import Tensor
 
-from ..registration import derivative
-from ._linear_pooling import LinearPoolingFunction, linear_pooling
-from ._shared import PoolingModule, as_pair, as_rois
+from ._linear_pooling import linear_pooling
+from ._shared import Pair, PoolingModule, as_pair, as_rois
 
-_OPS = (
-    torch.ops.detops.roi_align_rotated_forward.default,
-    torch.ops.detops.roi_align_rotated_backward.default,
-)
-
-
-derivative("roi_align_rotated", linear_pooling(_OPS))
+_roi_align_rotated = linear_pooling("roi_align_rotated")
 
 
 @torch.fx.wrap
 def roi_align_rotated(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
 ) -> Tensor:
@@ -59,10 +52,8 @@ def roi_align_rotated(
                   [4.5000, 4.5000]]]])
     """
     height, width = as_pair(output_size)
-    pooling = (spatial_scale, height, width, sampling_ratio)
     rois = as_rois("roi_align_rotated", boxes, columns=5)
-    pooled: Tensor = LinearPoolingFunction.run(input, rois, _OPS, pooling)
-    return pooled
+    return _roi_align_rotated(input, rois, spatial_scale, height, width, sampling_ratio)
 
 
 class RoIAlignRotated(PoolingModule):
@@ -74,9 +65,7 @@ class RoIAlignRotated(PoolingModule):
         torch.Size([1, 16, 7, 7])
     """
 
-    def __init__(
-        self, output_size: int | tuple[int, int], spatial_scale: float, sampling_ratio: int
-    ) -> None:
+    def __init__(self, output_size: Pair, spatial_scale: float, sampling_ratio: int) -> None:
         super().__init__()
         self.output_size = output_size
         self.spatial_scale = spatial_scale

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..registration import derivative
 from ._shared import (
     Function,
+    Pair,
     PoolingModule,
     as_pair,
     as_rois,
@@ -26,8 +27,6 @@ _BACKWARD = torch.ops.detops.roi_pool_backward.default
 class RoIPoolFunction(Function):
     """Gives the maxima and where they lie; no gradient reaches the boxes."""
 
-    shown = 1
-
     @staticmethod
     def forward(
         input: Tensor, boxes: Tensor, pooling: tuple[float, int, int]
@@ -41,6 +40,8 @@ class RoIPoolFunction(Function):
         """Keeps the boxes and the places, and what the backward pass needs to know of the input."""
         input, boxes, pooling = inputs
         argmax = output[1]
+        ctx.mark_non_differentiable(argmax)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(boxes, argmax)
         ctx.kept = pooling, input.shape, memory_format(input)
 
@@ -120,14 +121,16 @@ class RoIPoolBackwardFunction(Function):
         return unfold(spread, batch), 0
 
 
-derivative("roi_pool", lambda input, boxes, *pooling: RoIPoolFunction.run(input, boxes, pooling)[0])
+_roi_pool = derivative(
+    "roi_pool", lambda input, boxes, *pooling: RoIPoolFunction.run(input, boxes, pooling)[0]
+)
 
 
 @torch.fx.wrap
 def roi_pool(
     input: Tensor,
     boxes: Tensor | list[Tensor],
-    output_size: int | tuple[int, int],
+    output_size: Pair,
     spatial_scale: float = 1.0,
 ) -> Tensor:
     """Pools each box into a grid of bins by taking the largest pixel of each.
@@ -158,9 +161,8 @@ def roi_pool(
         tensor([[[[ 5.,  7.],
                   [13., 15.]]]])
     """
-    pooling = (spatial_scale, *as_pair(output_size))
-    output: Tensor = RoIPoolFunction.run(input, as_rois("roi_pool", boxes), pooling)[0]
-    return output
+    height, width = as_pair(output_size)
+    return _roi_pool(input, as_rois("roi_pool", boxes), spatial_scale, height, width)
 
 
 class RoIPool(PoolingModule):
@@ -172,7 +174,7 @@ class RoIPool(PoolingModule):
         torch.Size([1, 16, 7, 7])
     """
 
-    def __init__(self, output_size: int | tuple[int, int], spatial_scale: float) -> None:
+    def __init__(self, output_size: Pair, spatial_scale: float) -> None:
         super().__init__()
         self.output_size = output_size
         self.spatial_scale = spatial_scale

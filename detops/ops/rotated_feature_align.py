@@ -83,6 +83,9 @@ class RotatedFeatureAlignBackwardFunction(Function):
         return unfold(spread, info.batch_size), 0
 
 
+_rotated_feature_align = derivative("rotated_feature_align", RotatedFeatureAlignFunction.run)
+
+
 @torch.fx.wrap
 def rotated_feature_align(
     features: Tensor, boxes: Tensor, spatial_scale: float = 0.125, points: int = 1
@@ -117,8 +120,4 @@ def rotated_feature_align(
         >>> rotated_feature_align(ramp, boxes, spatial_scale=1.0)[0, 0].tolist()
         [[2.5, 3.5, 4.5, 5.5]]
     """
-    refined: Tensor = RotatedFeatureAlignFunction.run(features, boxes, spatial_scale, points)
-    return refined
-
-
-derivative("rotated_feature_align", rotated_feature_align)
+    return _rotated_feature_align(features, boxes, spatial_scale, points)

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 from .. import _C
 from ..registration import CONTRACTS, composition, derivative
@@ -40,6 +39,9 @@ class RotatedIoUFunction(Function):
         return RotatedIoUFunction.run(first, second, mode), 0
 
 
+_rotated_iou = derivative("rotated_iou", RotatedIoUFunction.run)
+
+
 def rotated_iou(boxes1: Tensor, boxes2: Tensor, mode: str = "iou") -> Tensor:
     """Intersection over union of matched rotated boxes, differentiable in both.
 
@@ -69,7 +71,7 @@ def rotated_iou(boxes1: Tensor, boxes2: Tensor, mode: str = "iou") -> Tensor:
         >>> iou.item(), boxes.grad[0, 0].item()
         (0.3333333432674408, 0.2222222238779068)
     """
-    return RotatedIoUFunction.run(boxes1, boxes2, mode)
+    return _rotated_iou(boxes1, boxes2, mode)
 
 
 def _extents(boxes: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +92,32 @@ def _upright_hull(boxes1: Tensor, boxes2: Tensor) -> Tensor:
 def _product(sides: Tensor) -> Tensor:
     """Not ``prod``, whose derivative asks how many there are: a graph may not know."""
     return sides[..., 0] * sides[..., 1]
+
+
+def _loss(boxes1: Tensor, boxes2: Tensor, mode: str, reduction: str, eps: float) -> Tensor:
+    contract = CONTRACTS["rotated_iou_loss"]
+    contract.check_word("mode", mode)
+    try:
+        iou = rotated_iou(boxes1, boxes2)
+    except RuntimeError:  # which calls the op rotated_iou
+        contract.check(dict(boxes1=boxes1, boxes2=boxes2, mode=mode, reduction=reduction))
+        raise
+    loss = 1 - iou
+    if mode != "iou":
+        first, second = boxes1.to(iou.dtype), boxes2.to(iou.dtype)
+        hull = _upright_hull(first, second)
+    if mode == "giou":
+        around = _product(hull)
+        areas = _product(first[..., 2:4].clamp(min=0)) + _product(second[..., 2:4].clamp(min=0))
+        # iou = I / (A + B - I), from which the union is (A + B) / (1 + iou).
+        loss = loss + (around - areas / (1 + iou)) / (around + eps)
+    elif mode == "diou":
+        apart = (first[..., :2] - second[..., :2]).square().sum(-1)
+        loss = loss + apart / (hull.square().sum(-1) + eps)
+    return reduced("rotated_iou_loss", loss, reduction)
+
+
+_rotated_iou_loss = composition("rotated_iou_loss", _loss)
 
 
 def rotated_iou_loss(
@@ -128,30 +156,4 @@ def rotated_iou_loss(
         >>> [rotated_iou_loss(one, other, mode).item() for mode in ("iou", "giou")]
         [1.0, 1.0]
     """
-    contract = CONTRACTS["rotated_iou_loss"]
-    contract.check_word("mode", mode)
-    if is_dynamo_compiling():
-        iou = rotated_iou(boxes1, boxes2)
-    else:
-        try:
-            iou = rotated_iou(boxes1, boxes2)
-        except RuntimeError:  # which calls the op rotated_iou
-            contract.check(dict(boxes1=boxes1, boxes2=boxes2, mode=mode, reduction=reduction))
-            raise
-    loss = 1 - iou
-    if mode != "iou":
-        first, second = boxes1.to(iou.dtype), boxes2.to(iou.dtype)
-        hull = _upright_hull(first, second)
-    if mode == "giou":
-        around = _product(hull)
-        areas = _product(first[..., 2:4].clamp(min=0)) + _product(second[..., 2:4].clamp(min=0))
-        # iou = I / (A + B - I), from which the union is (A + B) / (1 + iou).
-        loss = loss + (around - areas / (1 + iou)) / (around + eps)
-    elif mode == "diou":
-        apart = (first[..., :2] - second[..., :2]).square().sum(-1)
-        loss = loss + apart / (hull.square().sum(-1) + eps)
-    return reduced("rotated_iou_loss", loss, reduction)
-
-
-derivative("rotated_iou", rotated_iou)
-composition("rotated_iou_loss", rotated_iou_loss)
+    return _rotated_iou_loss(boxes1, boxes2, mode, reduction, eps)

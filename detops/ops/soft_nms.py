@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ._shared import undifferentiable
+
+_soft_nms = undifferentiable("soft_nms")
 
 
 def soft_nms(
@@ -13,7 +14,6 @@ def soft_nms(
     sigma: float = 0.5,
     min_score: float = 1e-3,
     method: str = "linear",
-    *,
     max_output: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Lowers the scores of boxes that overlap a better one, instead of dropping them.
@@ -57,4 +57,4 @@ def soft_nms(
         >>> scores
         tensor([0.9000, 0.7000, 0.2667])
     """
-    return raw(_C.soft_nms, boxes, scores, iou_threshold, sigma, min_score, method, max_output)
+    return _soft_nms(boxes, scores, iou_threshold, sigma, min_score, method, max_output)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import _C
-from ..registration import composition
+from ..registration import composition, derivative
 from ._shared import Function, one_by_one, raw, reduced
 
 
@@ -57,6 +57,24 @@ class SoftmaxFocalLossFunction(Function):
         return one_by_one(SoftmaxFocalLossFunction.run, in_dims, info.batch_size, *args)
 
 
+_elements = derivative("softmax_focal_loss_elements", SoftmaxFocalLossFunction.run)
+
+
+def _loss(
+    inputs: Tensor,
+    targets: Tensor,
+    alpha: float,
+    gamma: float,
+    weight: Tensor | None,
+    reduction: str,
+) -> Tensor:
+    loss: Tensor = _elements(inputs, targets, weight, alpha, gamma)
+    return reduced("softmax_focal_loss", loss, reduction)
+
+
+_softmax_focal_loss = composition("softmax_focal_loss", _loss)
+
+
 def softmax_focal_loss(
     inputs: Tensor,
     targets: Tensor,
@@ -93,8 +111,4 @@ def softmax_focal_loss(
         >>> softmax_focal_loss(logits, torch.tensor([0, 1, -1]))
         tensor([1.1231e-05, 2.4770e-02, 0.0000e+00])
     """
-    loss: Tensor = SoftmaxFocalLossFunction.run(inputs, targets, weight, alpha, gamma)
-    return reduced("softmax_focal_loss", loss, reduction)
-
-
-composition("softmax_focal_loss", softmax_focal_loss)
+    return _softmax_focal_loss(inputs, targets, alpha, gamma, weight, reduction)

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import _C
-from ._shared import raw
+from ..registration import unscriptable
+from ._shared import undifferentiable
+
+_weighted_box_fusion = undifferentiable("weighted_box_fusion")
 
 
+@unscriptable
 def weighted_box_fusion(
     boxes: Sequence[Tensor],
     scores: Sequence[Tensor],
@@ -91,8 +94,7 @@ def weighted_box_fusion(
                 f"[N, 4], [N] and [N], got {list(b.shape)}, {list(s.shape)} and {list(c.shape)}"
             )
     models = torch.cat([torch.full_like(c, i, dtype=torch.int64) for i, c in enumerate(labels)])
-    return raw(
-        _C.weighted_box_fusion,
+    return _weighted_box_fusion(
         *(torch.cat(list(parts)) for parts in (boxes, scores, labels)),
         models,
         list(weights),

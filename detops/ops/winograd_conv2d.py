@@ -10,16 +10,16 @@ from torch.nn import functional as F
 from .. import _C
 from ..module import Module
 from ..registration import derivative
-from ._shared import Function, as_pair, fold, one_by_one, unfold
-
-Pair = tuple[int, int]
+from ._shared import Function, Pair, as_pair, fold, one_by_one, unfold
 
 
 class WinogradConv2dFunction(Function):
     """Differentiable in all arguments, as often as one likes."""
 
     @staticmethod
-    def forward(input: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
+    def forward(
+        input: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]
+    ) -> Tensor:
         """See :func:`winograd_conv2d`."""
         return _C.winograd_conv2d_forward(input, weight, bias, padding)
 
@@ -53,7 +53,12 @@ class WinogradConv2dFunction(Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple, input: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair
+        info: Any,
+        in_dims: tuple,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        padding: tuple[int, int],
     ) -> tuple[Tensor, int]:
         """One call over the folded images, or one for each set of weights."""
         batch = info.batch_size
@@ -68,7 +73,7 @@ class WinogradWeightFunction(Function):
     """The gradient in the weights, and what it is differentiated to: two convolutions."""
 
     @staticmethod
-    def forward(grad: Tensor, input: Tensor, padding: Pair) -> Tensor:
+    def forward(grad: Tensor, input: Tensor, padding: tuple[int, int]) -> Tensor:
         """``[N, O, h, w]`` and ``[N, C, H, W]`` to ``[O, C, 3, 3]``."""
         return _C.winograd_conv2d_backward_weight(grad, input, padding)
 
@@ -91,18 +96,21 @@ class WinogradWeightFunction(Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple, grad: Tensor, input: Tensor, padding: Pair
+        info: Any, in_dims: tuple, grad: Tensor, input: Tensor, padding: tuple[int, int]
     ) -> tuple[Tensor, int]:
         """One call for each of the batch."""
         args = grad, input, padding
         return one_by_one(WinogradWeightFunction.run, in_dims, info.batch_size, *args)
 
 
-def _to_input(grad: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+def _to_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
     turned = weight.flip(2, 3).transpose(0, 1)
     around = 2 - padding[0], 2 - padding[1]
     output: Tensor = WinogradConv2dFunction.run(grad, turned, None, around)
     return output
+
+
+_winograd_conv2d = derivative("winograd_conv2d", WinogradConv2dFunction.run)
 
 
 @torch.fx.wrap
@@ -110,7 +118,7 @@ def winograd_conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    padding: int | tuple[int, int] = 1,
+    padding: Pair = 1,
 ) -> Tensor:
     """A convolution of 3x3 kernels with stride 1, in a quarter of the multiplications.
 
@@ -143,10 +151,10 @@ def winograd_conv2d(
                   [4., 6., 4.]]]])
     """
     around = as_pair(padding)
-    if torch.compiler.is_exporting():
-        return F.conv2d(input, weight, bias, padding=around)
-    output: Tensor = WinogradConv2dFunction.run(input, weight, bias, around)
-    return output
+    if not torch.jit.is_scripting():  # noqa: SIM102, TorchScript looks no further
+        if torch.compiler.is_exporting():
+            return F.conv2d(input, weight, bias, padding=around)
+    return _winograd_conv2d(input, weight, bias, around)
 
 
 class WinogradConv2d(Module, nn.Conv2d):
@@ -170,6 +178,3 @@ class WinogradConv2d(Module, nn.Conv2d):
         """``[N, C, H, W]`` to ``[N, O, H + 2 * padding - 2, W + 2 * padding - 2]``."""
         around = self.padding[0], self.padding[1]
         return winograd_conv2d(input, self.weight, self.bias, around)  # type: ignore[arg-type]
-
-
-derivative("winograd_conv2d", WinogradConv2dFunction.run)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "../../demo/last_step.h"
 #include "../../products.h"
 #include "../common/vector.cuh"
 
@@ -351,6 +352,14 @@ void lltm_forward(const Tensor& input, const Tensor& weights, const Tensor& bias
         elements(c0), elements(gates), elements(cells), elements(output)};
     run(pass, steps, w.options(), {pass.first_state, pass.output});
   });
+}
+
+void lltm(const Tensor& input, const Tensor& weights, const Tensor& bias, const Tensor& h,
+          const Tensor& c, Tensor& output, Tensor& last_h, Tensor& last_c, Tensor& cells,
+          Tensor& gates) {
+  if (input.size(0) > 0) lltm_forward(input, weights, bias, h, c, output, cells, gates);
+  copy_last(output, h, last_h);
+  copy_last(cells, c, last_c);
 }
 
 void lltm_backward(const Tensor& grad_output, const std::optional<Tensor>& grad_h,

@@ -318,6 +318,18 @@ inline Tensor ps_roi_pool_backward(const Tensor& grad, const Tensor& boxes, doub
 }
 
 // Gives output, count.
+inline std::tuple<Tensor, Tensor> deform_psroi_pool(const Tensor& input, const Tensor& boxes,
+                                                    const std::optional<Tensor>& offset,
+                                                    double spatial_scale, int64_t output_channels,
+                                                    int64_t group_size, int64_t pooled_height,
+                                                    int64_t pooled_width, int64_t part_size,
+                                                    int64_t sample_per_part, double trans_std) {
+  return detail::call<std::tuple<Tensor, Tensor>>(
+      "detops::deform_psroi_pool", input, boxes, offset, spatial_scale, output_channels, group_size,
+      pooled_height, pooled_width, part_size, sample_per_part, trans_std);
+}
+
+// Gives output, count.
 inline std::tuple<Tensor, Tensor> deform_psroi_pool_forward(
     const Tensor& input, const Tensor& boxes, const std::optional<Tensor>& offset,
     double spatial_scale, int64_t output_channels, int64_t group_size, int64_t pooled_height,
@@ -422,6 +434,11 @@ inline std::tuple<Tensor, Tensor, Tensor> ms_deform_attn_backward(const Tensor& 
                                                           sampling_locations, attention_weights);
 }
 
+inline Tensor box_iou_matrix(const Tensor& boxes1, const Tensor& boxes2,
+                             const std::string& kind = "iou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_matrix", boxes1, boxes2, kind, eps);
+}
+
 inline Tensor box_iou_forward(const Tensor& boxes1, const Tensor& boxes2,
                               const std::string& kind = "iou", double eps = 1e-7) {
   return detail::call<Tensor>("detops::box_iou_forward", boxes1, boxes2, kind, eps);
@@ -433,6 +450,11 @@ inline std::tuple<Tensor, Tensor> box_iou_backward(const Tensor& grad, const Ten
                                                    double eps = 1e-7) {
   return detail::call<std::tuple<Tensor, Tensor>>("detops::box_iou_backward", grad, boxes1, boxes2,
                                                   kind, eps);
+}
+
+inline Tensor box_iou_aligned(const Tensor& boxes1, const Tensor& boxes2,
+                              const std::string& kind = "iou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_aligned", boxes1, boxes2, kind, eps);
 }
 
 inline Tensor box_iou_aligned_forward(const Tensor& boxes1, const Tensor& boxes2,
@@ -478,6 +500,11 @@ inline std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad, const
                                                        const std::string& mode) {
   return detail::call<std::tuple<Tensor, Tensor>>("detops::rotated_iou_backward", grad, boxes1,
                                                   boxes2, mode);
+}
+
+inline Tensor box_iou_loss(const Tensor& boxes1, const Tensor& boxes2,
+                           const std::string& kind = "giou", double eps = 1e-7) {
+  return detail::call<Tensor>("detops::box_iou_loss", boxes1, boxes2, kind, eps);
 }
 
 inline Tensor box_iou_loss_forward(const Tensor& boxes1, const Tensor& boxes2,
@@ -529,6 +556,11 @@ inline std::tuple<Tensor, Tensor> decode_boxes_backward(const Tensor& grad, cons
                                                   anchors, weights, clip);
 }
 
+inline Tensor sigmoid_focal_loss_elements(const Tensor& inputs, const Tensor& targets, double alpha,
+                                          double gamma) {
+  return detail::call<Tensor>("detops::sigmoid_focal_loss_elements", inputs, targets, alpha, gamma);
+}
+
 inline Tensor sigmoid_focal_loss_forward(const Tensor& inputs, const Tensor& targets, double alpha,
                                          double gamma) {
   return detail::call<Tensor>("detops::sigmoid_focal_loss_forward", inputs, targets, alpha, gamma);
@@ -542,6 +574,13 @@ inline Tensor sigmoid_focal_loss_sum(const Tensor& inputs, const Tensor& targets
 inline Tensor sigmoid_focal_loss_backward(const Tensor& grad, const Tensor& inputs,
                                           const Tensor& targets, double alpha, double gamma) {
   return detail::call<Tensor>("detops::sigmoid_focal_loss_backward", grad, inputs, targets, alpha,
+                              gamma);
+}
+
+inline Tensor softmax_focal_loss_elements(const Tensor& inputs, const Tensor& targets,
+                                          const std::optional<Tensor>& weight, double alpha,
+                                          double gamma) {
+  return detail::call<Tensor>("detops::softmax_focal_loss_elements", inputs, targets, weight, alpha,
                               gamma);
 }
 
@@ -844,6 +883,19 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_backward(
   return detail::call<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>>(
       "detops::lltm_backward", grad_output, grad_h, grad_c, input, weights, h, c, output, cells,
       gates, input_wanted, h_wanted);
+}
+
+inline std::tuple<Tensor, Tensor> lltm_cell(const Tensor& input, const Tensor& weights,
+                                            const Tensor& bias, const Tensor& h, const Tensor& c) {
+  return detail::call<std::tuple<Tensor, Tensor>>("detops::lltm_cell", input, weights, bias, h, c);
+}
+
+// Gives output, h, c.
+inline std::tuple<Tensor, Tensor, Tensor> lltm(const Tensor& input, const Tensor& weights,
+                                               const Tensor& bias, const Tensor& h,
+                                               const Tensor& c) {
+  return detail::call<std::tuple<Tensor, Tensor, Tensor>>("detops::lltm", input, weights, bias, h,
+                                                          c);
 }
 
 }  // namespace detops

@@ -1,0 +1,109 @@
+"""Modules with an op between weights and a loss, and what training them gives.
+
+As a program, what another process than the tests' runs: it loads the files of a folder, trains each
+module a step and compares that with what the tests wrote down.
+"""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+import torch
+from calls import CALLS
+from torch import Tensor, nn
+
+import detops
+
+# Halves and layouts take the same paths; the names say which calls are further ones of an op.
+TRAINED = {
+    call.name.replace("/", " "): call
+    for call in CALLS
+    if call.wants and not any(word in call.name for word in ("float16", "channels_last", "large"))
+}
+
+
+class Weighted(nn.Module):
+    """Multiplies the tensors that an op is differentiable in by weights, and calls the op."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        call = TRAINED[name]
+        self.call, self.names = call, list(call.tensors())
+        generator = torch.Generator().manual_seed(1)
+        self.weights = nn.ParameterDict(
+            {
+                # A parameter's name holds no dot, and no bracket looks well.
+                _key(wanted): nn.Parameter(1 + torch.rand(1, generator=generator) / 8)
+                for wanted in call.wants
+            }
+        )
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        given = dict(zip(self.names, tensors, strict=True))
+        for wanted in self.call.wants:
+            given[wanted] = given[wanted] * self.weights[_key(wanted)]
+        return self.call.forward(given)
+
+
+def _key(name: str) -> str:
+    return name.replace("[", "_").replace("]", "")
+
+
+def inputs(name: str, seed: int = 0) -> tuple[Tensor, ...]:
+    return tuple(x.detach() for x in TRAINED[name].tensors(seed=seed).values())
+
+
+def trained(module: nn.Module, args: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """The results, the gradients of the weights, and the weights after a step.
+
+    And the gradients of the gradients, where the op has a second derivative.
+    """
+    found = module(*args)
+    found = [found] if isinstance(found, Tensor) else list(found)
+    loss = sum(
+        (x.float().square() * torch.linspace(-1, 1, x.numel()).view(x.shape)).sum()
+        for x in found
+        if x.requires_grad
+    )
+    weights = [p for _, p in sorted(module.named_parameters())]
+    grads = torch.autograd.grad(loss, weights, create_graph=True)
+    second: list[Tensor | None] = []
+    with contextlib.suppress(RuntimeError):  # that there is no second derivative
+        sums = sum(g.square().sum() for g in grads)
+        second = list(torch.autograd.grad(sums, weights, allow_unused=True))
+    for p, g in zip(weights, grads, strict=True):
+        p.grad = g.detach()
+    torch.optim.SGD(weights, lr=0.1).step()
+    state = {f"result {i}": x.detach() for i, x in enumerate(found)}
+    state |= {f"grad {i}": g.detach() for i, g in enumerate(grads)}
+    state |= {f"weight {i}": p.detach().clone() for i, p in enumerate(weights)}
+    return state | {f"second {i}": g for i, g in enumerate(second) if g is not None}
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor], bound: float = 1e-6) -> None:
+    torch.testing.assert_close(found, expected, rtol=bound, atol=bound, equal_nan=True)
+
+
+def load(path: Path) -> nn.Module:
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()
+    return torch.jit.load(io.BytesIO(path.read_bytes()))
+
+
+def main(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".pt2", ".ts"):
+            name = path.stem.split("@")[0]
+            expected = torch.load(folder / f"{name}.expected")
+            try:
+                # An exported program has a plain convolution in its place.
+                is_conv = name.startswith("winograd") and path.suffix == ".pt2"
+                same(trained(load(path), inputs(name)), expected, 2e-4 if is_conv else 1e-6)
+            except Exception as error:
+                print(f"{path.name}: {type(error).__name__}: {str(error)[:500]}")
+    print("finished", detops.__version__)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
