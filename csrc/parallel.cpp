@@ -7,6 +7,10 @@
 #include <limits>
 #include <mutex>
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
 #include "tensor.h"
 
 namespace detops {
@@ -15,6 +19,13 @@ namespace {
 DETOPS_PER_THREAD bool inside = false;
 std::atomic<int64_t> most_grain{std::numeric_limits<int64_t>::max()};
 std::atomic<int64_t> loops{0};
+
+// A forked process has none of the threads that its parent's loops were shared with, but the memory
+// of OpenMP says that it has, and a loop that is shared would wait for them forever.
+std::atomic<bool> lost_threads{false};
+#ifndef _WIN32
+const int registered = pthread_atfork(nullptr, nullptr, [] { lost_threads = loops > 0; });
+#endif
 
 struct Work {
   void (*body)(const void*, int64_t, int64_t);
@@ -48,6 +59,7 @@ void limit_grain(int64_t most) { most_grain = most; }
 int64_t shared_loops() { return loops; }
 
 int get_num_threads() {
+  if (lost_threads.load(std::memory_order_relaxed)) return 1;
   uint32_t count = 1;
   DETOPS_STABLE(torch_get_num_threads, &count);
   return static_cast<int>(count);

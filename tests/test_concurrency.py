@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -260,3 +261,33 @@ def test_an_interrupt_waits_for_the_op_and_is_raised_then():
         finally:  # else a failure waits for a process that goes on
             process.kill()
     assert out == "stopped True\n" and process.returncode == 0
+
+
+FORKED = """
+import os, signal, torch, detops
+torch.set_num_threads(2)
+boxes = torch.rand(3000, 4).cumsum(1)
+x, rois = torch.rand(2, 64, 100, 100), torch.rand(200, 5).cumsum(1)
+rois[:, 0] = 0
+calls = (lambda: detops.box_iou(boxes, boxes), lambda: detops.roi_align(x, rois, 7),
+         lambda: detops.nms(boxes, boxes[:, 0].contiguous(), 0.5))
+before = detops._C.shared_loops()
+expected = [call() for call in calls]
+assert detops._C.shared_loops() > before, "the parent used no threads"
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # a loop that waits for threads would wait forever
+    found = [call() for call in calls]
+    torch.set_num_threads(1)  # for PyTorch's comparison
+    same = all(map(torch.equal, found, expected))
+    os._exit(0 if same else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_runs_large_calls():
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout.strip() == "0", run.stdout + run.stderr
