@@ -70,7 +70,7 @@ def run(monkeypatch, capsys):
 
     monkeypatch.setattr(detect_module, "open_detector", open_detector)
     monkeypatch.setattr(
-        command.uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app)
+        command.uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app.app)
     )
 
     def run(*arguments):

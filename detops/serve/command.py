@@ -14,13 +14,14 @@ from pathlib import Path
 import uvicorn
 from PIL import Image
 from rich.console import Console
+from starlette.types import ASGIApp
 
 from ..cli.options import TREE_CROWNS
 from ..engine.checkpoint import list_some
 from ..engine.detect import Detector
 from ..engine.stop import StopSignals
 from .app import create_app
-from .connection import Connection
+from .connection import Connection, Connections
 from .guard import LOOPBACK
 from .limits import Limits
 
@@ -67,11 +68,12 @@ def serve(
         uvicorn.Server(server_config(app, limits)).run([listener])
 
 
-def server_config(app: object, limits: Limits) -> uvicorn.Config:
-    """The server's settings: HTTP alone, and no word to the console but of errors."""
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        http=partial(Connection, limits),  # type: ignore[arg-type]
+def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
+    """Returns the server's settings: HTTP alone, and errors alone on the console."""
+    connections = Connections(app, limits)
+    config = uvicorn.Config(
+        connections,  # type: ignore[arg-type]
+        http="h11",
         ws="none",
         lifespan="off",
         log_level="error",
@@ -80,6 +82,10 @@ def server_config(app: object, limits: Limits) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
     )
+    config.load()
+    protocol = config.http_protocol_class
+    config.http_protocol_class = partial(Connection, connections, protocol)  # type: ignore[assignment]
+    return config
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,63 +1,97 @@
 # SPDX-License-Identifier: MIT
-"""A connection to the page, which is closed when its client neither asks nor takes the answer."""
+"""Limits on connections: closes those whose client neither asks nor takes the answer."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .limits import Limits
 
 
-class Connection(H11Protocol):
-    """uvicorn's, with limits on time and number.
+class Connections:
+    """An ASGI application with limits on its connections.
 
-    Idle is one whose request has not come yet, or whose answer is complete. One that stays idle is
-    closed, and where there are too many, the one that has been idle for the longest: those that
-    send nothing do not keep others out.
+    A connection is idle until the head of its request has arrived, and after its answer is
+    complete. If there are too many, the connection that has been idle for the longest is closed:
+    clients that send nothing do not keep others out.
 
     Args:
-        limits: how long a connection may be idle, and how many there are.
-        options, named: uvicorn's.
+        app: the application.
+        limits: how long a connection may be idle, and how many there may be.
     """
 
-    def __init__(self, limits: Limits, *options: Any, **named: Any) -> None:
-        super().__init__(*options, **named)
-        self.limits = limits
-        self._since, self._timer = 0.0, cast(asyncio.TimerHandle, None)
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app, self.limits = app, limits
+        self.open: dict[Any, Connection] = {}  # by the client's address
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Gives the request's head its time."""
-        super().connection_made(transport)
-        self._wait(self.limits.head_seconds)
-        if len(self.connections) > self.limits.connections:
-            idle = [each for each in cast(set[Connection], self.connections) if each._is_idle()]
-            min(idle, key=lambda each: each._since)._drop()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, and marks its connection as busy meanwhile."""
+        connection = self.open.get(scope.get("client"))
+        if connection is not None:
+            connection.begin()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if connection is not None:
+                connection.wait(self.limits.seconds)
+
+
+class Connection(asyncio.Protocol):
+    """A connection with limits around the protocol that reads requests and writes answers.
+
+    Args:
+        connections: those of the server.
+        protocol: the class of the protocol, such as uvicorn's.
+        options: its arguments.
+    """
+
+    def __init__(
+        self, connections: Connections, protocol: type[asyncio.Protocol], **options: Any
+    ) -> None:
+        self.connections, self.protocol = connections, protocol(**options)
+        self.is_busy, self.idle_since = False, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.data_received = self.protocol.data_received  # type: ignore[method-assign]
+        self.eof_received = self.protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = self.protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self.protocol.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Starts the time for the request's head."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport, self.client = transport, tuple(transport.get_extra_info("peername")[:2])
+        self.protocol.connection_made(transport)
+        limits, opened = self.connections.limits, self.connections.open
+        opened[self.client] = self
+        self.wait(limits.head_seconds)
+        if len(opened) > limits.connections:
+            idle = [each for each in opened.values() if not each.is_busy]
+            min(idle, key=lambda each: each.idle_since)._drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
-        self._timer.cancel()
-        super().connection_lost(exc)
+        """Forgets the connection."""
+        self.connections.open.pop(self.client, None)
+        self.begin()
+        self.protocol.connection_lost(exc)
 
-    def on_response_complete(self) -> None:
-        """Gives the client time to take the answer, which may be long."""
-        self._timer.cancel()
-        self._wait(self.limits.seconds)
-        super().on_response_complete()
+    def begin(self) -> None:
+        """Stops the timer: the server is at work, or the client is gone."""
+        self.is_busy = True
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _wait(self, seconds: float) -> None:
-        self._since = self.loop.time()
-        self._timer = self.loop.call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        if self._is_idle():
-            self._drop()
-
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def wait(self, seconds: float) -> None:
+        """Gives the client time to send a request or to take the answer."""
+        if self.client in self.connections.open:
+            loop = asyncio.get_running_loop()
+            self.is_busy, self.idle_since = False, loop.time()
+            self._timer = loop.call_later(seconds, self._drop)
 
     def _drop(self) -> None:
-        self.connections.discard(self)  # at once: more may come before it is told of its end
+        self.connections.open.pop(
+            self.client, None
+        )  # at once: more clients may come before it ends
         self.transport.abort()
