@@ -122,10 +122,7 @@ def test_deform_conv(layers):
         torch.testing.assert_close(ours_grad, t.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_not_an_op_says_what_to_do(layers):
-    for name in ("COCOevalEvaluateImages", "COCOevalAccumulate", "InstanceAnnotation"):
-        with pytest.raises(NotImplementedError, match=rf"_C\.{name} .*use_fast_impl=False"):
-            getattr(layers._C, name)(1, 2)
+def test_versions(layers):
     assert layers._C.get_compiler_version().startswith("detops ")
     assert isinstance(layers._C.get_cuda_version(), str)
     assert isinstance(layers._C.has_cuda(), bool)

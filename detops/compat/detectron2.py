@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from . import coco_eval
 from .thresholds import above, at_least
 
 _ops = torch.ops.detops
@@ -53,16 +54,6 @@ def _compiler_version() -> str:
     return f"detops {__version__}"
 
 
-def _coco(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(
-            f"detops.compat.detectron2: detectron2._C.{name} is not among the ops of detops; "
-            "evaluate with COCOEvaluator(..., use_fast_impl=False)"
-        )
-
-    return refuse
-
-
 _OPS: dict[str, Callable[..., Any]] = {
     "nms_rotated": nms_rotated,
     "box_iou_rotated": _ops.box_iou_rotated,
@@ -82,15 +73,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "get_compiler_version": _compiler_version,
     "get_cuda_version": _cuda_version,
     "has_cuda": lambda: _C.cuda_version is not None,
-    **{
-        name: _coco(name)
-        for name in (
-            "COCOevalAccumulate",
-            "COCOevalEvaluateImages",
-            "InstanceAnnotation",
-            "ImageEvaluation",
-        )
-    },
+    "COCOevalAccumulate": coco_eval.accumulate,
+    "COCOevalEvaluateImages": coco_eval.evaluate_images,
+    "ImageEvaluation": coco_eval.ImageEvaluation,
+    "InstanceAnnotation": coco_eval.InstanceAnnotation,
 }
 
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""The evaluation of ``detectron2._C``, by pycocotools: what ``COCOeval_opt`` calls."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class InstanceAnnotation:
+    """An object, or a detection of one."""
+
+    id: int
+    score: float
+    area: float
+    is_crowd: bool
+    ignore: bool
+
+
+class ImageEvaluation:
+    """The matches of one image, one category and one range of areas.
+
+    Args:
+        matches: as ``pycocotools.cocoeval.COCOeval.evaluateImg`` returns them.
+    """
+
+    def __init__(self, matches: dict[str, Any] | None = None) -> None:
+        self.matches = matches
+
+
+Instances = Sequence[Sequence[Sequence[InstanceAnnotation]]]  # by image, by category
+
+
+def _by_place(instances: Instances) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    return {
+        (image, category): [
+            dict(id=x.id, score=x.score, area=x.area, iscrowd=int(x.is_crowd), ignore=int(x.ignore))
+            for x in found
+        ]
+        for image, categories in enumerate(instances)
+        for category, found in enumerate(categories)
+    }
+
+
+def evaluate_images(
+    area_ranges: Sequence[Sequence[float]],
+    max_detections: int,
+    iou_thresholds: Sequence[float],
+    ious: Sequence[Sequence[Any]],
+    objects: Instances,
+    detections: Instances,
+) -> list[ImageEvaluation]:
+    """Matches detections with objects, by category, range of areas and image."""
+    from pycocotools.cocoeval import COCOeval
+
+    judge = COCOeval(iouType="bbox")
+    judge.params.iouThrs = np.asarray(iou_thresholds)
+    judge._gts, judge._dts = _by_place(objects), _by_place(detections)
+    judge.ious = {(i, k): iou for i, row in enumerate(ious) for k, iou in enumerate(row)}
+    images, categories = range(len(objects)), range(len(objects[0]) if objects else 0)
+    return [
+        ImageEvaluation(judge.evaluateImg(image, category, area, max_detections))
+        for category, area, image in product(categories, area_ranges, images)
+    ]
+
+
+def accumulate(params: Any, evaluations: Sequence[ImageEvaluation]) -> dict[str, Any]:
+    """Precision, recall and scores of all images, as flat arrays, and their ``counts``."""
+    from pycocotools.cocoeval import COCOeval
+
+    judge = COCOeval(iouType=params.iouType)
+    judge.params = judge._paramsEval = params
+    judge.evalImgs = [each.matches for each in evaluations]
+    with contextlib.redirect_stdout(io.StringIO()):  # its progress
+        judge.accumulate()
+    found: dict[str, Any] = judge.eval
+    return found | {name: found[name].ravel() for name in ("precision", "recall", "scores")}
