@@ -16,6 +16,8 @@ from torchvision.ops import box_iou, nms, roi_align
 from torchvision.ops import boxes as box_ops
 
 import detops
+from detops.compat.torchvision.functions import FUNCTIONS
+from detops.compat.torchvision.kernels import KERNELS
 
 
 class Holder(nn.Module):
@@ -344,3 +346,44 @@ def test_errors_stay_errors():
             nms(BOXES, SCORES[:2], 0.5)
         with pytest.raises(TypeError):
             box_iou(BOXES)
+
+
+# Quantized tensors, and the version of CUDA.
+NOT_REPLACED = {"qnms", "qroi_align", "_cuda_version"}
+
+
+def test_every_op_that_torchvision_registers_is_replaced_or_listed():
+    """A new op of the next torchvision shows here."""
+    names = torch._C._dispatch_get_all_op_names()
+    theirs = {n.removeprefix("torchvision::") for n in names if n.startswith("torchvision::")}
+    assert theirs - NOT_REPLACED <= set(KERNELS)
+    assert theirs >= NOT_REPLACED
+
+
+# By our kernels alone, or made of ATen's ops and of no concern to the ops of boxes and RoIs.
+NOT_PATCHED = {
+    *("nms", "batched_nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"),
+    *("deform_conv2d", "box_area", "box_convert", "clip_boxes_to_image", "remove_small_boxes"),
+    *("stochastic_depth", "drop_block2d", "drop_block3d"),
+}
+
+
+def test_every_function_of_torchvision_is_patched_or_listed():
+    functions = {
+        n for n in torchvision.ops.__all__ if inspect.isfunction(getattr(torchvision.ops, n))
+    }
+    assert functions - NOT_PATCHED <= {name for _, name in FUNCTIONS}
+    assert functions >= NOT_PATCHED
+
+
+def test_rotated_overlaps():
+    if not torch._C._dispatch_has_kernel("torchvision::box_iou_rotated"):
+        pytest.skip("this torchvision has no rotated boxes")
+    boxes = torch.rand(20, 5, generator=torch.Generator().manual_seed(0)) * 40 + 5
+    for dtype in (torch.float32, torch.float64):
+        given = boxes.to(dtype), (boxes + 1).to(dtype)
+        expected = torchvision.ops.box_iou(*given, fmt="cxcywhr")
+        with detops.patch_torchvision():
+            found, ran = our_ops(lambda given=given: torchvision.ops.box_iou(*given, fmt="cxcywhr"))
+        assert "box_iou_rotated" in ran
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -24,8 +24,9 @@ def _override_kernels() -> torch.library.Library:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name, kernel in KERNELS.items():
-            for device in devices:
-                library.impl(name, kernel, device)
+            if torch._C._dispatch_has_kernel(f"torchvision::{name}"):  # newer ones have more
+                for device in devices:
+                    library.impl(name, kernel, device)
     return library
 
 
@@ -130,8 +131,8 @@ def patch_torchvision() -> TorchvisionPatch:
         @detops.patch_torchvision()  # during calls
         def evaluate(model): ...
 
-    The kernels of ``torch.ops.torchvision`` (nms, roi_align, roi_pool, ps_roi_align, ps_roi_pool,
-    deform_conv2d, forward and backward) are replaced in the dispatcher, and the functions that are
+    The kernels of ``torch.ops.torchvision`` (nms, box_iou_rotated, roi_align, roi_pool,
+    ps_roi_align, ps_roi_pool, deform_conv2d, forward and backward) are replaced in the dispatcher, and the functions that are
     Python (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, box_iou and its kin, the losses,
     masks_to_boxes) get another body. So it does not matter when or how they were imported, and
     models that exist already are reached, TorchScript and ``torch.compile`` included. No name and
@@ -143,7 +144,7 @@ def patch_torchvision() -> TorchvisionPatch:
     (0 / 0) is 0 and not NaN; a batch index out of range is an error and not a read out of bounds;
     and the gradient of ps_roi_pool skips the last row and column of a map, as its output does.
     Not touched are quantized tensors, devices other than CPU and (if built for it) CUDA, ONNX
-    export and traces. Script and export models outside the patch.
+    export and traces. Scripts hold torchvision's functions, and run on these kernels.
 
     Patches nest, and a patch that was restored patches again when it is used in another ``with``;
     everything is back when the last one is restored, whatever their order. They hold

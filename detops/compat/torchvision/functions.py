@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ... import _C, ops
+from ...ops.boxes import ROTATED
 
 Function = Callable[..., Any]
 
@@ -99,7 +100,9 @@ def _paste_masks_in_image(
 def _overlap(
     ours: Function, original: Function, boxes1: Tensor, boxes2: Tensor, *rest: Any
 ) -> Tensor:
-    function = ours if _wide(boxes1, boxes2) else original
+    # Rotated boxes come to a kernel of ours by torchvision's function, whose result is float32.
+    is_upright = rest[:1] not in ((fmt,) for fmt in ROTATED)
+    function = ours if is_upright and _wide(boxes1, boxes2) else original
     return function(boxes1, boxes2, *rest)
 
 

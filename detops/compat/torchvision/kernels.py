@@ -12,6 +12,10 @@ import torch
 from torch import Tensor
 
 from ... import _C
+from ...registration import kernel
+
+
+_rotated = kernel("box_iou_rotated")
 
 
 def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -34,6 +38,10 @@ def _roi_pool(input: Tensor, boxes: Tensor, *pooling: Any) -> tuple[Tensor, Tens
 def _roi_pool_backward(grad: Tensor, boxes: Tensor, argmax: Tensor, *pooling: Any) -> Tensor:
     grad = grad.contiguous()
     return _C.roi_pool_backward(grad, grad, boxes, argmax, *pooling)
+
+
+def _box_iou_rotated(boxes1: Tensor, boxes2: Tensor) -> Tensor:
+    return _rotated(boxes1, boxes2).float()
 
 
 def _mapping(pooled: Tensor) -> Tensor:
@@ -98,6 +106,7 @@ def _deform_conv2d_backward(
 
 KERNELS: dict[str, Callable] = {
     "nms": _nms,
+    "box_iou_rotated": _box_iou_rotated,
     "roi_align": _roi_align,
     "_roi_align_backward": _roi_align_backward,
     "roi_pool": _roi_pool,
