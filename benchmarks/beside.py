@@ -4,6 +4,7 @@ A ratio has the range in which it lies with a confidence of some 95%. A row has 
 noise where the whole range is above 1.05: those rows are named at the end.
 
 python benchmarks/beside.py ../old . --threads 1 nms roi_align
+python benchmarks/beside.py ../old . --corners    # the rows of `detops bench corners`
 """
 
 import argparse
@@ -28,14 +29,26 @@ KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new, of each process
 
 
-def worker(ops: list[str], threads: int) -> None:
+def corner_cases(ops: list[str]):
+    """The rows of `detops bench corners`, without what they are compared with there."""
+    from detops.bench.case import Case
+    from detops.bench.corner_calls import calls, tiny
+    from detops.bench.corners import corners
+
+    for corner in corners(tuple(ops)):
+        name = f"{corner.name()}, {corner.direction}"
+        yield Case(corner.op, name, calls(corner)[0], layout=corner.layout, dtype=corner.dtype)
+    yield from (case for case in tiny() if not ops or case.op in ops)
+
+
+def worker(ops: list[str], threads: int, of_corners: bool) -> None:
     """Prints its rows; answers a row's number, never lower than the last with CPU seconds."""
     import torch
 
     from detops.bench.run import all_cases
 
     def cases():
-        return all_cases(torch.device("cpu"), ops)
+        return corner_cases(ops) if of_corners else all_cases(torch.device("cpu"), ops)
 
     torch.set_num_threads(threads)
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -59,6 +72,7 @@ class Build:
 
     def __init__(self, checkout: Path, arguments: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--worker", "--threads", str(arguments.threads)]
+        command += ["--corners"] if arguments.corners else []
         self.process = subprocess.Popen(
             [*command, *arguments.ops],
             stdin=subprocess.PIPE,
@@ -112,10 +126,11 @@ def main() -> None:
         "checkouts", nargs="*", type=Path, help="old, new; then ops, or none for all"
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--corners", action="store_true", help="the rows of detops bench corners")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     if arguments.worker:
-        worker([str(op) for op in arguments.checkouts], arguments.threads)
+        worker([str(op) for op in arguments.checkouts], arguments.threads, arguments.corners)
         return
     arguments.ops = [str(op) for op in arguments.checkouts[2:]]
     arguments.checkouts = arguments.checkouts[:2]
