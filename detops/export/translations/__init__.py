@@ -8,18 +8,19 @@ from typing import Any
 
 import torch
 
+from ...registration import CONTRACTS
 from . import boxes, convolutions, keypoints, masks, nms, roi, symbols
 
 _BY_OP: dict[str, Callable[..., Any]] = {
     "nms": nms.nms,
     "batched_nms": nms.batched_nms,
-    "roi_align_forward": roi.roi_align,
-    "multiscale_roi_align_forward": roi.multiscale_roi_align,
-    "roi_align_rotated_forward": roi.roi_align_rotated,
-    "deform_conv2d_forward": convolutions.deform_conv2d,
-    "winograd_conv2d_forward": convolutions.winograd_conv2d,
-    "encode_boxes_forward": boxes.encode_boxes,
-    "decode_boxes_forward": boxes.decode_boxes,
+    "roi_align": roi.roi_align,
+    "multiscale_roi_align": roi.multiscale_roi_align,
+    "roi_align_rotated": roi.roi_align_rotated,
+    "deform_conv2d": convolutions.deform_conv2d,
+    "winograd_conv2d": convolutions.winograd_conv2d,
+    "encode_boxes": boxes.encode_boxes,
+    "decode_boxes": boxes.decode_boxes,
     "paste_masks_in_image": masks.paste_masks_in_image,
     "heatmaps_to_keypoints": keypoints.heatmaps_to_keypoints,
 }
@@ -38,8 +39,10 @@ def _with_defaults(op: Any, translate: Callable[..., Any]) -> Callable[..., Any]
 
 def translations() -> dict[Any, Callable[..., Any]]:
     """For ``custom_translation_table`` of ``torch.onnx.export``."""
-    overloads = {getattr(torch.ops.detops, name).default: f for name, f in _BY_OP.items()}
-    table: dict[Any, Callable[..., Any]] = {
-        op: _with_defaults(op, f) for op, f in overloads.items()
-    }
-    return table | {operator.le: symbols.at_most}
+    table: dict[Any, Callable[..., Any]] = {operator.le: symbols.at_most}
+    for name, translate in _BY_OP.items():
+        for each in (name, f"{name}_forward"):  # programs of earlier versions have the raw ops
+            if each in CONTRACTS:
+                op = getattr(torch.ops.detops, each).default
+                table[op] = _with_defaults(op, translate)
+    return table
