@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """YAML that anybody may have written."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -29,6 +29,12 @@ def _number(loader: Loader, node: yaml.Node) -> Any:
 
 for _kind in ("int", "float"):
     Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
+
+
+class TextLoader(Loader):
+    """Reads every scalar without a tag as text, as written: 007, 1:30, 1.50, no, null."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
 
 
 def parse_yaml(text: str, loader: type[Loader] = Loader) -> Any:

@@ -191,9 +191,16 @@ def test_broken_class_maps(text, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[1, 2]", "expected pairs of names"), ("{", "neither YAML nor JSON"), ("a: 3", "got 'a': 3")]
+    [
+        ("[1, 2]", "expected pairs of names"),
+        ("{", "neither YAML nor JSON"),
+        ("a: [3]", r"got 'a': \['3'\]"),
+    ]
     + [("", "expected pairs of names"), ("\xff", "neither YAML nor JSON")]
-    + [("[" * 3000, "neither YAML nor JSON"), ("a: 2026-13-45", "neither YAML nor JSON")]
+    + [
+        ("[" * 3000, "neither YAML nor JSON"),
+        ("a: !!timestamp 2026-13-45", "neither YAML nor JSON"),
+    ]
     + [("a: &b c\nd: *b", "neither YAML nor JSON"), ("a: !!bool b", "neither YAML nor JSON")]
     + [(str(["x" * 9] * 99), r"expected pairs of names, got .{60}\.\.\.$")],
 )

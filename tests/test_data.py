@@ -76,7 +76,7 @@ BROKEN = [
     ({"bbox": [1, 1, 10**400, 4]}, "not four finite numbers"),
     ({"bbox": [1, 1, True, 4]}, "not four finite numbers"),
     ({"bbox": "1234"}, "not four finite numbers"),
-    ({"bbox": [1, 1, -3, 4]}, "zero area"),
+    ({"bbox": [1, 1, -3, 4]}, "negative width or height"),
     ({"bbox": [1, 2, 3]}, "not four finite numbers"),
     ({"bbox": None}, "not four finite numbers"),
     ({"category_id": 4}, "unknown category: 4"),
@@ -180,7 +180,7 @@ def image_record(name, **changes):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 0}, "size is not two positive whole numbers"),
+        ({"width": -1}, "size is not two positive whole numbers"),
         ({"height": "30"}, "size is not two positive whole numbers"),
         ({"height": True}, "size is not two positive whole numbers"),
         ({"file_name": 3}, "file name is not text"),

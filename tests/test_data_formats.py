@@ -2,6 +2,7 @@
 """Pascal VOC and LVIS data sets, and opening any by its path."""
 
 import json
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -120,6 +121,17 @@ def test_vocs_image_files(voc, files, told, expected):
         assert VocDetection(voc).image_path(0) == voc / "JPEGImages" / expected
 
 
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_vocs_images_of_both_unicode_forms(voc, form):
+    for other in ("NFC", "NFD"):
+        Image.new("RGB", (40, 30)).save(voc / "JPEGImages" / f"{normalize(other, 'é')}.png")
+    (voc / "JPEGImages/000001.jpg").unlink()
+    told = f"{normalize(form, 'é')}.png"
+    path = voc / "Annotations/000001.xml"
+    path.write_text(path.read_text().replace("<size>", f"<filename>{told}</filename><size>"))
+    assert VocDetection(voc).image_path(0).name == told
+
+
 def test_vocs_images_in_folders(voc):
     for folder, suffix in (("Annotations", "xml"), ("JPEGImages", "jpg")):
         (voc / folder / "deep").mkdir()
@@ -134,8 +146,9 @@ def test_vocs_images_in_folders(voc):
     [
         ("<annotation>", "000002.xml: broken annotation file: not XML"),
         ("\0", "000002.xml: broken annotation file: not XML"),
-        ("<annotation/>", "000002.xml: broken annotation file: size/width is None"),
-        (voc_xml(size=(0, 30)), "broken annotation file: size is 0 x 30"),
+        ("<a/>", "000002.xml: broken annotation file: expected <annotation>, got <a>"),
+        (voc_xml(size=(-1, 30)), "broken annotation file: size is -1 x 30"),
+        (voc_xml(size=("x", 30)), "broken annotation file: size/width is 'x'"),
         (voc_xml(size=(41, 30)), "image 000002: image of another size: expected 41 x 30"),
         (voc_xml({"difficult": "maybe"}), "000002.xml: .*object 1: difficult is 'maybe', not 0 or"),
         (voc_xml({}, {"box": [9, 9, 8, 10]}), "000002.xml, object 2: zero area"),

@@ -54,7 +54,10 @@ def test_names_that_tools_give(tmp_path, file, name):
     assert named_file(tmp_path, name) == file
 
 
-@pytest.mark.parametrize("name", ["b/a.png", "1a2b3c4-a.png", "", "\0", "x" * 5000, "a.png/"])
+@pytest.mark.parametrize(
+    "name",
+    ["b/a.png", "1a2b3c4-a.png", "", "\0", "x" * 5000, "é/\0/é", "é" * 5000, "é" * 300, "a.png/"],
+)
 def test_names_of_no_file_stay(tmp_path, name):
     picture(tmp_path / "a.png")
     assert named_file(tmp_path, name) == name
@@ -149,14 +152,14 @@ def test_a_label_of_cvat_without_a_name(cvat):
 
 
 @pytest.mark.parametrize(
-    "sides", ["", f'width="{"9" * 5000}"', f'width="{10**9}" height="{10**9}"', 'width="x"']
+    ("width", "height"), [("9" * 5000, HEIGHT), (10**9, 10**9), ("x", HEIGHT), (WIDTH, "-1")]
 )
-def test_masks_of_images_without_a_sound_size(tmp_path, sides):
+def test_masks_of_images_without_a_sound_size(tmp_path, width, height):
     picture(tmp_path / "a.png")
     mask = '<mask label="cat" rle="1,2,1,2" left="5" top="6" width="3" height="2"/>'
     (tmp_path / "annotations.xml").write_text(
         "<annotations><meta><job><labels><label><name>cat</name></label></labels></job></meta>"
-        f'<image name="a.png" {sides}>{mask}</image></annotations>'
+        f'<image name="a.png" width="{width}" height="{height}">{mask}</image></annotations>'
     )
     with pytest.raises(AnnotationError, match="image a.png, mask 1: broken mask: mask of an image"):
         CvatDetection(tmp_path)

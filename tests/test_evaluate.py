@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -10,7 +11,9 @@ from PIL import Image
 from detops import cli
 from detops.cli.options import ASSETS
 from detops.data import load_datasets
+from detops.data.masks import to_rle
 from detops.engine import OutputError, coco_metrics
+from detops.engine.coco_inputs import complete_truth
 from detops.engine.command import _evaluate_all
 from detops.engine.evaluate import to_coco
 
@@ -68,6 +71,147 @@ def test_half_right_and_empty():
     assert coco_metrics(crowd(0), [])["AP"] is None
     with pytest.raises(ValueError, match="max_detections"):
         coco_metrics(truth, [], 0)
+
+
+def test_truth_without_area_crowds_and_annotation_ids():
+    truth = with_masks(crowd(4))
+    for image in truth["images"]:
+        del image["width"], image["height"]
+    for annotation in truth["annotations"]:
+        del annotation["area"], annotation["iscrowd"], annotation["id"]
+    metrics = coco_metrics(truth, answers(truth))
+    assert metrics["AP"] == pytest.approx(1) and metrics["objects"] == 4
+
+
+def test_detections_without_masks_or_keypoints_find_none():
+    truth = with_masks(crowd(4))
+    truth["annotations"] = [a | {"keypoints": [1, 2, 2]} for a in truth["annotations"]]
+    found = answers(truth)
+    kinds = ("bbox", "segm", "keypoints")
+    metrics = coco_metrics(truth, found, iou_types=kinds)
+    assert metrics["AP"] == pytest.approx(1)
+    assert metrics["segm"]["AP"] == metrics["keypoints"]["AP"] == 0
+    for part in ("segmentation", "keypoints"):
+        found[0][part] = truth["annotations"][0][part]
+    metrics = coco_metrics(truth, found, iou_types=kinds)
+    assert metrics["segm"]["AR"] == metrics["keypoints"]["AR"] == pytest.approx(0.25)
+
+
+def test_missing_area_is_that_of_the_mask_or_else_of_the_box():
+    (given,) = with_masks(crowd(1))["annotations"]
+    (halved,) = with_masks(crowd(1), shrink=5)["annotations"]
+    truth = crowd(1)
+    for annotation, area in ((given, 100), (halved, 50), (given | {"segmentation": None}, 100)):
+        for lacking in (None, "", float("nan")):
+            truth["annotations"] = [annotation | {"area": lacking}]
+            assert complete_truth(truth)["annotations"][0]["area"] == area
+    whole = {"size": [600, 600], "counts": [0, 600, 359400]}
+    for image in truth["images"]:
+        image["width"] = None
+    truth["annotations"] = [halved | {"area": None}]
+    assert complete_truth(truth)["annotations"][0]["area"] == 100  # nothing to draw it in
+    truth["annotations"] = [given | {"area": None, "segmentation": whole}]
+    assert complete_truth(truth)["annotations"][0]["area"] == 600
+
+
+ODD = {
+    "iscrowd": [None, 0.0, False, "0", "false", np.int64(0), torch.tensor(0)],
+    "area": [None, "", "100", np.float32(100), torch.tensor(100)],
+    "bbox": [None, [], (0, 0, 10, 10), np.array([0, 0, 10, 10]), torch.tensor([0, 0, 10, 10])],
+    "image_id": [1.0, np.int64(1), np.float32(1), torch.tensor(1)],
+    "category_id": [5.0, np.int64(5), np.float32(5), torch.tensor(5)],
+    "id": [None, 7.0, "x"],
+    "num_keypoints": [None, "", 1.0],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in ODD.items() for value in values]
+)
+def test_odd_values_of_the_truth_are_read_as_the_loaders_read_them(field, value):
+    truth = with_masks(crowd(3))
+    for annotation in truth["annotations"]:
+        annotation["keypoints"] = [*annotation["bbox"][:2], 2]
+    found = [a | {"score": 0.5} for a in truth["annotations"]]
+    kinds = ("bbox", "segm", "keypoints")
+    expected = coco_metrics(truth, found, iou_types=kinds)
+    assert expected["AP"] == expected["keypoints"]["AP"] == pytest.approx(1)
+    truth["annotations"][0] |= {field: value}
+    assert coco_metrics(truth, found, iou_types=kinds) == expected
+    if field in ("image_id", "category_id"):
+        found[0] |= {field: value}
+        assert coco_metrics(truth, found, iou_types=kinds) == expected
+
+
+@pytest.mark.parametrize("number", [float, np.float64, np.float32, np.int64, torch.tensor])
+def test_ids_of_any_type_of_number_are_equal(number):
+    truth, plain = crowd(60), crowd(60)
+    for entries, key in ((truth["images"], "id"), (truth["categories"], "id")):
+        entries[0][key] = number(entries[0][key])
+    for annotation in truth["annotations"][:30]:
+        annotation["image_id"] = number(1)
+    # Twice 60 is the limit by default, if they are of one image.
+    assert coco_metrics(truth, answers(plain)) == coco_metrics(plain, answers(plain))
+    assert coco_metrics(truth, answers(truth)) == coco_metrics(plain, answers(plain))
+    assert coco_metrics(truth, answers(truth))["max_detections"] == 120
+
+
+def test_images_of_texts_and_of_numbers_are_rated_together():
+    truth = crowd(4)
+    truth["images"].append(truth["images"][0] | {"id": "b"})
+    truth["annotations"][3]["image_id"] = "b"
+    found = [a | {"score": 0.5} for a in truth["annotations"]]
+    assert coco_metrics(truth, found)["AP"] == pytest.approx(1)
+    assert coco_metrics(truth, answers(truth))["AR"] == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iscrowd": "maybe"}, "annotation 0: iscrowd is not 0 or 1: 'maybe'"),
+        ({"bbox": None}, "annotation 0: box is not four finite numbers: bbox None"),
+        ({"bbox": [1, 2, 3]}, r"box is not four finite numbers: bbox \[1, 2, 3\]"),
+        ({"bbox": None, "segmentation": [[1, 2]]}, "annotation 0: polygon 1 has 2 numbers"),
+        ({"image_id": None}, "annotation 0: expected a value of image_id, got None"),
+        ({"category_id": [5]}, r"annotation 0: expected a value of category_id, got \[5\]"),
+    ],
+)
+def test_broken_truth_is_named(change, message):
+    truth = crowd(2)
+    truth["annotations"][0] |= change
+    with pytest.raises(ValueError, match=f"^ground_truth: .*{message}"):
+        coco_metrics(truth, [])
+
+
+@pytest.mark.parametrize("field", ["image_id", "category_id", "score"])
+def test_detections_without_what_they_need_are_named(field):
+    truth = crowd(2)
+    found = answers(truth)
+    del found[1][field]
+    with pytest.raises(ValueError, match=r"detections\[1\]: expected image_id, .*, got \{"):
+        coco_metrics(truth, found)
+
+
+def test_detections_without_boxes_have_those_of_their_masks():
+    truth = with_masks(crowd(2))
+    found = [a | {"score": 0.5} for a in truth["annotations"]]
+    del found[0]["bbox"], found[1]["bbox"], found[1]["segmentation"]
+    metrics = coco_metrics(truth, found, iou_types=("bbox", "segm"))
+    assert metrics["AR"] == metrics["segm"]["AR"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("sides", [{}, {"width": 600.0, "height": 600.0}, {"width": 0}])
+def test_sizes_of_images_matter_to_polygons_alone(sides):
+    truth = with_masks(crowd(2))
+    truth["images"] = [{"id": 1} | sides]
+    found = [a | {"score": 0.5} for a in truth["annotations"]]
+    if len(sides) < 2:
+        with pytest.raises(ValueError, match="image 1: expected the width and height that its po"):
+            coco_metrics(truth, found, iou_types=("segm",))
+        for entry in (*truth["annotations"], *found):
+            polygons = entry["segmentation"]
+            entry["segmentation"] = to_rle(polygons, 600, 600) | {"size": [600.0, 600.0]}
+    assert coco_metrics(truth, found, iou_types=("segm",))["segm"]["AP"] == pytest.approx(1)
 
 
 def with_masks(truth, shrink=0):

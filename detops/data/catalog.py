@@ -34,6 +34,7 @@ FORMATS: dict[str, Callable[..., DetectionDataset]] = {
     "label-studio": LabelStudioDetection,
     "shapes": Shapes,
 }
+TEXT_OPTIONS = ("names", "split", "image_dir", "image_key")
 COMMON_OPTIONS = ("on_error", "check", "masks", "keypoints", "transform", "merged")
 
 
@@ -208,16 +209,20 @@ def _told_by_content(path: Path) -> str:
 
 def _parsed(text: str, query: str) -> dict[str, Any]:
     try:
-        return {name: _value(value) for name, value in parse_qsl(query, strict_parsing=True)}
+        return {name: _value(name, text) for name, text in parse_qsl(query, strict_parsing=True)}
     except ValueError as error:
         raise ValueError(f"{text}: expected options as in '?split=val', got {query!r}") from error
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+    parts = value if isinstance(value, list | tuple) else [value]
+    # A class or folder may be called 1.50, 0x10 or 2017.
+    is_text = all(isinstance(part, str | None) for part in parts)
+    return value if is_text or name not in TEXT_OPTIONS else text
 
 
 def _open(kind: str, text: str, place: str | Path, options: dict[str, Any]) -> DetectionDataset:

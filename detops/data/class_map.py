@@ -67,10 +67,10 @@ def _parsed(text: str) -> list[tuple[Any, Any]]:
 def _from_file(path: Path) -> list[tuple[Any, Any]]:
     import yaml
 
-    from ..safe_yaml import parse_yaml
+    from ..safe_yaml import TextLoader, parse_yaml
 
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8-sig"))
+        values = parse_yaml(path.read_text(encoding="utf-8-sig"), TextLoader)
     except OSError as error:
         raise ValueError(
             f"class map: expected pairs as in Tree=tree,Auto=car, or a file of them, got {path} "

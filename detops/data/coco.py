@@ -10,8 +10,8 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import found_file, is_there, named_file, read_json
-from .problems import EXPECTED_NAME, AnnotationError, Problems, is_name
+from .files import found_file, named_file, read_json, spelled
+from .problems import EXPECTED_NAME, AnnotationError, Problems, as_whole, is_name
 
 REQUIRED = {
     "images": ("id",),
@@ -96,8 +96,9 @@ class LvisDetection(CocoDetection):
         known = {category["id"] for category in data["categories"]}
         for image in data["images"]:
             for key in ("neg_category_ids", "not_exhaustive_category_ids"):
-                ids = image.setdefault(key, [])
-                if not isinstance(ids, list) or not all(_is_id(id) and id in known for id in ids):
+                ids = image.get(key, [])
+                ids = image[key] = list(map(as_whole, ids)) if isinstance(ids, list) else None
+                if ids is None or not all(_is_id(id) and id in known for id in ids):
                     raise AnnotationError(
                         f"{path}: image {image['id']}: {key} names a category that is not there"
                     )
@@ -128,8 +129,15 @@ def read_coco(path: Path) -> dict[str, Any]:
             if key == "categories" and not is_name(entry["name"]):
                 got = f"got {shown(entry['name'])}"
                 raise AnnotationError(f"{path}: {key}[{number}]: {EXPECTED_NAME}, {got}")
-            if "id" in fields and not _is_id(entry["id"]):
-                raise AnnotationError(f"{path}: {key}[{number}]: id is {shown(entry['id'])}")
+            if "id" in fields:
+                entry["id"] = as_whole(entry["id"])
+                if not _is_id(entry["id"]):
+                    raise AnnotationError(f"{path}: {key}[{number}]: id is {shown(entry['id'])}")
+    if not all(isinstance(category["name"], str) for category in data["categories"]):
+        # Keep names that are JSON numbers as written: 1.50 is not 1.5.
+        written = read_json(path, parse_float=str, parse_int=str)["categories"]
+        for category, same in zip(data["categories"], written, strict=True):
+            category["name"] = same["name"]
     ids = [category["id"] for category in data["categories"]]
     if len(set(ids)) < len(ids) or len({type(id) for id in ids}) > 1:
         raise AnnotationError(f"{path}: category ids are not all different, or of several types")
@@ -184,7 +192,7 @@ def _image_dir(path: Path, images: Sequence[dict]) -> Path:
     if folder.name == "annotations":
         root, split = folder.parent, path.stem.rpartition("_")[2]
         candidates += [root / split, root / "images" / split, root / "images", root]
-    for candidate in candidates:
+    for candidate in map(spelled, candidates):
         for image in images[:1]:
             name = _told_name(candidate, image)
             if isinstance(name, str) and found_file(candidate, name):
@@ -208,4 +216,4 @@ def _file_of_url(folder: Path, url: Any) -> Any:
     if not isinstance(url, str):
         return url
     parts = url.split("/")[-2:]
-    return "/".join(parts) if is_there(folder, str(Path(*parts))) else parts[-1]
+    return found_file(folder, "/".join(parts)) or parts[-1]

@@ -10,14 +10,13 @@ from xml.etree import ElementTree
 
 from ..messages import shown
 from .detection import DetectionDataset, number_categories
-from .files import found_file
+from .files import found_file, spelled, under, whole_number
 from .image import MAX_PIXELS
 from .masks import SegmentationError, encode_rows, rotated_corners
-from .problems import AnnotationError, Problems
+from .problems import AnnotationError, Problems, known_size
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 FILE_NAME = "annotations.xml"
-LONGEST_SIDE = 18  # digits of an image's width or height
 # What an image's element has besides shapes.
 NO_SHAPES = ("attribute", "tag")
 
@@ -64,7 +63,7 @@ class CvatDetection(DetectionDataset):
         for element in tree.iterfind("image"):
             image = _image(element, folder)
             images.append(image)
-            objects += _objects(element, image, problems)
+            objects += _objects(element, image, folder, problems)
         for track in tree.iterfind("track"):
             problems.add(f"track {track.get('id')}", "track of a video", "export as images")
         categories = number_categories(names, objects)
@@ -85,28 +84,22 @@ def _read(path: Path) -> ElementTree.Element:
 
 def _image(element: ElementTree.Element, folder: Path) -> dict[str, Any]:
     name, subset = element.get("name", ""), element.get("subset", "default")
-    places = ("", "images", f"images/{subset}")
-    found = ((place, found_file(folder / place, name)) for place in places)
-    there = (Path(place, file) for place, file in found if file is not None)
-    sides = {side: _whole(element.get(side)) for side in ("width", "height")}
-    file_name = next(there, Path(name)).as_posix() if name else name
+    places = [spelled(folder / place) for place in ("", "images", f"images/{subset}")]
+    found = ((place, found_file(place, name)) for place in places)
+    there = (under(place / file, folder) for place, file in found if file is not None)
+    sides = {side: whole_number(element.get(side)) for side in ("width", "height")}
+    file_name = next(there, Path(name).as_posix()) if name else name
     return {"id": element.get("id", name), "file_name": file_name} | sides
 
 
-def _whole(text: str | None) -> Any:
-    if text is None or not text.isdecimal() or len(text) > LONGEST_SIDE:
-        return text
-    return int(text)
-
-
 def _objects(
-    element: ElementTree.Element, image: dict[str, Any], problems: Problems
+    element: ElementTree.Element, image: dict[str, Any], folder: Path, problems: Problems
 ) -> Iterator[dict[str, Any]]:
     shapes = [shape for shape in element if shape.tag not in NO_SHAPES]
     for number, shape in enumerate(shapes, start=1):
         where = f"image {image['id']}, {shape.tag} {number}"
         try:
-            geometry = _geometry(shape, image)
+            geometry = _geometry(shape, image, folder)
         except (ValueError, OverflowError) as error:
             problems.add(where, f"broken {shape.tag}", str(error))
             continue
@@ -117,7 +110,9 @@ def _objects(
         yield {"image_id": image["id"], "category_id": label, "where": where} | geometry
 
 
-def _geometry(shape: ElementTree.Element, image: dict[str, Any]) -> dict[str, Any] | None:
+def _geometry(
+    shape: ElementTree.Element, image: dict[str, Any], folder: Path
+) -> dict[str, Any] | None:
     """A shape in COCO's terms; None for one of a kind that is not read, ValueError if broken."""
     if shape.tag == "box":
         left, top, right, bottom = (_number(shape, corner) for corner in CORNERS)
@@ -131,7 +126,9 @@ def _geometry(shape: ElementTree.Element, image: dict[str, Any]) -> dict[str, An
         points = shape.get("points", "").split(";")
         return {"segmentation": [[float(v) for point in points for v in point.split(",")]]}
     if shape.tag == "mask":
-        return {"segmentation": _mask(shape, image["height"], image["width"])}
+        size = known_size(image, folder)
+        # An image file that cannot be read is reported by itself.
+        return {"segmentation": _mask(shape, *size)} if size else {}
     return None
 
 
@@ -139,7 +136,7 @@ def _number(shape: ElementTree.Element, name: str, default: str = "") -> float:
     return float(shape.get(name, default))
 
 
-def _mask(shape: ElementTree.Element, height: Any, width: Any) -> dict[str, Any]:
+def _mask(shape: ElementTree.Element, width: Any, height: Any) -> dict[str, Any]:
     """CVAT's run lengths, row by row within a box, as COCO's of the whole image."""
     if not (type(height) is type(width) is int and height * width <= MAX_PIXELS):
         raise SegmentationError(f"mask of an image of {width} x {height} pixels")

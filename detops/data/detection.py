@@ -25,9 +25,11 @@ from .problems import (
     OnError,
     Problems,
     as_flag,
+    as_whole,
     check_choice,
     check_names,
     clip_box,
+    given_size,
     image_file_reports,
     is_number,
     keypoints_problem,
@@ -58,7 +60,8 @@ class DetectionDataset(Dataset):
     Args:
         path: the data set's file or folder, for messages.
         image_dir: folder that the images' file names start from.
-        images: COCO's: id, file_name, width, height; without width or height, the file tells.
+        images: COCO's: id, file_name, width, height. The size is that of the file if width or
+            height is absent, empty or 0.
         categories: COCO's: id, name; keypoints, a list of names, where the objects have some.
         annotations: COCO's: image_id, category_id, bbox; and segmentation, keypoints, iscrowd. A
             box is clipped to its image; where there is none, it is the one around the segmentation.
@@ -88,7 +91,7 @@ class DetectionDataset(Dataset):
 
     Raises:
         AnnotationError: two categories have one name, or one has none; or, with "raise", something
-            is broken: a box of zero area or not four finite
+            is broken: a box of zero area, of a negative width or height or not four finite
             numbers, an unknown category or image, a segmentation that is empty, malformed or out of
             range, an iscrowd that is neither yes nor no, keypoints of a wrong length, an image file
             that is missing, cut short, unreadable or of another size.
@@ -280,7 +283,7 @@ class DetectionDataset(Dataset):
             else:
                 problems.add(f"image {image['id']}", *problem)
             seen.add(image["id"])
-        files = ((self.image_dir / image["file_name"], _size(image)) for image in named)
+        files = ((self.image_dir / image["file_name"], given_size(image)) for image in named)
         sound = []
         for image, report in zip(named, image_file_reports(files, check), strict=True):
             if report.problem is not None:
@@ -314,17 +317,13 @@ class DetectionDataset(Dataset):
         """The annotation with all its fields, of the parts asked for only; or BrokenPart."""
         if _lookup(self.label_of, annotation.get("category_id")) is None:
             raise BrokenPart("unknown category", shown(annotation.get("category_id")))
-        given = annotation.get("iscrowd")
-        crowd = as_flag(0 if given is None else given)
-        if crowd is None:
-            raise BrokenPart("iscrowd is not 0 or 1", shown(given))
+        crowd = is_crowd(annotation)
         size = image["height"], image["width"]
+        fields = {key: as_whole(annotation[key]) for key in ("image_id", "category_id")}
+        fields["id"] = as_whole(annotation.get("id", number))
         try:
-            box: Any = annotation.get("bbox")
-            if box in (None, []) and annotation.get("segmentation"):
-                box = enclosing_box(annotation["segmentation"], *size)
-            box, is_cut = clip_box(box, image["width"], image["height"])
-            fields: dict[str, Any] = {"bbox": box, "iscrowd": int(crowd)}
+            box, is_cut = clip_box(given_box(annotation, *size), image["width"], image["height"])
+            fields |= {"bbox": box, "iscrowd": int(crowd)}
             if self.masks:
                 fields["segmentation"] = to_rle(annotation.get("segmentation"), *size)
         except SegmentationError as error:
@@ -342,7 +341,28 @@ class DetectionDataset(Dataset):
         # What was not checked is not handed on: pycocotools trusts what it is given.
         sound = {"segmentation": self.masks, "keypoints": self.keypoints and problem is None}
         kept = {key: value for key, value in annotation.items() if sound.get(key, True)}
-        return {"id": number} | kept | fields
+        return kept | fields
+
+
+def is_crowd(annotation: dict[str, Any]) -> bool:
+    """Returns whether an annotation is a crowd; raises BrokenPart if iscrowd is not a flag."""
+    given = annotation.get("iscrowd")
+    crowd = as_flag(0 if given is None else given)
+    if crowd is None:
+        raise BrokenPart("iscrowd is not 0 or 1", shown(given))
+    return crowd
+
+
+def given_box(annotation: dict[str, Any], height: float, width: float) -> Any:
+    """Returns the unchecked box of an annotation, or the one around its segmentation.
+
+    Raises:
+        SegmentationError: the segmentation is needed and broken.
+    """
+    box = annotation.get("bbox")
+    if box in (None, []) and annotation.get("segmentation"):
+        return enclosing_box(annotation["segmentation"], height, width)
+    return box
 
 
 def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -361,17 +381,12 @@ def number_categories(names: Iterable[str], objects: list[dict[str, Any]]) -> li
 
 def _lookup(table: dict, key: Any) -> Any:
     """The entry of a key from a file, which may be of a kind that no table can have as key."""
+    key = as_whole(key)
     return table.get(key) if isinstance(key, int | str) else None
 
 
-def _size(image: dict) -> tuple[int, int] | None:
-    """Width and height as a record has them; None where the file has to tell."""
-    width, height = image.get("width"), image.get("height")
-    return None if width is None or height is None else (width, height)
-
-
 def _image_problem(image: dict) -> tuple[str, str] | None:
-    sides = _size(image)
+    sides = given_size(image)
     if sides is not None and not all(type(side) is int and side > 0 for side in sides):
         return "size is not two positive whole numbers", f"{shown(sides[0])} x {shown(sides[1])}"
     if not isinstance(image["file_name"], str) or not image["file_name"]:

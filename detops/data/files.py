@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import stat
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from .problems import AnnotationError
@@ -16,6 +20,9 @@ from .problems import AnnotationError
 # What Label Studio puts in front of the name of an uploaded file.
 UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
 LARGEST_LIST = 2**30  # bytes
+LONGEST_PATH = 4096  # characters; Linux takes no longer ones
+MOST_DIGITS = 18  # of a width, a height or a class number: fits into 64 bits
+LISTED_FOLDERS = 8  # folders whose names are cached
 LOCAL_FILE = "/data/local-files/?d="
 
 
@@ -40,7 +47,8 @@ def found_file(folder: Path, name: str) -> str | None:
 
     Taken is the first of these that is there: the name as it is; with Windows' separators; with its
     percent escapes read; and, of a name that is an address, an absolute path, leaves the folder or
-    has an upload's prefix, its last part with and without that prefix.
+    has an upload's prefix, its last part with and without that prefix. If none of them is there,
+    the first that is there in another Unicode form is taken: see `spelled`.
     """
     if is_there(folder, name):
         return name
@@ -52,7 +60,53 @@ def found_file(folder: Path, name: str) -> str | None:
         short = UPLOAD_PREFIX.sub("", last, count=1) if UPLOAD_PREFIX.match(last) else last
         if short != last or spelling.startswith(("/", "../")) or "://" in spelling:
             spellings += [last, short]
-    return next((spelling for spelling in spellings if is_there(folder, spelling)), None)
+    others = (under(spelled(folder / name), folder) for name in spellings if not name.isascii())
+    return next((name for name in chain(spellings, others) if is_there(folder, name)), None)
+
+
+def spelled(path: Path) -> Path:
+    """Returns the path as the disk spells it: as given, or in another Unicode form.
+
+    Archives from a Mac decompose names (an accent is a character of its own); most annotation tools
+    compose them. Upper and lower case stay different.
+
+    Returns:
+        The path itself if it exists, or if no form of its name exists.
+    """
+    if str(path).isascii() or len(str(path)) > LONGEST_PATH or os.path.exists(path):
+        return path
+    found = Path()
+    for part in path.parts:
+        found /= part if part.isascii() else _spelled_in(found, part)
+    return found
+
+
+def _spelled_in(folder: Path, name: str) -> str:
+    for form in (name, composed(name), normalize("NFD", name)):
+        if os.path.exists(folder / form):
+            return form
+    # Some names are in neither form: macOS leaves some characters as they are.
+    try:
+        names = _names_by_form(folder, folder.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return name
+    return names.get(composed(name), name)
+
+
+@lru_cache(LISTED_FOLDERS)
+def _names_by_form(folder: Path, changed: int) -> dict[str, str]:
+    """Maps composed names to those in the folder; its time stamp `changed` outdates the cache."""
+    return {composed(name): name for name in sorted(os.listdir(folder))}
+
+
+def composed(name: str) -> str:
+    """Returns the composed form of a name, which is the same for all its Unicode forms."""
+    return normalize("NFC", name)
+
+
+def under(path: Path, folder: Path) -> str:
+    """Returns the path relative to the folder, or the whole path if it is not below it."""
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
 def is_there(folder: Path, name: str) -> bool:
@@ -84,19 +138,30 @@ def read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8-sig").splitlines()
 
 
+def whole_number(text: Any) -> Any:
+    """Returns text of decimal digits as an integer, and any other value as it is."""
+    if not isinstance(text, str) or not text.isdecimal() or len(text) > MOST_DIGITS:
+        return text
+    return int(text)
+
+
 def is_yaml(path: Path) -> bool:
     """Whether a file is YAML by its name."""
     return path.suffix.lower() in (".yaml", ".yml")
 
 
-def read_json(path: Path) -> Any:
-    """What an annotation file in JSON has.
+def read_json(path: Path, **options: Any) -> Any:
+    """The content of an annotation file in JSON.
+
+    Args:
+        path: the file.
+        options: of `json.loads`.
 
     Raises:
         AnnotationError: it cannot be read or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(path.read_text(encoding="utf-8-sig"), **options)
     except OSError as error:
         raise AnnotationError(f"{path}: cannot read ({error.strerror})") from error
     # A file of nothing but brackets exhausts the parser's stack.

@@ -11,9 +11,18 @@ from ..messages import shown
 from .detection import DetectionDataset, number_categories
 from .files import named_file, read_json
 from .masks import rotated_corners
-from .problems import AnnotationError, Problems, is_name, is_number
+from .problems import (
+    AnnotationError,
+    Problems,
+    as_whole,
+    given_size,
+    is_name,
+    is_number,
+    known_size,
+)
 
 SHAPES = ("rectanglelabels", "polygonlabels")
+ORIGINAL = "original_"  # prefix of the image's sides in a region
 RECTANGLE = ("x", "y", "width", "height")
 
 
@@ -69,7 +78,7 @@ class LabelStudioDetection(DetectionDataset):
         images: list[dict] = []
         objects: list[dict] = []
         for number, task in enumerate(_read(path), start=1):
-            id = task.get("id", number)
+            id = as_whole(task.get("id", number))
             try:
                 image, regions = _task(task, id, image_key)
             except AnnotationError as error:
@@ -77,7 +86,7 @@ class LabelStudioDetection(DetectionDataset):
                 continue
             image["file_name"] = named_file(folder, image["file_name"])
             images.append(image)
-            objects += _objects(regions, id, problems)
+            objects += _objects(regions, image, folder, problems)
         if names is None:
             names = sorted({found["category_id"] for found in objects})
         names = names.split(",") if isinstance(names, str) else names
@@ -110,14 +119,16 @@ def _task(task: dict[str, Any], id: Any, image_key: str) -> tuple[dict[str, Any]
     if len(done) != 1 or not isinstance(done[0].get("result"), list):
         raise AnnotationError("expected one annotation, or one that is marked as ground truth")
     regions = done[0]["result"]
-    first = next((r for r in regions if isinstance(r, dict) and "original_width" in r), {})
-    sides = {side: first.get(f"original_{side}") for side in ("width", "height")}
-    return {"id": id, "file_name": name} | sides, regions
+    sizes = (given_size(region, ORIGINAL) for region in regions if isinstance(region, dict))
+    width, height = next(filter(None, sizes), (None, None))
+    return {"id": id, "file_name": name, "width": width, "height": height}, regions
 
 
-def _objects(regions: list[Any], image_id: Any, problems: Problems) -> Iterator[dict[str, Any]]:
+def _objects(
+    regions: list[Any], image: dict[str, Any], folder: Path, problems: Problems
+) -> Iterator[dict[str, Any]]:
     for number, region in enumerate(regions, start=1):
-        where = f"task {image_id}, region {number}"
+        where = f"task {image['id']}, region {number}"
         kind = region.get("type") if isinstance(region, dict) else None
         if kind not in SHAPES:
             problems.add(where, "region of another kind", shown(kind))
@@ -127,16 +138,19 @@ def _objects(regions: list[Any], image_id: Any, problems: Problems) -> Iterator[
         if not (isinstance(labels, list) and len(labels) == 1 and _is_label(labels[0])):
             problems.add(where, "expected one label", shown(labels))
             continue
-        geometry = _geometry(region, value)
+        size = given_size(region, ORIGINAL) or known_size(image, folder)
+        # An image file that cannot be read is reported by itself.
+        geometry = _geometry(region, value, size) if size else {}
         if geometry is None:
             problems.add(where, "broken region", f"{kind} {shown(value)}")
             continue
-        yield {"image_id": image_id, "category_id": labels[0], "where": where} | geometry
+        yield {"image_id": image["id"], "category_id": labels[0], "where": where} | geometry
 
 
-def _geometry(region: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
+def _geometry(
+    region: dict[str, Any], value: dict[str, Any], sides: tuple[Any, Any]
+) -> dict[str, Any] | None:
     """A region, which has percents of the image, in COCO's terms and pixels; None if broken."""
-    sides: list[Any] = [region.get("original_width"), region.get("original_height")]
     if not all(map(is_number, sides)):
         return None
     scale_x, scale_y = (side / 100 for side in sides)

@@ -56,10 +56,10 @@ def to_rle(segmentation: Any, height: int, width: int) -> RLE:
     return rle
 
 
-def enclosing_box(segmentation: Any, height: int, width: int) -> list[float]:
+def enclosing_box(segmentation: Any, height: Any, width: Any) -> list[float]:
     """The box (x, y, width, height) around a segmentation; see `to_rle`.
 
-    Of polygons it is the one around their vertices, as in COCO.
+    Of polygons it is the one around their vertices, as in COCO; their image may be infinite.
     """
     from pycocotools import mask as coco
 
@@ -149,7 +149,7 @@ def _as_text(rle: RLE) -> RLE:
     return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
 
 
-def _check_polygons(polygons: list, height: int, width: int) -> None:
+def _check_polygons(polygons: list, height: float, width: float) -> None:
     if not polygons:
         raise SegmentationError("has no polygon")
     for number, polygon in enumerate(polygons, start=1):

@@ -25,6 +25,7 @@ EXPECTED_NAME = "expected a name, of text that is not blank or a number"
 # Tools that round corners and sizes apart overstep by half a pixel: not worth a word.
 SLACK = 0.5
 READERS = 8
+FLAGS = {"0": False, "1": True, "false": False, "true": True}
 JPEG_END = b"\xff\xd9"
 JPEG_TAIL = 1024
 
@@ -138,9 +139,9 @@ def check_names(path: Path, categories: Iterable[dict[str, Any]], merged: Iterab
         id_of.setdefault(name, id)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: Any) -> bool:
     """Whether a value from a file is a finite number; JSON's true and false are none."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if type(value) not in (int, float) and (not isinstance(value, Real) or isinstance(value, bool)):
         return False
     try:
         return math.isfinite(value)
@@ -148,11 +149,26 @@ def is_number(value: object) -> bool:
         return False
 
 
+def as_whole(value: Any) -> Any:
+    """Returns a whole float, such as an id that pandas wrote as 1.0, as an integer.
+
+    Any other value is returned as it is.
+    """
+    if isinstance(value, int | str) or not is_number(value) or value != int(value):
+        return value
+    return int(value)
+
+
+def given_size(record: dict[str, Any], prefix: str = "") -> tuple[Any, Any] | None:
+    """Returns the annotated width and height; None if either is absent, empty or 0."""
+    sides = as_whole(record.get(f"{prefix}width")), as_whole(record.get(f"{prefix}height"))
+    return None if any(side in (None, "", 0) for side in sides) else sides
+
+
 def as_flag(value: Any) -> bool | None:
     """A yes or no from a file: 0, 1, true, false or one of them as text; None: something else."""
-    words = {"0": False, "1": True, "false": False, "true": True}
     if isinstance(value, str):
-        return words.get(value.strip().lower())
+        return FLAGS.get(value.strip().lower())
     return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
@@ -163,12 +179,15 @@ def clip_box(box: Any, width: float, height: float) -> tuple[list[float], bool]:
         The box, and whether what was cut off is more than rounding.
 
     Raises:
-        BrokenPart: it is not four finite numbers, has no area, or lies outside the image.
+        BrokenPart: it is not four finite numbers, has a negative side or no area, or lies outside
+            the image.
     """
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         raise BrokenPart("box is not four finite numbers", f"bbox {shown(box)}")
     x, y, w, h = box
-    if not (w > 0 and h > 0):
+    if w < 0 or h < 0:
+        raise BrokenPart("negative width or height", f"bbox {shown(box)}")
+    if w == 0 or h == 0:
         raise BrokenPart("zero area", f"bbox {shown(box)}")
     right, bottom = x + w, y + h
     if x >= 0 and y >= 0 and right <= width and bottom <= height:
@@ -227,6 +246,23 @@ def image_file_report(path: Path, size: tuple[int, int] | None, check: FileCheck
         detail = f"{expected}, {path} has {found[0]} x {found[1]}"
         return FileReport(found, ("image of another size", detail))
     return FileReport(found)
+
+
+def known_size(image: dict[str, Any], folder: Path) -> tuple[Any, Any] | None:
+    """Returns the size of an image record; one without a size gets that of its file.
+
+    Args:
+        image: file_name, width, height.
+        folder: of the file.
+
+    Returns:
+        (width, height), or None if the file cannot be read.
+    """
+    size = given_size(image)
+    if size is None:
+        size = image_file_report(folder / image["file_name"], None, "exists").size
+        image["width"], image["height"] = size or (None, None)
+    return size
 
 
 def image_file_reports(

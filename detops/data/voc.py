@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..messages import LONGEST_VALUE
 from .detection import DetectionDataset
-from .files import check_regular, read_lines
+from .files import check_regular, composed, read_lines, spelled, under
 from .image import IMAGE_SUFFIXES, ImageError, open_image
 from .masks import encode_mask
-from .problems import AnnotationError, Problems, as_flag, check_choice
+from .problems import AnnotationError, Problems, as_flag, check_choice, known_size
 
 VOC_NAMES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -86,15 +87,18 @@ class VocDetection(DetectionDataset):
         for name in _listed(folder, lists, split):
             where = f"{folder.name}/{name}.xml"
             try:
-                image, found = _read_xml(root / where, name)
+                image, found = _read_xml(spelled(root / where), name)
             except _XmlError as error:
                 problems.add(where, "broken annotation file", str(error))
                 continue
             place, _, stem = name.rpartition("/")
-            there = files_of(pictures / place)
-            image["file_name"] = os.path.join(place, _file_name(there, stem, image["file_name"]))
-            if masks:
-                _add_masks(root / "SegmentationObject" / f"{name}.png", image, found, problems)
+            beside = spelled(pictures / place)
+            file_name = _file_name(files_of(beside), stem, image["file_name"])
+            image["file_name"] = under(beside / file_name, pictures)
+            # An image file that cannot be read is reported by itself.
+            if masks and known_size(image, pictures):
+                path = spelled(root / "SegmentationObject" / f"{name}.png")
+                _add_masks(path, image, found, problems)
             images.append(image)
             objects += found
         # Of several spellings the first in the alphabet.
@@ -157,8 +161,11 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
         raise _XmlError(error.strerror) from error
     except (ElementTree.ParseError, ValueError) as error:
         raise _XmlError(f"not XML ({error})") from error
-    sides = [_number(tree, f"size/{side}") for side in ("width", "height")]
-    if not all(side > 0 and side == int(side) for side in sides):
+    if tree.tag != "annotation" and tree.find("size") is None:
+        raise _XmlError(f"expected <annotation>, got <{tree.tag[:LONGEST_VALUE]}>")
+    # A side of 0 stands for one that is not given: see `given_size`.
+    sides = [_number(tree, f"size/{side}", "0") for side in ("width", "height")]
+    if not all(side >= 0 and side == int(side) for side in sides):
         raise _XmlError(f"size is {sides[0]:g} x {sides[1]:g}")
     image = {"id": name, "width": int(sides[0]), "height": int(sides[1])}
     image["file_name"] = (tree.findtext("filename") or "").strip()
@@ -181,10 +188,10 @@ def _read_xml(path: Path, name: str) -> tuple[dict, list[dict]]:
     return image, objects
 
 
-def _number(element: ElementTree.Element, tag: str) -> float:
+def _number(element: ElementTree.Element, tag: str, default: str = "") -> float:
     text = element.findtext(tag)
     try:
-        value = float(text or "")
+        value = float((text or "").strip() or default)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -193,7 +200,7 @@ def _number(element: ElementTree.Element, tag: str) -> float:
 
 
 def _files_of(folder: Path) -> dict[str, list[str]]:
-    """Names of a folder's image files by the part before the suffix, the usual suffixes first."""
+    """Maps composed stems to a folder's image files, the usual suffixes first."""
     found: dict[str, list[str]] = defaultdict(list)
     order = {suffix: place for place, suffix in enumerate(IMAGE_SUFFIXES)}
     try:
@@ -203,7 +210,7 @@ def _files_of(folder: Path) -> dict[str, list[str]]:
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix.lower() in order:
-            found[stem].append(name)
+            found[composed(stem)].append(name)
     for own in found.values():
         own.sort(key=lambda name: order[os.path.splitext(name)[1].lower()])
     return found
@@ -219,9 +226,16 @@ def _file_name(there: dict[str, list[str]], name: str, told: str) -> str:
             which may be others' now: so it only chooses among those of the image's name, or is
             taken where there is none of these.
     """
-    own = there.get(name, [])
-    candidates = own or there.get(os.path.splitext(told)[0], [])
-    return told if told in candidates else next(iter(own), f"{name}.jpg")
+    own = _files_called(there, name)
+    candidates = own or _files_called(there, os.path.splitext(told)[0])
+    same = [file for file in candidates if composed(file) == composed(told)]
+    return told if told in same else next(iter(same or own), f"{name}.jpg")
+
+
+def _files_called(there: dict[str, list[str]], stem: str) -> list[str]:
+    """Returns the files of exactly this stem, or else of its other Unicode forms."""
+    files = there.get(composed(stem), [])
+    return [file for file in files if os.path.splitext(file)[0] == stem] or files
 
 
 def _add_masks(path: Path, image: dict, objects: list[dict], problems: Problems) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..messages import shown
 from .detection import DetectionDataset
-from .files import found_file, is_yaml, read_lines
+from .files import LONGEST_PATH, found_file, is_yaml, read_lines, spelled, under, whole_number
 from .image import IMAGE_SUFFIXES
 from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_reports, is_name
 
@@ -19,7 +19,7 @@ from .problems import EXPECTED_NAME, AnnotationError, Problems, image_file_repor
 CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 SPLITS = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 MOST_ENTRIES = 10_000_000  # of a split's folder, and of those in it
-LONGEST_PATH = 4096  # characters; Linux takes no longer ones
+NULLS = ("~", "null", "Null", "NULL")  # YAML spellings; no place, but a class may be called so
 # Coordinates are shares of the image; what reaches further than an image beside it is none.
 FURTHEST = 2
 
@@ -68,7 +68,7 @@ class YoloDetection(DetectionDataset):
         images: list[dict] = []
         objects: list[dict] = []
         for file, size in zip(files, sizes, strict=True):
-            name = _under(file, folder)
+            name = under(file, folder)
             width, height = size or (None, None)
             images.append({"id": name, "file_name": name, "width": width, "height": height})
             if size is not None:
@@ -91,12 +91,12 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     """Names of the classes by number, and what the file says of each split."""
     import yaml
 
-    from ..safe_yaml import parse_yaml
+    from ..safe_yaml import TextLoader, parse_yaml
 
     try:
         text = path.read_text(encoding="utf-8-sig")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        content = parse_yaml(text) if is_yaml(path) else {"names": lines}
+        content = parse_yaml(text, TextLoader) if is_yaml(path) else {"names": lines}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"{path}: cannot read ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
@@ -106,6 +106,8 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
+    elif isinstance(names, dict):
+        names = {whole_number(id): name for id, name in names.items()}
     if not isinstance(names, dict) or not names or not all(type(id) is int for id in names):
         expected = "expected a list, or names by number"
         raise AnnotationError(f"{path}: names: {expected}, got {shown(names)}")
@@ -113,10 +115,11 @@ def _described(path: Path) -> tuple[dict[int, str], dict[str, Any]]:
         if not is_name(name):
             raise AnnotationError(f"{path}: names: {EXPECTED_NAME}, got {shown(name)}")
     count = content.get("nc", len(names))
-    if count != len(names):
+    if _numbers(str(count)) != [len(names)]:
         expected = f"expected {len(names)}, the number of names"
-        raise AnnotationError(f"{path}: nc: {expected}, got {shown(count)}")
-    return {id: str(name) for id, name in names.items()}, content
+        raise AnnotationError(f"{path}: nc: {expected}, got {shown(whole_number(count))}")
+    places = {key: value for key, value in content.items() if value not in NULLS}
+    return {id: str(name) for id, name in names.items()}, places
 
 
 def _images(
@@ -149,7 +152,7 @@ def _images(
 def _place(path: Path, root: Path, entry: str, split: str) -> Path:
     """Where a split's folder or list is."""
     candidates = [root / entry, path.parent / entry, path.parent / entry.removeprefix("../")]
-    for candidate in candidates:
+    for candidate in (*candidates, *map(spelled, candidates)):
         if os.path.exists(candidate):  # a name that no file can have is not there, either
             return candidate
     raise AnnotationError(f"{path}: {split}: no such folder or list: {candidates[0]}")
@@ -218,10 +221,6 @@ def _may_be_image(name: str) -> bool:
     return len(name) <= LONGEST_PATH and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
-def _under(file: Path, folder: Path) -> str:
-    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
-
-
 def _label_file(image: Path) -> Path:
     swapped, beside = _label_files(image)
     # That folder may as well be above the data set, whose labels lie beside the images.
@@ -235,7 +234,7 @@ def _label_files(image: Path) -> tuple[Path, Path]:
         if parts[place] == "images":
             parts[place] = "labels"
             break
-    return Path(*parts).with_suffix(".txt"), image.with_suffix(".txt")
+    return spelled(Path(*parts).with_suffix(".txt")), spelled(image.with_suffix(".txt"))
 
 
 def _objects(

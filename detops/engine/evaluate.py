@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 import torch
 
 from ..data.detection import DetectionDataset
+from ..data.problems import is_number
 from ..distributed import gather_objects, on_main, rank, world_size
 from ..ops import masks_to_rle
+from .coco_inputs import check_drawable, complete_detections, complete_truth
 from .detect import Detector
 
 STANDARD_LIMIT, STANDARD_KEYPOINTS_LIMIT = 100, 20
@@ -152,8 +155,12 @@ def coco_metrics(
     """Average precision and recall of boxes, masks, keypoints.
 
     Args:
-        ground_truth: a COCO dict of images, categories, annotations.
-        detections: COCO results: image_id, category_id, bbox, score; segmentation, keypoints.
+        ground_truth: a COCO dict of images, categories, annotations, with the gaps and spellings
+            that `detops.data` accepts: an object without `bbox` gets that of its mask, one without
+            `area` that of its mask or else of its box, and one without `iscrowd` is no crowd. An id
+            of 1.0 is 1. Masks from polygons need the width and height of their image.
+        detections: COCO results: image_id, category_id, bbox, score; segmentation, keypoints. One
+            without a mask or keypoints finds none.
         max_detections: best detections counted in an image. COCO's standard is 100; an image
             with more objects than that cannot reach full recall under it. None takes the larger
             of 100 and twice the most objects in one image.
@@ -166,12 +173,15 @@ def coco_metrics(
         and keypoints likewise under "segm" and "keypoints"; images, objects, detections: counts;
         crowds are no objects. A value is None where there is no ground truth.
 
+    Raises:
+        ValueError: an argument is out of range, or an annotation or detection lacks what it needs.
+
     Example:
         >>> box = {"image_id": 1, "category_id": 1, "bbox": [2, 2, 20, 20]}
         >>> truth = {
         ...     "images": [{"id": 1, "width": 40, "height": 40}],
         ...     "categories": [{"id": 1, "name": "tree"}],
-        ...     "annotations": [box | {"id": 1, "area": 400, "iscrowd": 0}],
+        ...     "annotations": [box],
         ... }
         >>> metrics = coco_metrics(truth, [box | {"score": 0.9}])
         >>> round(metrics["AP"], 3), metrics["objects"]
@@ -180,17 +190,18 @@ def coco_metrics(
     unknown = set(iou_types) - {"bbox", "segm", "keypoints"}
     if unknown:
         raise ValueError(f"iou_types: expected bbox, segm, keypoints, got {sorted(unknown)}")
+    ground_truth, detections = complete_truth(ground_truth), complete_detections(detections)
     annotations = ground_truth["annotations"]
     if max_detections is None:
-        per_image = np.unique([str(a["image_id"]) for a in annotations], return_counts=True)[1]
-        max_detections = max(STANDARD_LIMIT, 2 * int(per_image.max(initial=0)))
+        per_image = Counter(annotation["image_id"] for annotation in annotations)
+        max_detections = max(STANDARD_LIMIT, 2 * max(per_image.values(), default=0))
     if max_detections < 1:
         raise ValueError(f"max_detections: expected at least 1, got {max_detections}")
     rated = {}
     for kind in iou_types:
         standard = STANDARD_KEYPOINTS_LIMIT if kind == "keypoints" else STANDARD_LIMIT
         limits = sorted({standard, max_detections})
-        results = accumulate(ground_truth, detections, limits, kind)
+        results = _accumulated(ground_truth, detections, limits, kind)
         rated[kind] = {
             **_summary(results, limits.index(max_detections)),
             "max_detections": max_detections,
@@ -203,7 +214,7 @@ def coco_metrics(
         **rated.pop("bbox", {}),
         **rated,
         "images": len(ground_truth["images"]),
-        "objects": sum(not a.get("iscrowd") for a in annotations),
+        "objects": sum(not annotation["iscrowd"] for annotation in annotations),
         "detections": len(detections),
     }
 
@@ -226,8 +237,13 @@ def accumulate(
         `precision` [IoU threshold, recall, class, 1, limit] and `recall` [IoU threshold, class, 1,
         limit] of objects of all sizes, -1 where there are none; `thresholds` of IoU, and `recalls`.
     """
+    truth, found = complete_truth(ground_truth), complete_detections(detections)
+    return _accumulated(truth, found, limits, kind)
+
+
+def _accumulated(truth: Any, found: Any, limits: list[int], kind: str) -> dict[str, np.ndarray]:
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = prepared(ground_truth, detections, kind)
+        evaluation = _prepared(truth, found, kind)
         evaluation.params.maxDets = limits
         evaluation.evaluate()
         evaluation.accumulate()
@@ -243,34 +259,46 @@ def prepared(
     It prints.
 
     Args:
-        ground_truth: a COCO dict.
-        detections: COCO results.
+        ground_truth: see `coco_metrics`.
+        detections: likewise.
         kind: bbox, segm or keypoints.
+
+    Raises:
+        ValueError: see `coco_metrics`.
     """
+    return _prepared(complete_truth(ground_truth), complete_detections(detections), kind)
+
+
+def _prepared(truth: dict[str, Any], found: list[dict[str, Any]], kind: str) -> Any:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
+    # pycocotools sorts image ids, which fails for a mix of texts and numbers: number them here.
+    ids = {image["id"] for image in truth["images"]}
+    ordered = sorted(ids, key=lambda id: (isinstance(id, str), id))
+    number_of = {id: number for number, id in enumerate(ordered, start=1)}
+    images = [image | {"id": number_of[image["id"]]} for image in truth["images"]]
+    field = {"bbox": "bbox", **dict(IOU_TYPES.values())}[kind]
     # The library adds fields to its input in place, and loadRes fails on an empty list: so both
     # sides are built here, from copies.
-    completed = [
-        d | {"id": number, "iscrowd": 0, "area": d["bbox"][2] * d["bbox"][3]}
-        for number, d in enumerate(detections, start=1)
-    ]
-    # Ids from 1: the library takes id 0 for "not matched".
-    annotations = [
-        a | {"id": number} for number, a in enumerate(ground_truth["annotations"], start=1)
-    ]
-    if kind == "keypoints":
-        annotations = [_with_points_counted(a) for a in annotations if a.get("keypoints")]
-    if kind == "segm":
-        # An object without a mask cannot be found by its mask, nor be missed.
-        annotations = [a for a in annotations if a.get("segmentation")]
     sides = []
-    for entries in (annotations, completed):
+    for entries in (truth["annotations"], found):
+        # An object without a mask cannot be found by its mask, nor be missed.
+        rated = [e for e in entries if e.get(field) and e["image_id"] in number_of]
+        if kind == "segm":
+            check_drawable(rated, truth["images"])
+        if kind == "keypoints":
+            rated = [_with_points_counted(entry) for entry in rated]
+        # Ids from 1: the library takes id 0 for "not matched".
+        rated = [
+            entry | {"id": number, "image_id": number_of[entry["image_id"]]}
+            for number, entry in enumerate(rated, start=1)
+        ]
         side = COCO()
-        side.dataset = ground_truth | {"annotations": entries}
+        side.dataset = truth | {"images": images, "annotations": rated}
         side.createIndex()
         sides.append(side)
+    annotations = sides[0].dataset["annotations"]
     evaluation = COCOeval(*sides, iouType=kind)
     params = evaluation.params
     params.areaRng, params.areaRngLbl = params.areaRng[:1], ["all"]
@@ -284,7 +312,8 @@ def prepared(
 def _with_points_counted(annotation: dict[str, Any]) -> dict[str, Any]:
     """The library ignores objects without a labelled point, and needs to be told their number."""
     labelled = sum(visibility > 0 for visibility in annotation["keypoints"][2::3])
-    return {"num_keypoints": labelled} | annotation
+    given = annotation.get("num_keypoints")
+    return annotation | {"num_keypoints": given if is_number(given) else labelled}
 
 
 def _summary(results: dict[str, np.ndarray], limit: int) -> dict[str, float | None]:
