@@ -27,9 +27,12 @@ from .contract_call import (
     MOST_SIZE as MOST_SIZE,
 )
 from .contract_call import (
+    VALUES,
     Call,
     check_dense,
+    check_list,
     compiled,
+    described,
     dimensions_of,
     shown,
 )
@@ -184,7 +187,7 @@ class Contract:
     name: str
     arguments: list[str]
     types: list[str]
-    tensors: list[str]  # the arguments that are a Tensor, not optional
+    tensors: dict[str, str]  # by an argument that is a tensor, or several, its type
     sizes: list[str]  # the arguments that are SymInt, or several
     returns: int  # -1 for a list
     checks: list[Check] = field(default_factory=list)
@@ -192,6 +195,7 @@ class Contract:
     names: dict[str, str] = field(default_factory=dict)  # by a word, other names
     rules: dict[str, str] = field(default_factory=dict)  # by an argument that is no tensor
     words: dict[str, list[str]] = field(default_factory=dict)  # of rules that are lists of them
+    public: dict[str, str] = field(default_factory=dict)  # by an argument, its public function's
     definitions: dict[str, str] = field(default_factory=dict)  # by a name, its expression
     tensor_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
@@ -209,6 +213,9 @@ class Contract:
             self.output_lines.append(text)
         elif " | " in line:
             self.checks.append(_requirement(line))
+            # `pooled_height >= 1 and pooled_width >= 1 | output_size must be at least 1 x 1`
+            if pair := re.match(r"(\w+) >= \d and (\w+) >= \d \| (\w+) must", line):
+                self.public |= {pair[1]: pair[3], pair[2]: pair[3]}
         elif match := re.match(r"([\w, ]+): (.*)", line):
             for argument in match[1].split(", "):
                 if argument in self.arguments:
@@ -234,23 +241,46 @@ class Contract:
         self.checks.append(unless_missing)
 
     def check_dense(self, arguments: dict[str, Any]) -> None:
-        """Refuses what no op takes; see :func:`check_dense`."""
-        for name in self.tensors:
-            if name in arguments:
-                check_dense(self.name, name, arguments[name])
-
-    def wrong_kind(self, args: Sequence[Any]) -> RuntimeError | None:
-        """The error for the first argument that is no tensor, or one of a kind that no op takes."""
-        for name, kind, value in zip(self.arguments, self.types, args, strict=False):
-            if not kind.startswith("Tensor") or kind.endswith("?") and value is None:
+        """Rejects what no op accepts; see :func:`check_dense`."""
+        for name, kind in self.tensors.items():
+            if name not in arguments or kind.endswith("?") and arguments[name] is None:
                 continue
-            listed = "[]" in kind and isinstance(value, (list, tuple))
-            for i, x in enumerate(value if listed else [value]):
-                try:
-                    check_dense(self.name, f"{name}[{i}]" if listed else name, x)
-                except RuntimeError as error:
-                    return error
-        return None
+            check = check_list if "[]" in kind else check_dense
+            check(self.name, name, arguments[name])
+
+    def explained(self, args: Sequence[Any], error: Exception) -> Exception:
+        """Returns the error for an argument of a wrong kind, or ``error`` if there is none."""
+        given = dict(zip(self.arguments, args, strict=False))
+        try:
+            self.check_dense(given)
+            if not str(error).startswith(f"detops.{self.name}:"):
+                self._check_values(given)
+        except RuntimeError as wrong:
+            return wrong
+        return error
+
+    def _check_values(self, arguments: dict[str, Any]) -> None:
+        """Rejects values that PyTorch does not convert to the number, bool or string of a type."""
+        for (name, value), kind in zip(arguments.items(), self.types, strict=False):
+            base = kind.split("[")[0].removeprefix("Sym").rstrip("?").lower()
+            if base not in VALUES or kind.endswith("?") and value is None:
+                continue
+            holds, one, several = VALUES[base]
+            is_pair = "[2]" in kind or name in self.public
+            if "[" in kind and isinstance(value, (list, tuple)):
+                wrong, expected = [x for x in value if not holds(x)], several
+            elif "[]" in kind:
+                wrong, expected = [value], f"a list of {several}"
+            else:
+                wrong, expected = [] if holds(value) else [value], several if is_pair else one
+            if not wrong:
+                continue
+            if is_pair and isinstance(wrong[0], (list, tuple)):
+                expected = "one integer or two"
+            raise RuntimeError(
+                f"detops.{self.name}: {self.public.get(name, name)} must be {expected}, "
+                f"got {described(wrong[0])}"
+            )
 
     def check(self, arguments: dict[str, Any]) -> Call:
         """Raises what a call with these arguments would raise.
@@ -297,7 +327,15 @@ class Contract:
 
         def by_values() -> Any:
             if not found:
-                found.append(torch.library.get_ctx().new_dynamic_size(max=MOST_ELEMENTS))
+                try:
+                    context = torch.library.get_ctx()
+                except RuntimeError:  # meta tensors, where fake ones would have a context
+                    name = next(iter(self.tensors))
+                    raise NotImplementedError(
+                        f"detops.{call.name}: {name} on meta has no values, which decide the size "
+                        "of the result"
+                    ) from None
+                found.append(context.new_dynamic_size(max=MOST_ELEMENTS))
             return found[0]
 
         outputs = [x for line in self.outputs for x in line.make(call, by_values)]
@@ -330,7 +368,7 @@ def read(text: str) -> dict[str, Contract]:
                 -1 if result.endswith("[]") else len([r for r in result.split(",") if r != "()"])
             )
             sizes = [words[-1] for words in typed if words[0].startswith("SymInt")]
-            tensors = [words[-1] for words in typed if re.fullmatch(r"Tensor(\(.*\))?", words[0])]
+            tensors = {words[-1]: words[0] for words in typed if words[0].startswith("Tensor")}
             types, arguments = [words[0] for words in typed], [words[-1] for words in typed]
             for op in heads.split(", "):
                 schema = f"{op}({formals}) -> {result}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import CodeType
 from typing import Any
 
@@ -33,6 +34,28 @@ CLASSES: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 }
 MOST_SIZE = 2**31 - 1
 MOST_CHARACTERS = 80  # of a value in a message
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, Tensor):
+        return x.dim() == 0
+    return isinstance(x, (Real, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_integer(x: Any) -> bool:
+    if isinstance(x, Real):
+        return isinstance(x, Integral) and -(2**63) <= int(x) < 2**63
+    return _is_number(x)
+
+
+# For the types of a schema that hold numbers or text: which values PyTorch converts to it, and the
+# names of one and of several.
+VALUES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "int": (_is_integer, "a 64-bit integer", "64-bit integers"),
+    "float": (_is_number, "a number", "numbers"),
+    "bool": (lambda x: _is_number(x) or "bool" in type(x).__name__, "a bool", "bools"),
+    "str": (lambda x: isinstance(x, str), "a string", "strings"),
+}
 
 
 def compiled(text: str) -> CodeType:
@@ -226,15 +249,43 @@ def check_dense(op: str, name: str, x: Any) -> None:
         RuntimeError: it is one of these.
     """
     if not isinstance(x, Tensor):
-        got = "None" if x is None else f"{type(x).__module__}.{type(x).__qualname__}"
-        raise RuntimeError(
-            f"detops.{op}: {name} must be a tensor, got {got.removeprefix('builtins.')}"
-        )
+        raise RuntimeError(f"detops.{op}: {name} must be a tensor, got {type_name(x)}")
     if x.layout != torch.strided:
         raise RuntimeError(f"detops.{op}: {name} must be strided, got {x.layout}")
     if x.is_nested or x.is_quantized:
         kind = "nested" if x.is_nested else "quantized"
         raise RuntimeError(f"detops.{op}: {name} must not be {kind}")
+
+
+def check_list(op: str, name: str, tensors: Any) -> None:
+    """Rejects what is no list, elements as :func:`check_dense` does, and elements on two devices.
+
+    Raises:
+        RuntimeError: it is one of these.
+    """
+    if not isinstance(tensors, (list, tuple)):
+        got = type_name(tensors)
+        raise RuntimeError(f"detops.{op}: {name} must be a list of tensors, got {got}")
+    for i, x in enumerate(tensors):
+        check_dense(op, f"{name}[{i}]", x)
+        if i and x.device != tensors[0].device:
+            raise RuntimeError(
+                f"detops.{op}: {name}[{i}] must be on the device of {name}[0] "
+                f"({tensors[0].device}), got {x.device}"
+            )
+
+
+def type_name(x: Any) -> str:
+    """Returns ``numpy.ndarray`` for an array, ``list`` for a list and ``None`` for ``None``."""
+    name = f"{type(x).__module__}.{type(x).__qualname__}"
+    return "None" if x is None else name.removeprefix("builtins.")
+
+
+def described(x: Any) -> str:
+    """Returns the value of a number, a string or a list, and the type of anything else."""
+    if isinstance(x, str):
+        return shown(repr(x))
+    return shown(x) if isinstance(x, (Real, list, tuple)) else type_name(x)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

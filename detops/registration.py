@@ -132,11 +132,6 @@ def _requires_grad(args: Sequence[Any]) -> bool | None:
     return found
 
 
-def _explained(op: str, args: Sequence[Any], error: Exception) -> Exception:
-    """``error``, or one that names an argument which is no tensor, or one of a kind not taken."""
-    return CONTRACTS[op].wrong_kind(args) or error
-
-
 def _overload(op: str) -> Any:
     return getattr(torch.ops.detops, op).default
 
@@ -155,7 +150,7 @@ def implementation(op: str, key: str, function: Callable[..., Any]) -> None:
         try:
             return function(*args)
         except Exception as error:
-            raise _explained(op, args, error) from None
+            raise CONTRACTS[op].explained(args, error) from None
 
     _LIBRARY.impl(op, run, key)
 
@@ -177,7 +172,7 @@ def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args)
         except Exception as error:
-            raise _explained(op, args, error) from None
+            raise CONTRACTS[op].explained(args, error) from None
 
     _register_builtin(call, f"detops::{op}")
     return call

@@ -50,6 +50,40 @@ def test_integer_boxes_in_overlaps(name, dtype):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.fixture(params=[torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def default_dtype(request):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("name", [*OVERLAPS, *LOSSES])
+def test_integer_boxes_give_the_default_dtype_as_in_torchvision(name, default_dtype):
+    ours, theirs = getattr(detops, name), getattr(torchvision.ops, name)
+    other = WHOLE.flip(0)
+    expected = theirs(WHOLE, other)
+    wide = torch.promote_types(expected.dtype, torch.float32)
+    half = default_dtype in (torch.float16, torch.bfloat16)
+    for dtype in INTEGERS:
+        found = ours(WHOLE.to(dtype), other.to(dtype))
+        assert found.dtype == wide
+        bound = 2e-2 if half else 1e-5
+        torch.testing.assert_close(found, expected.to(wide), rtol=bound, atol=bound)
+    mixed = ours(WHOLE, other.to(torch.float32))
+    assert mixed.dtype == ours(WHOLE.to(torch.float32), other).dtype == torch.float32
+
+
+def test_integer_boxes_are_converted_as_in_torchvision(default_dtype):
+    for ours, theirs, words in (
+        (detops.box_area, torchvision.ops.box_area, ("xyxy",)),
+        (detops.box_convert, torchvision.ops.box_convert, ("xyxy", "xywh")),
+        (detops.box_convert, torchvision.ops.box_convert, ("xyxy", "cxcywh")),
+        (detops.box_convert, torchvision.ops.box_convert, ("cxcywh", "xyxy")),
+    ):
+        torch.testing.assert_close(ours(WHOLE, *words), theirs(WHOLE, *words))
+
+
 def test_integer_boxes_of_a_format_and_in_batches():
     # Half of an odd side is no whole number.
     boxes = torch.tensor([[10, 10, 7, 5], [12, 9, 3, 8]])

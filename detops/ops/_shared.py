@@ -10,7 +10,7 @@ from torch._C import _AutoDispatchBelowAutograd
 from torch._prims_common import suggest_memory_format
 
 from ..contract import dtype_name
-from ..contract_call import CLASSES, check_dense
+from ..contract_call import CLASSES, check_list, described
 from ..module import Module
 from ..registration import CONTRACTS, DIFFERENTIABLE, derivative, is_transformed, wants_gradient
 
@@ -177,8 +177,8 @@ def _check_boxes(op: str, boxes: list[Tensor], columns: int) -> None:
     if len(boxes) == 0:
         raise ValueError(f"detops.{op}: boxes must hold a tensor for each image, got an empty list")
     holds, expected = CLASSES["numbers"]
+    check_list(op, "boxes", boxes)
     for i, b in enumerate(boxes):
-        check_dense(op, f"boxes[{i}]", b)
         if b.dim() != 2 or b.size(1) != columns:
             raise ValueError(f"detops.{op}: boxes[{i}] must be [L, {columns}], got {list(b.shape)}")
         if not holds(b.dtype):
@@ -195,15 +195,33 @@ def reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
 
 
 def as_pair(size: Pair) -> tuple[int, int]:
-    """An ``(height, width)`` from one number or two."""
-    # TorchScript unpacks a tuple or a list, but not what may be either.
+    """Returns ``(height, width)`` from one number or two. Leaves anything else to the op."""
+    # TorchScript handles a tuple or a list, but not a value that may be either.
     if isinstance(size, tuple):
-        height, width = size
-        return height, width
+        return size if len(size) == 2 else _left_to_the_op(size)
     if isinstance(size, list):
-        height, width = size
-        return height, width
+        return (size[0], size[1]) if len(size) == 2 else _left_to_the_op(size)
     return size, size
+
+
+def _left_to_the_op(size: Pair) -> tuple[int, int]:
+    if not torch.jit.is_scripting():
+        return size, size  # type: ignore[return-value]
+    raise ValueError("detops: a size must be one integer or two")
+
+
+def two_of(op: str, name: str, expected: str, values: Any) -> tuple[Any, Any]:
+    """Returns both values of a pair.
+
+    Public functions call it for anything but a tuple of two, which TorchScript has no other way to
+    unpack.
+    """
+    try:
+        first, second = values
+    except Exception:
+        got = described(values)
+        raise ValueError(f"detops.{op}: {name} must be {expected}, got {got}") from None
+    return first, second
 
 
 def memory_format(input: Tensor) -> Any:
@@ -225,7 +243,9 @@ def in_format(grad: Tensor, layout: Any) -> Tensor:
 def as_labels(idxs: Tensor) -> Tensor:
     """Integer labels that are equal where ``idxs`` are, which may be floating."""
     if isinstance(idxs, Tensor) and idxs.is_floating_point():
-        return torch.unique(idxs, return_inverse=True)[1]
+        # ATen has no ``unique`` for other tensors; the op rejects them.
+        if idxs.layout == torch.strided and not idxs.is_nested and not idxs.is_meta:
+            return torch.unique(idxs, return_inverse=True)[1]
     return idxs
 
 

@@ -147,6 +147,8 @@ def _overlap_of_integers(
     if not all(x.dtype in FLOAT for x in exact):
         return _C.box_iou_forward(boxes1, boxes2, kind, eps)  # which refuses them by name
     dtype = torch.promote_types(boxes1.dtype, boxes2.dtype)
+    if dtype in INTEGER:
+        dtype = torch.get_default_dtype()  # the dtype of a quotient of integers
     overlap = _overlap(exact[0], exact[1], kind, eps, fmt, aligned)
     return overlap.to(torch.promote_types(dtype, torch.float32))
 
@@ -199,7 +201,7 @@ def box_iou(
 
     Returns:
         ``[..., N, M]``, or ``[...]`` if ``aligned``, in [0, 1]: float64 if one of the inputs is,
-        otherwise float32.
+        otherwise float32. Two sets of integers count as boxes of the default dtype.
 
     Raises:
         RuntimeError: wrong shape, dtype or device.

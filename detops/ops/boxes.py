@@ -10,6 +10,7 @@ from torch.compiler import is_compiling
 from ..contract import FLOAT, INTEGER, MOST_SIZE
 from ..contract_call import shown
 from ..registration import CONTRACTS, composition
+from ._shared import two_of
 
 _DEGREE = math.pi / 180
 _DTYPES = (*FLOAT, *INTEGER)
@@ -237,6 +238,9 @@ def clip_boxes_to_image(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         >>> clip_boxes_to_image(torch.tensor([[-3, 2, 6, 99]]), (40, 60))
         tensor([[ 0,  2,  6, 40]])
     """
+    if not isinstance(size, tuple) or len(size) != 2:
+        if not torch.jit.is_scripting():
+            size = two_of("clip_boxes_to_image", "size", "(height, width)", size)
     height, width = size
     return _clip_boxes_to_image(boxes, height, width)
 

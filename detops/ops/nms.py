@@ -154,5 +154,5 @@ def nms_padded(
         (tensor([ 0,  2, -1, -1]), tensor(2))
     """
     if max_output is None:
-        max_output = boxes.size(0) if isinstance(boxes, Tensor) else 0
+        max_output = boxes.size(0) if isinstance(boxes, Tensor) and boxes.dim() > 0 else 0
     return _nms_padded(boxes, scores, idxs, iou_threshold, max_output)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..registration import constant
+from ._shared import two_of
 
 _paste_masks_in_image = constant("paste_masks_in_image")
 
@@ -46,7 +47,11 @@ def paste_masks_in_image(
                  [0, 0, 1, 1, 1, 1, 0, 0],
                  [0, 0, 0, 0, 0, 0, 0, 0]]], dtype=torch.int32)
     """
-    height, width = image_shape
-    if masks.dtype in (torch.bool, torch.uint8):
+    size = image_shape
+    if not isinstance(size, tuple) or len(size) != 2:
+        if not torch.jit.is_scripting():
+            size = two_of("paste_masks_in_image", "image_shape", "(height, width)", size)
+    height, width = size
+    if isinstance(masks, Tensor) and masks.dtype in (torch.bool, torch.uint8):
         masks = masks.float()
     return _paste_masks_in_image(masks, boxes, height, width, threshold)

@@ -1,14 +1,23 @@
 """Weighted box fusion: one set of boxes from those of several detectors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..registration import unscriptable
+from ..registration import CONTRACTS, unscriptable
 from ._shared import undifferentiable
 
 _weighted_box_fusion = undifferentiable("weighted_box_fusion")
+# The op joins the lists of the public function.
+_LISTS = replace(
+    CONTRACTS["weighted_box_fusion"],
+    arguments=["boxes", "scores", "labels", "weights"],
+    types=["Tensor[]", "Tensor[]", "Tensor[]", "float[]?"],
+    tensors=dict.fromkeys(("boxes", "scores", "labels"), "Tensor[]"),
+)
 
 
 @unscriptable
@@ -76,6 +85,20 @@ def weighted_box_fusion(
         >>> scores, labels
         (tensor([0.5000, 0.2500]), tensor([1, 1]))
     """
+    rest = iou_threshold, skip_box_threshold, conf_type, allows_overflow
+    try:
+        return _fused(boxes, scores, labels, weights, *rest)
+    except Exception as error:
+        raise _LISTS.explained((boxes, scores, labels, weights), error) from None
+
+
+def _fused(
+    boxes: Sequence[Tensor],
+    scores: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    weights: Sequence[float] | None,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
     if not len(boxes) == len(scores) == len(labels) > 0:
         raise ValueError(
             "detops.weighted_box_fusion: boxes, scores and labels must be lists of one tensor per "
@@ -94,12 +117,5 @@ def weighted_box_fusion(
                 f"[N, 4], [N] and [N], got {list(b.shape)}, {list(s.shape)} and {list(c.shape)}"
             )
     models = torch.cat([torch.full_like(c, i, dtype=torch.int64) for i, c in enumerate(labels)])
-    return _weighted_box_fusion(
-        *(torch.cat(list(parts)) for parts in (boxes, scores, labels)),
-        models,
-        list(weights),
-        iou_threshold,
-        skip_box_threshold,
-        conf_type,
-        allows_overflow,
-    )
+    joined = (torch.cat(list(parts)) for parts in (boxes, scores, labels))
+    return _weighted_box_fusion(*joined, models, list(weights), *rest)

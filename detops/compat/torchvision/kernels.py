@@ -14,7 +14,6 @@ from torch import Tensor
 from ... import _C
 from ...registration import kernel
 
-
 _rotated = kernel("box_iou_rotated")
 
 

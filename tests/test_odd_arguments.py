@@ -1,0 +1,257 @@
+"""An argument of a wrong kind gives one error that names the op and the argument.
+
+The calls follow from the signatures of the public functions and from ``raw_calls.py``, so a new op
+needs no entry here.
+"""
+
+import inspect
+import re
+
+import numpy
+import pytest
+import raw_calls
+import torch
+from torch import Tensor
+
+import detops
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PUBLIC = sorted(
+    name
+    for name in detops.ops.__all__
+    if inspect.isfunction(getattr(detops, name)) and name != "register_tensor_methods"
+)
+# Arguments of public functions that their ops have as two.
+PAIRS = {
+    "output_size": ("pooled_height", "pooled_width"),
+    "size": ("height", "width"),
+    "image_shape": ("height", "width"),
+}
+# These ops copy bits, whatever they mean.
+ANY_DTYPE = {"gdh"}
+NO_SUCH_TENSOR = (RuntimeError, TypeError, ValueError, IndexError)
+
+
+def annotation_of(name, key):
+    return str(inspect.signature(getattr(detops, name)).parameters[key].annotation)
+
+
+def is_tensor(name, key):
+    return "Tensor" in annotation_of(name, key)
+
+
+def is_list(name, key):
+    return bool(re.match(r"list|.*Sequence", annotation_of(name, key)))
+
+
+def valid_call(name):
+    """Returns arguments of the public function, made from those of its op."""
+    of_op, given = raw_calls.arguments()[name], {}
+    for key in inspect.signature(getattr(detops, name)).parameters:
+        if key in PAIRS:
+            given[key] = tuple(of_op[side] for side in PAIRS[key])
+        elif key in of_op:
+            value = of_op[key]
+            several = is_tensor(name, key) and is_list(name, key) and isinstance(value, Tensor)
+            given[key] = [value] * 3 if several else value
+    return given
+
+
+def with_gradient(value):
+    if isinstance(value, list):
+        return [with_gradient(x) for x in value]
+    floating = isinstance(value, Tensor) and value.is_floating_point()
+    return value.clone().requires_grad_() if floating else value
+
+
+def odd_values(x):
+    """Yields what no op accepts in the place of the tensor ``x``, by name."""
+    yield "a NumPy array", numpy.asarray(x)
+    yield "a list of numbers", x.tolist()
+    yield "a list of arrays", [numpy.asarray(x)]
+    yield "a list of lists of tensors", [[x]]
+    yield "a list of tensors", [x]
+    yield "a tuple of tensors", (x, x)
+    yield "an empty list", []
+    yield "a dict", {"x": x}
+    yield "None", None
+    yield "a number", 2.5
+    yield "a bool", True
+    yield "a string", "text"
+    yield "an object", object()
+
+
+def odd_tensors(x):
+    """Yields functions that make a tensor of a kind that no op accepts of ``x``, by name."""
+    yield "sparse COO", x.to_sparse
+    yield "sparse CSR", lambda: x.flatten(1).to_sparse_csr()
+    yield "mkldnn", lambda: x.float().to_mkldnn()
+    yield "nested", lambda: torch.nested.nested_tensor([x, x])
+    yield "jagged", lambda: torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
+    yield "quantized", lambda: torch.quantize_per_tensor(x.float(), 1.0, 0, torch.quint8)
+    yield "complex", lambda: torch.complex(x.float(), x.float())
+    yield "meta", lambda: x.to("meta")
+
+
+def odd(x):
+    yield from odd_values(x)
+    for floating in {x.is_floating_point(), True}:
+        for kind, make in odd_tensors(x.float() if floating else x):
+            try:
+                yield kind, make()
+            except NO_SUCH_TENSOR:
+                continue  # PyTorch has no such tensor
+
+
+def problem(call, op, argument, may_answer=False):
+    """Returns the problem with the call's error, or None."""
+    try:
+        call()
+    except Exception as error:
+        message = str(error)
+        named = re.match(rf"detops(\.|::){op}\b", message)
+        named = named and re.search(rf"\b{argument}(?!\w)", message)
+        one = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+        return None if named and one else f"{type(error).__name__}: {message[:200]}"
+    return None if may_answer else "was accepted"
+
+
+def problems(name, key, place, replaced):
+    """Yields the problems of calls that have each odd value, ``replaced`` in an argument."""
+    function, args = getattr(detops, name), valid_call(name)
+    first = args[key][0] if isinstance(args[key], list) else args[key]
+    for kind, x in odd(first):
+        valid = is_list(name, key) and kind in ("a list of tensors", "a tuple of tensors")
+        if valid and place == key:
+            continue
+        may_answer = kind == "meta" or name in ANY_DTYPE and isinstance(x, Tensor)
+        may_answer = may_answer or kind == "None" and "None" in annotation_of(name, key)
+        for change in (lambda value: value, with_gradient):
+            given = {k: change(v) for k, v in args.items()} | {key: replaced(x)}
+            found = problem(lambda given=given: function(**given), name, place, may_answer)
+            if found is not None:
+                yield f"{place} is {kind}: {found}"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_odd_tensors_are_named(name):
+    args = valid_call(name)
+    getattr(detops, name)(**args)
+    tensors = [key for key in args if is_tensor(name, key)]
+    assert tensors
+    wrong = [found for key in tensors for found in problems(name, key, key, lambda x: x)]
+    assert not wrong, "\n".join(wrong)
+
+
+LISTS = [
+    (name, key)
+    for name in PUBLIC
+    for key in inspect.signature(getattr(detops, name)).parameters
+    if is_tensor(name, key) and re.search("list|Sequence", annotation_of(name, key))
+]
+
+
+@pytest.mark.parametrize(("name", "key"), LISTS, ids=" ".join)
+def test_odd_elements_of_lists_are_named(name, key):
+    value = valid_call(name)[key]
+    elements = list(value) if isinstance(value, list) else [value[:, 1:], value[:, 1:]]
+
+    def replaced(x, i):
+        return [*elements[:i], x, *elements[i + 1 :]]
+
+    wrong = []
+    for i in range(2):
+        # An op names the whole list where it checks a joined tensor or the dtypes.
+        place = rf"{key}(\[{i}\]|(?!\[))"
+        wrong += problems(name, key, place, lambda x, i=i: replaced(x, i))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_meta_tensors_give_meta_tensors_or_are_named(name):
+    def on_meta(value):
+        if isinstance(value, list):
+            return [on_meta(x) for x in value]
+        return value.to("meta") if isinstance(value, Tensor) else value
+
+    given = {key: on_meta(value) for key, value in valid_call(name).items()}
+    first = next(key for key in given if is_tensor(name, key))
+    found = problem(lambda: getattr(detops, name)(**given), name, first, may_answer=True)
+    assert found is None
+
+
+ODD_NUMBERS = {
+    "a string": "text",
+    "strings": ("a", "b"),
+    "None": None,
+    "a tensor": torch.rand(3),
+    "a float": 2.5,
+    "three": [1, 2, 3],
+    "an empty list": [],
+    "a dict": {},
+    "an object": object(),
+    "too large": 2**70,
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_odd_numbers_and_strings_are_named(name):
+    function, args = getattr(detops, name), valid_call(name)
+    wrong = []
+    for key, parameter in inspect.signature(function).parameters.items():
+        # Python asks for the truth of flags, and converts integers to floats.
+        odd_ones = set(ODD_NUMBERS) - {bool: {"a tensor"}, float: {"too large"}}.get(
+            parameter.annotation, set()
+        )
+        for kind in sorted(odd_ones if not is_tensor(name, key) else ()):
+            given = args | {key: ODD_NUMBERS[kind]}
+            found = problem(lambda given=given: function(**given), name, key, may_answer=True)
+            if found is not None:
+                wrong.append(f"{key} is {kind}: {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_types_are_named():
+    boxes, scores = torch.rand(3, 4), torch.rand(3)
+    for call, message in (
+        (
+            lambda: detops.nms(boxes.numpy(), scores, 0.5),
+            "detops.nms: boxes must be a tensor, got numpy.ndarray",
+        ),
+        (
+            lambda: detops.roi_align(torch.rand(1, 1, 4, 4), [[1, 2, 3, 4]], 2),
+            "detops.roi_align: boxes[0] must be a tensor, got list",
+        ),
+        (
+            lambda: detops.box_iou(boxes.to_sparse(), boxes),
+            "detops.box_iou: boxes1 must be strided, got torch.sparse_coo",
+        ),
+        (
+            lambda: detops.nms(boxes, scores, "0.5"),
+            "detops.nms: iou_threshold must be a number, got '0.5'",
+        ),
+        (
+            lambda: detops.roi_align(torch.rand(1, 1, 4, 4), [boxes], (2, 2.5)),
+            "detops.roi_align: output_size must be 64-bit integers, got 2.5",
+        ),
+        (
+            lambda: detops.roi_align(torch.rand(1, 1, 4, 4), [boxes], (2, 2, 2)),
+            "detops.roi_align: output_size must be one integer or two, got [2, 2, 2]",
+        ),
+        (
+            lambda: detops.clip_boxes_to_image(boxes, 9),
+            "detops.clip_boxes_to_image: size must be (height, width), got 9",
+        ),
+        (
+            lambda: detops.multiscale_roi_align(boxes, boxes, 2, [1.0]),
+            "detops.multiscale_roi_align: inputs must be a list of tensors, got torch.Tensor",
+        ),
+        (
+            lambda: detops.BoxCoder().encode(boxes, None),
+            "detops.encode_boxes: anchors must be a tensor, got None",
+        ),
+    ):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call()
+        assert str(caught.value) == message
