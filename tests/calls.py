@@ -123,5 +123,6 @@ def kernel_ops() -> set[str]:
     on_the_host = {"masks_to_rle", "pack_conv2d_weight", "pack_winograd_weight", "packed_conv2d"}
     on_the_host |= {"batch_transpose"}
     of_raw_ones = {name for name in kernels if f"{name}_forward" in kernels}
-    of_raw_ones |= {"box_iou_matrix", "sigmoid_focal_loss_elements", "softmax_focal_loss_elements"}
+    of_raw_ones |= {"box_iou_matrix", "lltm_cell"}
+    of_raw_ones |= {"sigmoid_focal_loss_elements", "softmax_focal_loss_elements"}
     return kernels - of_raw_ones - on_the_host
