@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch._prims_common import suggest_memory_format
 
 from ..contract import dtype_name
@@ -45,7 +46,8 @@ class Function(torch.autograd.Function):
         """``apply`` in less time, and ``forward`` where no gradient is wanted."""
         if not wants_gradient(args):
             return cls.forward(*args)
-        return (cls.apply if is_transformed() else cls._record)(*args)
+        # A tensor that has left its transform still says that it requires a gradient.
+        return (cls.apply if is_transformed() else cls._record)(*unwrap_dead_wrappers(args))
 
 
 def _recorder(function: type[Function]) -> Callable[..., Any]:
