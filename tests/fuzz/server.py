@@ -33,15 +33,13 @@ def _config() -> uvicorn.Config:
     detector = Detector(_Finds(), ["cat"], device="cpu")
     detector.detect(torch.zeros(3, 8, 8, dtype=torch.uint8))  # what is slow once is so now
     app = create_app({"a": detector, "b": detector}, limits=LIMITS, samples={"one": b"pixels"})
-    config = server_config(app, LIMITS)
-    config.load()
-    return config
+    return server_config(app, LIMITS)
 
 
 async def _exchange(request: bytes) -> bytes:
     ours, theirs = socket.socketpair()
     loop, config = asyncio.get_running_loop(), _config()
-    protocol = config.http_protocol_class(config, ServerState(), {})
+    protocol = config.http_protocol_class(config=config, server_state=ServerState(), app_state={})
     await loop.connect_accepted_socket(lambda: protocol, ours)
     reader, writer = await asyncio.open_connection(sock=theirs)
     try:
