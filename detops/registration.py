@@ -87,12 +87,12 @@ if _C.cuda_version is None:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func or forward mode is on: both have rules of their own."""
+    """Returns whether torch.func or forward mode is active: both use separate rules."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def wants_gradient(args: Sequence[Any]) -> bool:
-    """Whether autograd must see a call with these arguments."""
+    """Returns whether the call must go through autograd."""
     if is_transformed():
         return True
     if is_grad_enabled():
@@ -105,7 +105,7 @@ def wants_gradient(args: Sequence[Any]) -> bool:
 
 
 def is_watched() -> bool:
-    """Whether anything in PyTorch records, casts or transforms calls of ops."""
+    """Returns whether anything in PyTorch records, casts or transforms calls of ops."""
     return (
         is_transformed()
         or _is_any_autocast_enabled()
@@ -116,7 +116,7 @@ def is_watched() -> bool:
 
 
 def _requires_grad(args: Sequence[Any]) -> bool | None:
-    """Whether one of ``args`` requires a gradient; None if one is of a subclass of Tensor."""
+    """Returns whether a tensor requires a gradient, or None if one has a subclass of Tensor."""
     found = False
     for x in args:
         kind = type(x)
@@ -136,7 +136,7 @@ def _overload(op: str) -> Any:
     return getattr(torch.ops.detops, op).default
 
 
-# The ops that have a derivative of their own.
+# Every op that `derivative` registered.
 DIFFERENTIABLE: set[str] = set()
 
 
@@ -160,9 +160,9 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """What the op's public function calls: ``run``.
+    """Returns the callable for the op's public function: ``run`` with errors explained.
 
-    Graphs of ``torch.compile`` and of TorchScript have the op itself in its place.
+    In graphs of ``torch.compile`` and TorchScript it is the op.
     """
     overload = _overload(op)
 
@@ -179,12 +179,12 @@ def _public(op: str, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(op: str) -> Callable[..., Any]:
-    """An op that needs nothing from Python."""
+    """Returns the callable of an op that needs nothing from Python."""
     return _public(op, _overload(op)._op)
 
 
 def kernel(op: str) -> Callable[..., Any]:
-    """The op below autograd: what its derivative computes with."""
+    """Returns the op below autograd."""
     run = _overload(op)._op
 
     def below(*args: Any) -> Any:
@@ -195,7 +195,7 @@ def kernel(op: str) -> Callable[..., Any]:
 
 
 def constant(op: str) -> Callable[..., Any]:
-    """An op whose results count as constants: they never require a gradient."""
+    """Makes an op's results constants, which never require a gradient."""
     below = kernel(op)
     implementation(op, "Autograd", below)
     return _public(op, below)

@@ -1,4 +1,4 @@
-"""What each public op does under PyTorch's transforms: the rows of a table of docs/ops.md.
+"""Writes the table of docs/ops.md: each public op under each of PyTorch's transforms.
 
 python tests/op_transforms.py docs/ops.md
 """
@@ -122,7 +122,7 @@ def exports(name: str) -> str:
 
 
 def traces(name: str) -> str:
-    """By `torch.jit.trace`, which checks what it made, with and without gradients."""
+    """Traces with and without gradients; `torch.jit.trace` checks the trace."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         call, derived = all_tensors(name), differentiable(name)
@@ -136,7 +136,7 @@ def traces(name: str) -> str:
 
 
 def same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None:
-    """Whether it gives the op's gradients."""
+    """Asserts that the module has the op's gradients."""
     found, expected = [], []
     call = differentiable(name)
     for function, gradients in ((module, found), (call, expected)):
