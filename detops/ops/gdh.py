@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract_call import check_dense
 from ..registration import composition, implementation, is_watched
 from ._shared import Function
 
@@ -31,8 +32,7 @@ class GdhFunction(Function):
 
 
 def _view(x: Tensor) -> Tensor:
-    if x.layout != torch.strided:
-        raise RuntimeError(f"detops.gdh: x must be strided, got {x.layout}")
+    check_dense("gdh", "x", x)
     # A view is ATen's, which knows how to tell autograd and functionalization that memory is
     # shared. Compilers and transforms make their own copies, and may not know yet whether there
     # is one to make.
@@ -52,13 +52,13 @@ def gdh(x: Tensor) -> Tensor:
     """``x.contiguous().view(-1)``, differentiable any number of times.
 
     Args:
-        x: any shape and dtype, strided.
+        x: any shape and dtype that is not quantized, strided.
 
     Returns:
         ``[numel]``: a view of ``x`` where that is contiguous, else a copy.
 
     Raises:
-        RuntimeError: ``x`` is sparse or of another layout than strided.
+        RuntimeError: ``x`` is quantized, nested, sparse or of another layout than strided.
 
     Example:
         >>> gdh(torch.tensor([[1, 2], [3, 4]]).T)
