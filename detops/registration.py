@@ -206,16 +206,25 @@ def derivative(
 ) -> Callable[..., Any]:
     """Makes ``function``, an autograd function over raw ops, the op's derivative.
 
-    Calls have one shortcut. Where nothing in PyTorch watches, the dispatcher leads to ``function``,
-    or to the kernel where no gradient is required, and takes longer than small ops do. There the
-    public function calls the one or the other itself. "roi_align, 1 RoI" and "box_iou, 1 box" of
-    ``detops bench corners`` would take three times as long without it.
-
     Args:
         op: its name.
         function: what the op does for autograd.
         raw: a raw op that gives the same. Autograd has no kernel for it, and need not be passed
             over: small ops are quicker.
+    """
+    DIFFERENTIABLE.add(op)
+    return through_autograd(op, function, raw)
+
+
+def through_autograd(
+    op: str, function: Callable[..., Any], raw: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Makes ``function`` what the op does for autograd; see :func:`derivative`.
+
+    Calls have one shortcut. Where nothing in PyTorch watches, the dispatcher leads to ``function``,
+    or to the kernel where no gradient is required, and takes longer than small ops do. There the
+    public function calls the one or the other itself. "roi_align, 1 RoI" and "box_iou, 1 box" of
+    ``detops bench corners`` would take three times as long without it.
     """
     run, below, kinds = _overload(op)._op, kernel(op), CONTRACTS[op].types
     quick = below if raw is None else raw
@@ -232,7 +241,6 @@ def derivative(
 
     for key in ("Autograd", _TRANSFORMS):
         implementation(op, key, autograd)
-    DIFFERENTIABLE.add(op)
     return _public(op, shortcut)
 
 

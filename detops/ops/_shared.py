@@ -13,7 +13,7 @@ from torch._prims_common import suggest_memory_format
 from ..contract import dtype_name
 from ..contract_call import CLASSES, check_list, described
 from ..module import Module
-from ..registration import CONTRACTS, DIFFERENTIABLE, derivative, is_transformed, wants_gradient
+from ..registration import CONTRACTS, is_transformed, through_autograd, wants_gradient
 
 Pair = int | tuple[int, int] | list[int]
 if TYPE_CHECKING:
@@ -143,9 +143,7 @@ def raw(op: Any, *args: Any) -> Any:
 def undifferentiable(op: str) -> Callable[..., Any]:
     """The op, for its public function: one whose floating results have no derivative."""
     overload = getattr(torch.ops.detops, op).default
-    call = derivative(op, lambda *args: _UndifferentiableFunction.run(overload, *args))
-    DIFFERENTIABLE.remove(op)
-    return call
+    return through_autograd(op, lambda *args: _UndifferentiableFunction.run(overload, *args))
 
 
 class PoolingModule(Module):

@@ -133,10 +133,10 @@ def patch_torchvision() -> TorchvisionPatch:
 
     The kernels of ``torch.ops.torchvision`` (nms, box_iou_rotated, roi_align, roi_pool,
     ps_roi_align, ps_roi_pool, deform_conv2d, forward and backward) are replaced in the dispatcher.
-    The functions that are Python (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, box_iou
-    and its kin, the losses, masks_to_boxes) get another body. So it does not matter when or how
-    they were imported, and models that exist already are reached, TorchScript and
-    ``torch.compile`` included. No name and no attribute changes.
+    The functions that are Python (batched_nms, MultiScaleRoIAlign, paste_masks_in_image, the
+    box_iou family, the losses, masks_to_boxes) get another body. The patch therefore reaches
+    functions however and whenever they were imported, and models that exist already, also in
+    TorchScript and ``torch.compile``. No name and no attribute changes.
 
     Results are torchvision's: the same indices in the same order from NMS, bit for bit; floating
     point results within rounding, so that only a box within rounding of a threshold could differ.
