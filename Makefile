@@ -1,6 +1,7 @@
 # make demo    set up, detect tree crowns in a photograph, compare the ops with torchvision's
 # make test    set up, run the test suite
 # make test-quick   the quick part of it, on the processor's own instruction set
+# make durations   seconds per test file and the slowest tests, in build/durations.md; MARK="not slow"
 # make peers   the packages that tests of detops.compat run unchanged: mmdet, transformers, ultralytics
 # make lint    formatting, lint and types
 # make bench   benchmarks against other libraries: benchmarks/results, docs/performance.md
@@ -49,7 +50,7 @@ WHEEL = $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolatio
 # A file's tests stay together: some share what takes minutes.
 PYTEST = $(BIN)/python -m pytest --numprocesses $(MAX_JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-quick peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
+.PHONY: demo test test-quick durations peers lint format bench docs stub header wheel symbols wheel-check source-check cuda-build gpu-check sanitize fuzz coverage large faults tsan clang tidy emulate cross-check clean
 
 demo: $(VENV)/.built
 	$(BIN)/detops demo
@@ -59,6 +60,10 @@ test: $(VENV)/.built
 
 test-quick: $(VENV)/.built
 	$(PYTEST) -m "not slow"
+
+durations: $(VENV)/.built
+	$(PYTEST) -m "$(MARK)" --junitxml=build/durations.xml
+	$(BIN)/python tests/support/durations.py build/durations.xml | tee build/durations.md
 
 # Without what they depend on: see there.
 peers: $(VENV)/.dependencies
