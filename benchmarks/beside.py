@@ -29,16 +29,24 @@ KEEP_PAGES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 Pairs = dict[str, list[list[float]]]  # seconds of a row, old and new, of each process
 
 
-def corner_cases(ops: list[str]):
-    """The rows of `detops bench corners`, without what they are compared with there."""
-    from detops.bench.case import Case
+def corner_rows(ops: list[str]):
+    """The rows of `detops bench corners`, without what they are compared with there.
+
+    A row is its name and a function that makes its case: its inputs exist only once it is measured.
+    """
     from detops.bench.corner_calls import calls, tiny
     from detops.bench.corners import corners
 
     for corner in corners(tuple(ops)):
-        name = f"{corner.name()}, {corner.direction}"
-        yield Case(corner.op, name, calls(corner)[0], layout=corner.layout, dtype=corner.dtype)
-    yield from (case for case in tiny() if not ops or case.op in ops)
+        name = f"{corner.op}, {corner.name()}, {corner.direction} {corner.layout} {corner.dtype}"
+        yield name, lambda corner=corner: calls(corner)[0]
+    for case in tiny():
+        if not ops or case.op in ops:
+            yield name_of(case), lambda case=case: case.ours
+
+
+def name_of(case) -> str:
+    return f"{case.op}, {case.name} {case.layout} {case.dtype}"
 
 
 def worker(ops: list[str], threads: int, of_corners: bool) -> None:
@@ -47,22 +55,26 @@ def worker(ops: list[str], threads: int, of_corners: bool) -> None:
 
     from detops.bench.run import all_cases
 
-    def cases():
-        return corner_cases(ops) if of_corners else all_cases(torch.device("cpu"), ops)
+    def rows():
+        if of_corners:
+            return corner_rows(ops)
+        cases = all_cases(torch.device("cpu"), ops)
+        return ((name_of(case), lambda case=case: case.ours) for case in cases)
 
     torch.set_num_threads(threads)
     answers, sys.stdout = sys.stdout, sys.stderr
-    rows = [f"{case.op}, {case.name} {case.layout} {case.dtype}" for case in cases()]
-    print(json.dumps(rows), file=answers, flush=True)
+    print(json.dumps([name for name, _ in rows()]), file=answers, flush=True)
     gaps: list[bytes] = []
-    at, following = -1, cases()  # a case holds its inputs until the next one is made
+    at, following = -1, rows()  # a row holds its inputs until the next one is made
     for line in sys.stdin:
-        while at < int(line):
+        if at < int(line):
+            while at < int(line):
+                (_, make), at = next(following), at + 1
             gaps.append(bytes(random.randrange(GAP)))
-            case, at = next(following), at + 1
+            call = make()
         count, began = 0, time.process_time()
         while count == 0 or time.process_time() - began < SECONDS:
-            case.ours()
+            call()
             count += 1
         print((time.process_time() - began) / count, file=answers, flush=True)
 
