@@ -133,15 +133,9 @@ gpu-check:
 	test -x $(BIN)/python || $(MAKE) $(VENV)/.dependencies
 	MAX_JOBS=$(MAX_JOBS) $(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
-# What `sanitize` and `emulate` run: TESTS=kernels leaves out what looks at the detector, its data and
-# its commands, where kernels run as they do elsewhere, slowly.
-NO_KERNELS = annotations bench best_weights checkpoint class_map cli command compat% compile_detectors config% \
-	curves data% detect% distributed docs% engine evaluate examples export% family_networks fine_tuning fonts \
-	gpu_check help_examples images modeling% package patch_detectors published serve% shapes tiling train% \
-	transforms typing weights%
-KERNEL_TESTS = $(filter-out $(addsuffix .py,$(addprefix tests/test_,$(NO_KERNELS))),\
-	$(wildcard tests/test_*.py))
-TESTED = $(addprefix $(CURDIR)/,$(if $(filter kernels,$(TESTS)),$(KERNEL_TESTS),tests))
+# What `sanitize` and `emulate` run. TESTS=ops leaves out the detector, its data and its commands,
+# whose kernels run as they do elsewhere, slowly.
+TESTED = $(CURDIR)/tests$(if $(TESTS),/$(TESTS))
 
 # EMULATE_CUDA=1 for the CUDA kernels. Memory that Python and PyTorch never free is not ours to
 # report, and more than there can be is an error of who asks for it, as without sanitizers.
@@ -164,7 +158,7 @@ FUZZ_OPTIONS = $(if $(CASES),--cases $(CASES),--minutes $(or $(MINUTES),10)) --s
 	$(if $(OPS),--ops $(OPS)) $(if $(FILES),--files) --finds $(CURDIR)/build/finds $(FUZZ)
 fuzz: $(VENV)/$(if $(SANITIZE),.dependencies,.built)
 	$(if $(SANITIZE),$(BUILD_SANITIZED))
-	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests \
+	cd $(if $(SANITIZE),$(SANITIZED)/lib,.) && PYTHONPATH=$(CURDIR)/tests/support \
 		$(if $(SANITIZE),$(UNDER_SANITIZERS)) $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
 
 # Lines of a template are one, whichever of its instances reach it.
@@ -172,15 +166,15 @@ coverage: $(VENV)/.dependencies
 	COVERAGE=1 FORCE_CUDA=0 MAX_JOBS=$(MAX_JOBS) $(BIN)/python setup.py --quiet build \
 		--build-base build/coverage --build-lib build/coverage/lib
 	find build/coverage -name '*.gcda' -delete
-	cd build/coverage/lib && PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
+	cd build/coverage/lib && PYTHONPATH=$(CURDIR)/tests/support $(BIN)/python -m fuzz.run $(FUZZ_OPTIONS)
 	$(BIN)/gcovr --object-directory build/coverage --filter csrc/ --merge-lines \
 		--merge-mode-functions=merge-use-line-min --gcov-ignore-parse-errors
 
 large: $(VENV)/.built
-	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/test_large.py tests/test_large_numbers.py
+	DETOPS_LARGE=1 $(BIN)/python -m pytest --numprocesses 0 tests/ops/every/test_large*.py
 
 faults: $(VENV)/.built
-	cd tests && $(BIN)/python -m faults --times $(or $(TIMES),24) $(FAULTS)
+	cd tests/support && $(BIN)/python -m faults --times $(or $(TIMES),24) $(FAULTS)
 
 # PyTorch and OpenMP are not compiled for the thread sanitizer; the stand-in of tests/cross is.
 tsan: $(VENV)/.dependencies

@@ -28,6 +28,7 @@ import torch
 from gpu_summary import has_floors, summary
 
 ROOT = Path(__file__).resolve().parent.parent
+CUDA_SMOKE = "tests/support/cuda_smoke.py"
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 UNWRITTEN = {"passed": 0, "failed": 0, "skipped": 0, "on_gpu": 0, "reasons": {}, "failures": []}
 
@@ -112,7 +113,7 @@ def read_junit(path: Path) -> dict[str, Any]:
 
 
 def has_every_call(file: Path) -> bool:
-    """Whether a file tests all of tests/calls.py, which takes longer than any other."""
+    """Whether a file tests all of tests/support/calls.py, which takes longer than any other."""
     return "import CALLS" in file.read_text()
 
 
@@ -137,7 +138,7 @@ def test_file(check: Check, file: Path) -> dict[str, Any]:
 
 def tests(check: Check) -> dict[str, Any]:
     """Those on the GPU, of the files that use one."""
-    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda file: not has_every_call(file))
+    files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda file: not has_every_call(file))
     files = [file for file in files if uses_gpu(file)]
     done = {
         name: result
@@ -158,7 +159,7 @@ def calls(check: Check) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     status = check.run(
         "calls",
-        [sys.executable, "tests/cuda_smoke.py", "--report", report, "--runs", str(check.runs)],
+        [sys.executable, CUDA_SMOKE, "--report", report, "--runs", str(check.runs)],
         CUBLAS_WORKSPACE_CONFIG=":4096:8",
     )
     found = json.loads(report.read_text()) if report.exists() else {}
@@ -199,7 +200,7 @@ def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
     # An allocation per tensor: what lies beyond one is nobody's.
     status = check.run(
         tool,
-        [*command, sys.executable, "tests/cuda_smoke.py"],
+        [*command, sys.executable, CUDA_SMOKE],
         PYTORCH_NO_CUDA_MEMORY_CACHING="1",
     )
     log = check.work / f"{tool}.log"
@@ -214,7 +215,7 @@ def sanitize(check: Check, program: str, tool: str) -> dict[str, Any]:
 
 
 def sanitizer(check: Check) -> dict[str, Any]:
-    """Every call of tests/calls.py under each tool of compute-sanitizer."""
+    """Every call of tests/support/calls.py under each tool of compute-sanitizer."""
     program = find_sanitizer()
     if program is None:
         return {"passed": False, "missing": "compute-sanitizer was not found: nothing was checked."}

@@ -17,13 +17,13 @@ wheel=$(ls "$PWD"/dist/detops-*-manylinux_2_28_x86_64.whl)
   --find-links dist ${PIP_ARGUMENTS:-} "torch==$2" "torchvision==$3" "${wheel}[demo]"
 cp -r tests "$environment/tests"  # where no source tree of detops is near
 cd "$environment"
-bin/python tests/smoke.py
+bin/python tests/support/smoke.py
 bin/detops demo --output demo.png >/dev/null
 if [ -n "${TESTS_PYTHON:-}" ]; then
   DETOPS_OTHER_TORCH=$(bin/python -c "import torch; print(torch.__path__[0])")/lib
   export DETOPS_OTHER_TORCH
   cd "$OLDPWD"
-  "$TESTS_PYTHON" -m pytest -rs tests/test_cpp.py -k another | tee "$environment/tests.txt"
+  "$TESTS_PYTHON" -m pytest -rs tests/packaging/test_cpp.py -k another | tee "$environment/tests.txt"
   grep -q "1 passed" "$environment/tests.txt"  # pytest exits with 0 for a skipped test, too
   oldest=$(sed -n 's/^OLDEST_TORCH = "\(\w*\)".*/\1/p' setup.py)
   for file in csrc/*.cpp; do

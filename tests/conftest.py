@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 import torch
 from fuzz.case import ISAS, isas
+from needs import CUDA
 
 import detops
 
@@ -23,13 +24,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-NEEDS_GPU = pytest.mark.skipif(
-    not (torch.cuda.is_available() and detops._C.cuda_version), reason="needs a GPU"
-)
-CUDA = pytest.param("cuda", marks=NEEDS_GPU)
-NEEDS_NO_SANITIZER = pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""), reason="needs no sanitizer"
-)
 # What only large inputs make a CPU kernel do: slow to emulate, and no other way of a CUDA kernel.
 LARGE_WAYS = (
     "many RoIs",

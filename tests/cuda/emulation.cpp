@@ -1,5 +1,5 @@
 // Tests that the emulation shows what a GPU would leave undefined. Exits with the number of
-// failures; see tests/test_cuda_emulation.py.
+// failures; see tests/ops/cuda/test_cuda_emulation.py.
 #include "../emulation/emulation.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Tests that blocks and threads of CUDA kernels own each piece of the work once. Exits with the
-// number of failures; see tests/test_cuda_geometry.py.
+// number of failures; see tests/ops/cuda/test_cuda_geometry.py.
 #include "../../csrc/cuda/common/geometry.h"
 
 #include <vector>

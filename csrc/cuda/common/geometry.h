@@ -4,7 +4,7 @@
 #include "../../math/host_device.h"
 
 // Which part of the work a block or thread owns: plain functions in 64 bits, which need no GPU to
-// be tested (tests/test_cuda_geometry.py).
+// be tested (tests/ops/cuda/test_cuda_geometry.py).
 namespace detops::cuda {
 
 DETOPS_HD int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""The installed command: help and the version without PyTorch, and the ways into the package."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from needs import NEEDS_NO_SANITIZER
+from paths import PACKAGE, ROOT, SUPPORT
+
+import detops
+
+# What the console script does, and then whether PyTorch was imported.
+SCRIPT = """
+import sys
+sys.argv = ["detops", *{arguments!r}]
+from {module} import {function}
+status = {function}()
+print("torch" in sys.modules, "detops" in sys.modules, status)
+"""
+
+
+def entry():
+    text = (ROOT / "pyproject.toml").read_text()
+    return re.search(r'^detops = "(?P<module>.+):(?P<function>.+)"', text, re.M).groupdict()
+
+
+def python(*options, folder=PACKAGE.parent, **environment):
+    result = subprocess.run(
+        [sys.executable, *options],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{PACKAGE.parent}"} | environment,
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+COMMANDS = ("train", "eval", "detect", "weights", "export", "demo", "serve", "bench", "compat")
+COMMANDS += ("data", "info")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "text", "status"),
+    [
+        (["--help"], "detect", 0),
+        ([], "Usage", 2),
+        *(([command, "--help"], f"detops {command}", 0) for command in COMMANDS),
+        (["nonsense"], "", 2),
+        (["detect"], "", 2),
+        (["detect", "a.jpg", "--score-threshold", "2"], "", 2),
+    ],
+)
+def test_help_and_errors_of_usage_do_not_import_torch(arguments, text, status):
+    code, out, error = python("-c", SCRIPT.format(arguments=arguments, **entry()))
+    assert code == 0, error
+    assert out.splitlines()[-1] == f"False False {status}"
+    assert text in out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"]])
+def test_help_imports_little(arguments):
+    code = SCRIPT.format(arguments=arguments, **entry())
+    code += "print(len(sys.modules), *sorted({name.partition('.')[0] for name in sys.modules}))"
+    _, out, error = python("-c", code)
+    count, *packages = out.splitlines()[-1].split()
+    assert not {"torch", "numpy", "PIL", "rich", "omegaconf", "torchvision"} & set(packages), error
+    assert int(count) < 350
+
+
+def test_the_version_does_not_import_torch(tmp_path):
+    # As an installation leaves it.
+    facts = tmp_path / f"detops-{detops.__version__}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Name: detops\nVersion: {detops.__version__}\n")
+    script = SCRIPT.format(arguments=["--version"], **entry())
+    _, out, error = python("-c", script, folder=tmp_path)
+    assert out.splitlines() == [f"detops {detops.__version__}", "False False 0"], error
+
+
+@pytest.mark.slow
+def test_the_command_runs_what_the_package_has():
+    script = SCRIPT.format(arguments=["info"], **entry())
+    _, out, error = python("-c", script + "import detops; print(detops.nms)")
+    assert "instruction set" in out and "True True 0" in out, error
+    status, out, error = python("-m", "detops", "--version")
+    assert (status, out) == (0, f"detops {detops.__version__}\n"), error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import detops; detops.nms; detops._C.nms; torch.ops.detops.nms",
+        "from detops import nms; nms",
+        "import detops._C; detops._C.nms",
+        "import detops; detops.ops.nms, detops.patch_torchvision, detops.__version__",
+        "from detops.cli import main",
+    ],
+)
+def test_ways_into_the_package(code):
+    status, _, error = python("-c", f"import torch; {code}")
+    assert status == 0, error
+
+
+WITHOUT_MEMORY = """
+import os
+import detops.cli
+from faults.process import keep_no_memory, limit_memory
+
+def takes_all(*_, **__):
+    keep_no_memory()
+    limit_memory(os.getpid(), 0)
+    held, size = [], 1 << 20
+    while size:
+        try:
+            held.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+    raise MemoryError
+
+detops.cli.app = takes_all
+os._exit(detops.cli.main(["info"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+@NEEDS_NO_SANITIZER
+def test_a_command_without_memory_says_so():
+    status, _, error = python("-c", WITHOUT_MEMORY, folder=SUPPORT)
+    assert (status, error) == (1, "detops: error: there is not enough memory\n")

@@ -1,0 +1,108 @@
+"""`make faults` sees what is lost and what is not told."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from faults import process, table, training
+from paths import environment
+
+from detops.engine.checkpoint import save_checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["detect: kill -9", "serve: clients leave"])
+def test_a_fault_is_survived(fault):
+    command = [sys.executable, "-m", "faults", "--times", "1", "--jobs", "1", "--only", fault]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"{fault}: 0 of 1 wrong")
+
+
+def test_other_weights_a_missing_line_and_rubbish_are_seen(tmp_path):
+    def run(name, weight, steps):
+        folder = tmp_path / name
+        folder.mkdir()
+        content = {"config": "", "names": [], "model": {"w": torch.tensor(weight)}}
+        save_checkpoint(folder / "checkpoint.pt", content)
+        lines = [f'{{"step": {step}}}\n' for step in steps]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+        return folder
+
+    all_steps = range(1, training.STEPS + 1)
+    whole = run("whole", 1.0, all_steps)
+    same = run("same", 1.0, all_steps)
+    training.require_same(same, whole)
+    with pytest.raises(process.Fault, match="other weights"):
+        training.require_same(run("other", 2.0, all_steps), whole)
+    with pytest.raises(process.Fault, match="lines of the steps"):
+        training.require_same(run("short", 1.0, all_steps[1:]), whole)
+    (same / "checkpoint.pt.tmp").touch()
+    with pytest.raises(process.Fault, match="left behind"):
+        training.require_same(same, whole)
+
+
+class Quick(process.Command):
+    def __init__(self, log, work):
+        super().__init__(log)
+        self.work = work
+
+
+def test_what_a_command_must_tell(tmp_path):
+    def ended(work):
+        command = Quick(tmp_path / "log", work)
+        command.log.unlink(missing_ok=True)
+        command.start()
+        return command, command.end()
+
+    command, status = ended(lambda: print("detops: error: the disk is full") or 2)
+    assert status == 2
+    command.told("disk")
+    with pytest.raises(process.Fault, match="not told: memory"):
+        command.told("memory")
+    command, status = ended(lambda: print("detops: memory") or 1 / 0)
+    assert status == 99
+    with pytest.raises(process.Fault, match="a traceback"):
+        command.told("memory")
+
+
+def test_whether_a_fault_bit(tmp_path):
+    command = Quick(tmp_path / "log", lambda: time.sleep(100))
+    command.start()
+    assert command.signalled(signal.SIGKILL)
+    command = Quick(tmp_path / "log", lambda: 0)
+    command.start()
+    command.end()
+    assert not command.fails("disk")
+    command = Quick(tmp_path / "log", lambda: print("detops: error: the disk is full") or 2)
+    command.start()
+    assert command.fails("disk")
+
+
+def test_clocks_that_jump():
+    asked = [0, 0]
+    forward = training.jumping(lambda: 1.0, 0.0, asked, 0)
+    both = training.jumping(lambda: 1.0, -training.YEARS, asked, 1)
+    found = [[clock() for _ in range(100)] for clock in (forward, both)]
+    assert found[0] == sorted(found[0]) and found[0][-1] > training.YEARS
+    assert found[1] != sorted(found[1]) and asked == [100, 100]
+
+
+def test_a_flipped_step_is_no_step():
+    assert training.steps_of(b'{"step": 1}\n{"step"\n\xff\n3\n{"step": 4}\n') == [1, 4]
+
+
+def test_numbers_are_added_to_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- faults: begin -->\n<!-- faults: end -->\n")
+    table.publish(page, {"train: kill -9": [24, 21, 0], "serve: SIGTERM": [3, 3, 1]})
+    table.publish(page, {"serve: SIGTERM": [24, 24, 0]})
+    rows = page.read_text().splitlines()
+    (tmp_path / "page.json").write_text('{"faults": {"serve: kill -9": [9, 0]}}')
+    table.publish(page, {})
+    assert "| `detops serve` | kill -9 | 9 | - | 0 |" in page.read_text()
+    assert "| `detops train` | kill -9 | 24 | 21 | 0 |" in rows
+    assert "| `detops serve` | SIGTERM | 24 | 24 | 0 |" in rows

@@ -1,0 +1,177 @@
+"""What is asked of the system: no network, and no file is written but those that are named."""
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from urllib.request import urlopen
+
+import pytest
+import tiny_training as tiny
+from faults.process import children
+from paths import PACKAGE, SUPPORT
+from PIL import Image
+
+from detops.cli.options import SHAPES_WEIGHTS
+from detops.data.shapes import export
+
+# Files that are opened to be written, made, renamed or removed; and sockets.
+CALLS = "open,openat,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,symlinkat"
+CALLS += ",unlink,unlinkat,rmdir,truncate,ftruncate,chmod,fchmodat,socket,connect,bind,listen"
+WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
+OPENED = re.compile(r"\b(open|openat|creat)\(")
+# The folder that a name is in, where it is another than the current one, and the name.
+NAMED = re.compile(r'(?:(?:AT_FDCWD|\d+)<([^>]*)>, )?"([^"]*)"')
+LOCAL = re.compile(
+    r"socket\(AF_(UNIX|NETLINK)|(connect|bind)\(\d+<[^>]*>, {sa_family=AF_UNIX|listen\("
+)
+# Memory and the terminal, in the guise of files.
+NO_FILES = ("/dev/", "/proc/self/")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("strace"), reason="needs strace"),
+    pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers do as they like"),
+]
+
+
+def start(folder, *command):
+    """Python with a command, under strace."""
+    log = folder / "calls"
+    trace = ["strace", "-f", "-qq", "-y", "-s", "300", "-e", f"trace={CALLS}", "-e", "signal=none"]
+    environment = os.environ | {
+        "PYTHONPATH": f"{PACKAGE.parent}:{PACKAGE.parent / 'demo'}:{SUPPORT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "temporary"),
+        "XDG_CACHE_HOME": "",
+    }
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    for name in ("home", "temporary"):
+        (folder / name).mkdir()
+    return subprocess.Popen(
+        [*trace, "-o", log, sys.executable, *map(str, command)],
+        env=environment,
+        cwd=folder / "home",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(folder, process, status=0):
+    """What of CALLS succeeded in a process and its children, as strace writes it."""
+    _, errors = process.communicate(timeout=600)
+    if "ptrace" in errors and process.returncode:
+        pytest.skip(f"strace may not watch: {errors.splitlines()[0]}")
+    assert process.returncode == status, errors
+    calls = (folder / "calls").read_text().splitlines()
+    lines = [line.partition(" ")[2].strip() for line in calls]
+    return [line for line in lines if not re.search(r"= -1 |= \?|^\+\+\+", line)]
+
+
+def calls_of(folder, *command):
+    """The same, of a command from its start to its end."""
+    return end(folder, start(folder, *command))
+
+
+def check(calls, *places):
+    """No socket but between processes of this machine, no file but in these places."""
+    for line in calls:
+        if line.startswith(("socket(", "connect(", "bind(", "listen(")):
+            assert LOCAL.match(line), line
+            continue
+        if OPENED.match(line) and not WRITES.search(line):
+            continue
+        named = [os.path.join(*found) for found in NAMED.findall(line)]
+        for path in named[-1:] if line.startswith("symlink") else named:
+            allowed = path.startswith((*NO_FILES, *map(str, places)))
+            assert allowed, f"{line} writes outside of {places}"
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    """Of temporary files; nothing of ours must be left in it."""
+    folder = tmp_path / "temporary"
+    yield folder
+    # torchvision imports a part of PyTorch that makes a folder as it is imported.
+    assert all("torchinductor" in p.name and not list(p.iterdir()) for p in folder.iterdir())
+
+
+EVERY_OP = """
+import torch, detops
+from raw_calls import arguments, schema_ops
+calls = arguments()
+assert set(calls) == set(schema_ops())
+for op, given in calls.items():
+    getattr(torch.ops.detops, op)(**given)
+"""
+
+
+def test_import_and_every_op(tmp_path, temporary):
+    check(calls_of(tmp_path, "-c", EVERY_OP), temporary)
+
+
+def test_detection(tmp_path, temporary):
+    Image.new("RGB", (300, 200), (90, 120, 60)).save(tmp_path / "a.png")
+    output = tmp_path / "out"
+    options = ["--output", output, "--json", output / "found.json", "--device", "cpu"]
+    calls = calls_of(tmp_path, "-m", "detops", "detect", tmp_path / "a.png", *options)
+    check(calls, output, temporary)
+    assert {p.name for p in output.iterdir()} >= {"a.png", "found.json"}
+
+
+def test_rating(tmp_path, temporary):
+    output = tmp_path / "out"
+    options = ["--weights", SHAPES_WEIGHTS, "--data", "shapes:test?length=2&size=64"]
+    options += ["--output", output / "results.json", "--device", "cpu"]
+    check(calls_of(tmp_path, "-m", "detops", "eval", *options), output, temporary)
+    assert [p.name for p in output.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_export(tmp_path, temporary, format):
+    file = tmp_path / "out" / f"a.{format}"
+    picture = next(export(tmp_path / "data", "test", length=1, size=96).parent.rglob("*.png"))
+    options = ["--weights", SHAPES_WEIGHTS, "--image", picture, "--without-resizing"]
+    options += ["--format", format, "--output", file]
+    check(calls_of(tmp_path, "-m", "detops", "export", *options), file.parent, temporary)
+    assert [p.name for p in file.parent.iterdir()] == [file.name]
+
+
+def test_serving(tmp_path, temporary):
+    """One socket, which listens where it is told to; connections are accepted, none is made."""
+    pytest.importorskip("uvicorn")
+    options = ["--port", 0, "--weights", SHAPES_WEIGHTS, "--device", "cpu"]
+    process = start(tmp_path, "-m", "detops", "serve", *options)
+    try:
+        address = process.stdout.readline().strip()
+        if address:
+            content = io.BytesIO()
+            Image.new("RGB", (64, 48), (90, 120, 60)).save(content, "PNG")
+            name = SHAPES_WEIGHTS.parent.name
+            with urlopen(f"{address}api/detect?model={name}", content.getvalue(), 60) as answer:
+                assert answer.status == 200
+            (server,) = children(process.pid)
+            os.kill(server, signal.SIGTERM)
+        calls = end(tmp_path, process, 128 + signal.SIGTERM)
+    finally:
+        process.kill()
+    ours = [line for line in calls if line.startswith(("socket(AF_INET", "bind("))]
+    made, bound = ours
+    assert "AF_INET, SOCK_STREAM" in made
+    assert 'sin_port=htons(0), sin_addr=inet_addr("127.0.0.1")' in bound
+    check([line for line in calls if line not in ours], temporary)
+
+
+def test_training(tmp_path, temporary):
+    arguments = tiny.arguments(tmp_path / "run", "DATALOADER.NUM_WORKERS", 1)
+    # matplotlib, which draws results.png, keeps a list of fonts.
+    fonts = [tmp_path / "home" / name for name in (".cache", ".config")]
+    check(calls_of(tmp_path, "-m", "detops", *arguments), tmp_path / "run", temporary, *fonts)
+    assert (tmp_path / "run" / "weights.pt").exists()
+    kept = {p.relative_to(tmp_path / "home").parts[1:2] for p in (tmp_path / "home").rglob("*")}
+    assert kept == {(), ("matplotlib",)}

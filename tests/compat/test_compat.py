@@ -1,0 +1,238 @@
+"""`detops.compat.provide`, the import hook behind it and `detops compat`."""
+
+import importlib
+import importlib.machinery
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+from paths import PACKAGE
+
+import detops
+import detops_hook
+from detops.compat import provide
+
+HALVES = [(name, *places) for name, places in detops_hook.SUPPLIED.items()]
+EMPTY = {name: "" for name in detops_hook.SUPPLIED}
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Packages whose Python does nothing but import its compiled half, which is not there."""
+    for name, half, _ in HALVES:
+        name = f"{name}_user"
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"import {half} as half\n")
+        (tmp_path / half.split(".")[0]).mkdir(exist_ok=True)
+        (tmp_path / half.split(".")[0] / "__init__.py").write_text("")
+    kept = {n: m for n, m in sys.modules.items() if n.split(".")[0] in EMPTY}
+    for name in kept:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.split(".")[0].removesuffix("_user") in EMPTY:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("name", "half", "ours"), HALVES)
+def test_an_unchanged_import_finds_its_half_in_detops(packages, name, half, ours):
+    before = sorted(packages.rglob("*.py"))
+    with pytest.raises(ImportError):
+        importlib.import_module(half)
+    with provide(name):
+        module = importlib.import_module(half)
+        assert importlib.import_module(f"{name}_user").half is module
+        names = importlib.import_module(ours).contents()
+        assert names.items() <= vars(module).items()
+    assert half not in sys.modules and detops_hook.FINDER not in sys.meta_path
+    with pytest.raises(ImportError):
+        importlib.import_module(half)
+    assert sorted(packages.rglob("*.py")) == before
+
+
+def test_it_ends_when_the_last_handle_is_removed(packages):
+    first = provide("maskrcnn_benchmark")
+    second = provide("maskrcnn_benchmark")
+    assert "on" in repr(first)
+    first.remove()
+    first.remove()
+    assert "removed" in repr(first)
+    importlib.import_module("maskrcnn_benchmark._C")
+    with second:
+        pass
+    with pytest.raises(ImportError):
+        importlib.import_module("maskrcnn_benchmark._C")
+    with first:  # a handle that was removed begins again
+        importlib.import_module("maskrcnn_benchmark._C")
+    assert "maskrcnn_benchmark._C" not in sys.modules
+
+
+def test_other_imports_are_not_touched(packages):
+    with provide("mmcv"):
+        assert detops_hook.FINDER.find_spec("mmcv") is None
+        assert detops_hook.FINDER.find_spec("detectron2._C") is None
+        with pytest.raises(ModuleNotFoundError, match="mmcv._other"):
+            importlib.import_module("mmcv._other")
+
+
+def test_a_half_that_is_loaded_already_is_an_error(packages):
+    (packages / "mmcv" / "_ext.py").write_text("nms = None\n")
+    importlib.invalidate_caches()
+    importlib.import_module("mmcv._ext")
+    with pytest.raises(RuntimeError, match="mmcv._ext has been imported already, from .*_ext.py"):
+        provide("mmcv")
+    del sys.modules["mmcv._ext"]
+    with provide("mmcv"):  # ours has precedence over one that is installed
+        assert importlib.import_module("mmcv._ext").nms is not None
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(ValueError, match="'mmdet' is none of mmcv, detectron2, "):
+        provide("mmdet")
+
+
+def test_torchvision_is_patch_torchvision():
+    import torchvision
+
+    body = torchvision.ops.boxes.masks_to_boxes.__code__
+    with provide("torchvision"), detops.patch_torchvision():
+        assert torchvision.ops.boxes.masks_to_boxes.__code__ is not body
+    assert torchvision.ops.boxes.masks_to_boxes.__code__ is body
+
+
+def test_the_ops_of_detectron2_are_there_while_it_is_provided():
+    with provide("detectron2"):
+        assert torch.ops.detectron2.box_iou_rotated(torch.ones(1, 5), torch.ones(1, 5)) == 1
+    assert not [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("detectron2::")]
+
+
+def test_after_an_import_an_action_runs_once_and_the_loader_is_the_modules_own(packages):
+    (packages / "watched_module.py").write_text("value = 1\n")
+    seen = []
+    finder = detops_hook.Finder()
+    finder.watch("watched_module", lambda: seen.append(sys.modules["watched_module"].value))
+    try:
+        module = importlib.import_module("watched_module")
+        importlib.import_module("watched_module")
+        assert seen == [1]
+        assert module.__loader__ is module.__spec__.loader
+        assert isinstance(module.__loader__, importlib.machinery.SourceFileLoader)
+        assert module.__loader__.get_source("watched_module") == "value = 1\n"
+    finally:
+        sys.meta_path.remove(finder)
+        del sys.modules["watched_module"]
+
+
+@pytest.mark.parametrize("name", detops_hook.SUPPLIED)
+def test_an_environments_choice_is_provide(packages, monkeypatch, name):
+    """What stands in the file of `detops compat enable`, as Python starts."""
+    monkeypatch.setattr(detops_hook, "FINDER", detops_hook.Finder())
+    handles, begin = [], detops_hook._provide
+    with monkeypatch.context() as patch:
+        patch.setattr(detops_hook, "_provide", lambda name: handles.append(provide(name)))
+        detops_hook.install(name)
+    assert begin is detops_hook._provide
+    assert handles == [] and name not in sys.modules
+    try:
+        user = importlib.import_module(f"{name}_user")
+        assert user.half.__spec__.loader is detops_hook.FINDER
+        assert [str(h) for h in handles] == [f"<detops.compat.provide({name!r}), on>"]
+        if name == "detectron2":
+            assert torch.ops.detectron2.box_iou_rotated(torch.ones(1, 5), torch.ones(1, 5)) == 1
+    finally:
+        for handle in handles:
+            handle.remove()
+        detops_hook.FINDER.watched.clear()
+        detops_hook.FINDER._leave()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    return tmp_path
+
+
+def test_an_environments_choice_is_one_file(site):
+    assert detops_hook.enabled() == []
+    detops_hook.enable(["torchvision", "mmcv"])
+    detops_hook.enable(["mmcv"])
+    assert detops_hook.enabled() == ["mmcv", "torchvision"]
+    (file,) = site.iterdir()
+    assert file.name == "detops_compat.pth"
+    text = file.read_text()
+    assert text.startswith("import ") and text.count("\n") == 1
+    detops_hook.disable(["torchvision", "detectron2"])
+    assert detops_hook.enabled() == ["mmcv"]
+    detops_hook.disable(["mmcv"])
+    detops_hook.disable(["mmcv"])
+    assert list(site.iterdir()) == []
+
+
+def test_the_command(site, capsys):
+    from detops import cli
+
+    assert cli.main(["compat", "enable", "mmcv", "detectron2"]) == 0
+    assert "mmcv, detectron2" in capsys.readouterr().out
+    assert cli.main(["compat", "list"]) == 0
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert lines == {n: "on" if n in ("mmcv", "detectron2") else "off" for n in detops_hook.NAMES}
+    assert cli.main(["compat", "disable", "mmcv", "detectron2"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(": none")
+    assert cli.main(["compat", "enable", "caffe2"]) == 2
+    assert "caffe2: not one of mmcv, " in capsys.readouterr().err
+
+
+def test_a_site_that_cannot_be_written_is_an_error_of_the_user(site, capsys, monkeypatch):
+    from detops import cli
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(detops_hook.tempfile, "mkstemp", refuse)
+    assert cli.main(["compat", "enable", "mmcv"]) == 2
+    assert "cannot be written (Permission denied)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_python_of_an_environment_has_it(tmp_path):
+    """In an environment of its own, with the packages of this one."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    folders = [str(PACKAGE.parent), *(p for p in sys.path if p.endswith("-packages"))]
+    away = {"PYTHONPATH", "PYTHONHOME"}
+    environment = {k: v for k, v in os.environ.items() if k not in away}
+
+    def run(*arguments):
+        result = subprocess.run(
+            [python, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
+        )
+        return result.returncode, result.stdout, result.stderr
+
+    site = Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))")[1].strip())
+    (site / "a_path.pth").write_text("\n".join(folders) + "\n")
+    (site / "maskrcnn_benchmark").mkdir()
+    (site / "maskrcnn_benchmark" / "__init__.py").write_text("")
+    use = "from maskrcnn_benchmark import _C; print(_C.nms.__module__)"
+    start = "import sys; print('torch' in sys.modules, 'torchvision' in sys.modules)"
+    assert "ImportError" in run("-c", use)[2]
+    names = ("maskrcnn_benchmark", "torchvision")
+    status, out, error = run("-m", "detops", "compat", "enable", *names)
+    assert status == 0 and ", ".join(names) in out, error
+    assert run("-c", start) == (0, "False False\n", "")
+    assert run("-c", use)[1] == "detops.compat.maskrcnn_benchmark\n"
+    patched = "import torchvision; print(torchvision.ops.boxes.box_iou.__code__.co_names)"
+    assert "BODIES" in run("-c", patched)[1]
+    # An environment from which detops has gone stays silent.
+    (site / "a_path.pth").rename(site / "a_path")
+    assert run("-c", "print(1)") == (0, "1\n", "")
+    (site / "a_path").rename(site / "a_path.pth")
+    assert run("-m", "detops", "compat", "disable", *names)[0] == 0
+    assert not list(site.glob("detops_compat*"))
+    assert "ImportError" in run("-c", use)[2]

@@ -1,0 +1,39 @@
+"""The table of docs/architecture.md is that of the contracts, and is right about gradients."""
+
+import contextlib
+
+import pytest
+import torch
+from paths import ROOT
+from raw_calls import arguments
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from detops.op_table import BEGIN, END, derivative_of, table
+from detops.registration import CONTRACTS
+
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree")
+def test_the_table_is_that_of_the_contracts():
+    """As `python -m detops.op_table docs/architecture.md` writes it."""
+    assert PAGE.read_text().split(BEGIN)[1].split(END)[0].strip() == table().strip()
+
+
+def wants_gradient(x):
+    return x.clone().requires_grad_() if x.is_floating_point() else x
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+@pytest.mark.parametrize("op", [op for op, c in CONTRACTS.items() if "!" not in c.schema])
+def test_ops_are_differentiable_where_the_table_says_so(op):
+    given = tree_map_only(Tensor, wants_gradient, arguments()[op])
+    leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.requires_grad]
+    results = [x for x in tree_leaves(getattr(torch.ops.detops, op)(**given)) if x.requires_grad]
+    if results:
+        with contextlib.suppress(RuntimeError):  # that the derivative is not implemented
+            sum(x.sum() for x in results).backward()
+    reached = any(x.grad is not None for x in leaves)
+    # An index has no derivative, whatever it is made of.
+    assert reached == (derivative_of(op) != "-" and op != "remove_small_boxes")

@@ -1,0 +1,130 @@
+"""The tables of the pages 'From ...': the calls in them are calls of functions that are there."""
+
+import ast
+import importlib
+import inspect
+import re
+from importlib.util import find_spec
+
+import pytest
+from paths import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("from-*.md"))
+CELL = re.compile(r"^\| `(?P<theirs>\w[\w.]*\(.*?\))` \| `(?P<ours>\w[\w.]*\(.*?\))` \|$", re.M)
+ROWS = [
+    pytest.param(page.stem, *match.groups(), id=f"{page.stem}: {match['theirs'].split('(')[0]}")
+    for page in PAGES
+    for match in CELL.finditer(page.read_text())
+]
+# Given in words on the page, and no argument there.
+TOLD = {"level_start_index"}
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs the source tree")
+
+
+def call_of(text):
+    node = ast.parse(text, mode="eval").body
+    assert isinstance(node, ast.Call)
+    return node
+
+
+def named(path):
+    """What a dotted name stands for; an attribute comes before a module of the same name."""
+    first, *parts = path.split(".")
+    found = importlib.import_module(first)
+    for k, part in enumerate(parts, 1):
+        if not hasattr(found, part):
+            importlib.import_module(".".join([first, *parts[:k]]))
+        found = getattr(found, part)
+    return found
+
+
+def parameters_of(function):
+    """Names and defaults, of an autograd Function those of its forward."""
+    owner = getattr(function, "__self__", None)
+    if inspect.isclass(owner) and function.__name__ == "apply":
+        found = list(inspect.signature(owner.forward).parameters.values())[1:]
+    else:
+        found = list(inspect.signature(function).parameters.values())
+    return {p.name: p.default for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+
+
+def test_every_page_says_how_to_switch_and_has_calls():
+    names = ["detectron2", "maskrcnn-benchmark", "mmcv", "torchvision"]
+    assert [p.stem for p in PAGES] == [
+        f"from-{name}" for name in [*names, "ultralytics-and-transformers"]
+    ]
+    for page in PAGES:
+        switch = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)[0].split("\n")
+        switch = [line for line in switch if line]
+        assert len(switch) == 2 and re.search(r"provide\(|patch_torchvision\(", switch[1])
+        for line in switch:
+            ast.parse(line)
+    assert len(ROWS) > 40
+    # A row that the pattern does not find would not be looked at.
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            if "`detops." in line and line.startswith("| `") and "(" in line.split("|")[1]:
+                assert CELL.match(line), line
+
+
+@pytest.mark.parametrize(("page", "theirs", "ours"), ROWS)
+def test_our_side_takes_what_their_side_has(page, theirs, ours):
+    there, here = call_of(theirs), call_of(ours)
+    given = {a.id for a in there.args} | {k.arg for k in there.keywords}
+    used = {
+        n.id
+        for a in [*here.args, *(k.value for k in here.keywords)]
+        for n in ast.walk(a)
+        if isinstance(n, ast.Name)
+    }
+    assert used <= given | TOLD
+    function = named(ast.unparse(here.func))
+    inspect.signature(function).bind(*here.args, **{k.arg: k.value for k in here.keywords})
+
+
+def check_their_side(theirs):
+    there = call_of(theirs)
+    parameters = parameters_of(named(ast.unparse(there.func)))
+    written = {a.id: inspect.Parameter.empty for a in there.args}
+    written |= {k.arg: ast.literal_eval(k.value) for k in there.keywords}
+    assert list(written) == list(parameters)
+    for name, default in written.items():
+        found = parameters[name]
+        if default is not inspect.Parameter.empty:
+            assert found == default, name
+        # What is written without a default may have one.
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [pytest.param(r.values[1], id=r.id) for r in ROWS if r.values[0] == "from-torchvision"],
+)
+def test_torchvisions_side(theirs):
+    check_their_side(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["mmcv", "transformers", "ultralytics"])
+def test_the_other_side(package):
+    """In a process of its own, as these stay imported."""
+    from peers import python
+
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}: see tests/peers.txt")
+    rows = [r.values[1] for r in ROWS if r.values[1].startswith(f"{package}.")]
+    assert rows
+    python(
+        "-c",
+        "import detops.compat, test_docs_compat as t\n"
+        "detops.compat.provide('mmcv')\n"
+        f"for row in {rows!r}: t.check_their_side(row)",
+    )
+
+
+def test_maskrcnn_benchmarks_side():
+    from detops.compat.maskrcnn_benchmark import contents
+
+    names = {r.values[1].split("(")[0] for r in ROWS if r.values[0] == "from-maskrcnn-benchmark"}
+    functions = {"deform_conv", "modulated_deform_conv"}  # of its Python, which calls several of _C
+    assert names - functions <= contents().keys()

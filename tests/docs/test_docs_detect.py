@@ -1,0 +1,89 @@
+"""The commands of docs/detect.md run as they stand there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from PIL import Image
+from test_published import put_into_cache
+
+from detops.cli.options import TREE_CROWNS
+from detops.engine.journal import WHOLE
+from detops.engine.video import VideoWriter
+
+PAGE = ROOT / "docs" / "detect.md"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
+]
+PROGRAMS = {
+    "detops": "-m detops",
+    "torchrun": "-m torch.distributed.run",
+    "python": "",
+}
+
+
+def blocks():
+    """Of indented lines, with those that go on in the next."""
+    return re.findall(r"(?m)(?:^    .*\n)+", PAGE.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with what the page's commands name, and the programs that they call."""
+    folder = tmp_path_factory.mktemp("page")
+    photograph = Image.open(TREE_CROWNS / "val.jpg").crop((0, 0, 160, 120))
+    for name in ("photo.jpg", "street.jpg", "photographs/a.jpg", "photographs/deep/b.jpg"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        photograph.save(folder / name)
+    (folder / "list.txt").write_text("photo.jpg\n")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for name, options in PROGRAMS.items():
+        program = folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+        program.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        put_into_cache("maskrcnn_resnet50_fpn_v2", folder / "home", patch)
+    return folder
+
+
+@pytest.mark.parametrize("block", blocks() if PAGE.exists() else ())
+def test_commands(folder, block):
+    if "clip.mp4" in block:
+        pytest.importorskip("av")
+        with VideoWriter(folder / "clip.mp4", Fraction(5)) as writer:
+            for _ in range(3):
+                writer.add(Image.open(folder / "photo.jpg"))
+    if "with_ray" in block:
+        pytest.importorskip("ray")
+    environment = os.environ | {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "TORCH_HOME": str(folder / "home"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for command in block.replace("\\\n", "").splitlines():
+        match = re.search(r"detops detect .*--output (\w+)", command)
+        if match is None:
+            continue
+        output = match[1]
+        entries = [json.loads(line) for line in (folder / output / WHOLE).open()]
+        assert entries, output
+        pictures = [Path(entry["picture"]) for entry in entries if "picture" in entry]
+        assert all((folder / picture).is_file() for picture in pictures)
+        assert bool(pictures) == ("--without-pictures" not in command)

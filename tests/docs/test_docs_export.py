@@ -1,0 +1,179 @@
+"""docs/export.md: its commands and its Python run as they stand, and what they write is right."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from needs import NEEDS_NO_SANITIZER
+from paths import ROOT, environment
+from PIL import Image
+
+from detops import cli, export
+from detops.cli.options import SHAPES_WEIGHTS
+from detops.data import Shapes, load_image
+from detops.engine import Detector
+from detops.engine.export import without_partner
+
+PAGE = ROOT / "docs" / "export.md"
+CMAKE = shutil.which("cmake") or shutil.which("cmake", path=Path(sys.executable).parent)
+COMPILER = shutil.which(os.environ.get("CXX", "c++").split()[0])
+
+for module in ("onnxscript", "onnxruntime", "skimage"):
+    pytest.importorskip(module)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("no_traces"),
+    pytest.mark.skipif(not PAGE.exists(), reason="needs the source tree"),
+    pytest.mark.skipif(CMAKE is None, reason="needs cmake: pip install cmake"),
+    pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler"),
+    NEEDS_NO_SANITIZER,
+]
+
+
+def steps():
+    """The page's commands and blocks of Python, in order."""
+    pattern = r"```python\n([^`]*)```|(^ {4}\S.*\n(?: {8}.*\n)*)"
+    for code, command in re.findall(pattern, PAGE.read_text(), re.M):
+        yield ("python", code) if code else ("command", re.sub(r"^ {4}", "", command, flags=re.M))
+
+
+def run(command, folder):
+    """A line of the shell, with this Python and its packages."""
+    names = {"python": sys.executable, "cmake": CMAKE}
+    words = re.sub(r"^(python|cmake)\b", lambda m: names[m[1]], command)
+    words = re.sub(r"\$\(python\b", f"$({sys.executable}", words)
+    inherited = environment()
+    inherited.pop("LD_LIBRARY_PATH", None)
+    done = subprocess.run(
+        ["bash", "-c", words], cwd=folder, env=inherited, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, no_traces):
+    """The folder where the page was carried out, what its commands said, and its names."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(SHAPES_WEIGHTS, folder / "weights.pt")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    scene = Shapes(length=15, size=(160, 240), objects=10, split="test", seed=2024)
+    image = scene.image(14)
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "photo.png")
+    (folder / "photographs").mkdir()
+    for i, given in enumerate(map(Shapes(length=12).image, range(12))):
+        Image.fromarray(given.permute(1, 2, 0).numpy()).save(folder / "photographs" / f"{i}.png")
+    names, said = {"image": image.float() / 255}, {}
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for kind, text in steps():
+            if kind == "python":
+                exec(text, names)
+            elif text.startswith("detops "):
+                assert cli.main(shlex.split(text)[1:]) == 0, text
+            elif not text.startswith("pip "):
+                said[text.strip()] = run(text, folder)
+    finally:
+        os.chdir(before)
+    return folder, said, names
+
+
+@pytest.fixture(scope="module")
+def expected(page):
+    detector = Detector.from_checkpoint(SHAPES_WEIGHTS, device="cpu")
+    return detector.detect(load_image(page[0] / "photo.png"))
+
+
+def test_commands(page):
+    commands = [text.split()[0] for kind, text in steps() if kind == "command"]
+    assert commands == [
+        "pip", *["detops"] * 7, "cmake", "cmake", "python", "build/detect"
+    ]  # fmt: skip
+    folder = page[0]
+    files = ("detector.pt2", "detector.onnx", "int8.onnx", "compiled.pt2", "found.ppm")
+    for file in (*files, "found/photo.png"):
+        assert (folder / file).is_file(), file
+
+
+def test_python(page, expected):
+    names = page[2]
+    assert names["found"].keys() == {"boxes", "labels", "scores", "masks"}
+    for key in ("boxes", "scores"):
+        torch.testing.assert_close(names["found"][key], expected[key], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(
+        torch.from_numpy(names["boxes"]), expected["boxes"], rtol=1e-4, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize("file", ["detector.pt2", "detector.onnx", "compiled.pt2"])
+def test_files(page, expected, file):
+    """The compiled one too finds what is there in images of other sizes, and nothing in nothing."""
+    model = Detector.from_checkpoint(SHAPES_WEIGHTS, device="cpu")
+    exported = Detector.from_exported(page[0] / file)
+    assert exported.names == model.names and exported.tile_size == model.tile_size
+    pixels = load_image(page[0] / "photo.png")
+    for image in (pixels, pixels[:, 20:149, 10:], pixels[:, :, :131].transpose(1, 2)):
+        found, wanted = exported.detect(image), model.detect(image)
+        assert len(wanted["scores"]) > 0 and len(found["scores"]) == len(wanted["scores"])
+        assert without_partner(found, wanted) == without_partner(wanted, found) == 0
+    nothing = torch.full((3, 96, 128), torch.nan)
+    for found in export.load(page[0] / file)([nothing, nothing.clone().requires_grad_()]):
+        assert found["boxes"].shape == (0, 4) and found["masks"].shape == (0, 1, 96, 128)
+
+
+def test_rated(page):
+    """As the checkpoint is, boxes and masks."""
+    words = ["eval", "--weights", str(SHAPES_WEIGHTS), "--data", "shapes:test?length=8"]
+    assert cli.main([*words, "--device", "cpu", "--output", str(page[0] / "wanted.json")]) == 0
+    rated, wanted = (json.loads((page[0] / f"{n}.json").read_text()) for n in ("rated", "wanted"))
+    for found, expected in ((rated, wanted), (rated["segm"], wanted["segm"])):
+        assert expected["AP50"] > 0.5
+        for key in ("AP", "AP50", "AR"):
+            assert abs(found[key] - expected[key]) < 0.01, key
+
+
+def test_without_python(page, expected):
+    """The C++ program says and draws what PyTorch finds."""
+    folder, said, _ = page
+    lines = [
+        text.split() for text in said["build/detect compiled.pt2 photo.ppm found.ppm"].split("\n")
+    ]
+    told = [line for line in lines if line]
+    sure = expected["scores"] >= 0.5
+    assert 0 < int(sure.sum()) == len(told)
+    assert [line[0] for line in told] == [
+        n for n, k in zip(expected["names"], sure, strict=True) if k
+    ]
+    numbers = torch.tensor([[float(word) for word in line[1:]] for line in told])
+    torch.testing.assert_close(numbers[:, 0], expected["scores"][sure], rtol=0, atol=1e-3)
+    torch.testing.assert_close(numbers[:, 1:5], expected["boxes"][sure], rtol=0, atol=1e-1)
+    areas = expected["masks"][sure].flatten(1).sum(1)
+    assert ((numbers[:, 5] - areas).abs() <= 0.02 * areas + 2).all()
+    before, after = (load_image(folder / f"{name}.ppm") for name in ("photo", "found"))
+    x1, y1 = expected["boxes"][sure][0, :2].long().tolist()
+    assert after[:, y1, x1].tolist() == [255, 220, 0] and before.shape == after.shape
+    needed = run("ldd build/detect", folder)
+    assert "libdetops.so" in needed and "libpython" not in needed
+
+
+def test_the_program_refuses(page):
+    folder = page[0]
+    (folder / "broken.ppm").write_bytes(b"P6\n9 9\n255\nshort")
+    for words, text in (
+        (["compiled.pt2", "broken.ppm", "x.ppm"], "broken.ppm ends too early"),
+        (["compiled.pt2", "photo.png", "x.ppm"], "photo.png: not a PPM picture"),
+        (["none.pt2", "photo.ppm", "x.ppm"], "none.pt2"),
+        ([], "usage: "),
+    ):
+        done = subprocess.run(
+            [folder / "build" / "detect", *words], cwd=folder, capture_output=True
+        )
+        assert done.returncode == 2 and text in done.stderr.decode()

@@ -1,0 +1,59 @@
+"""docs/performance.md is what its script makes of the results, and the README shows its plot."""
+
+import json
+import os
+import re
+
+import pytest
+from paths import ROOT
+from test_docs_site import module_of
+
+SCRIPT = ROOT / "benchmarks" / "page.py"
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree")
+
+
+@pytest.fixture
+def page():
+    pytest.importorskip("matplotlib")
+    return module_of(SCRIPT)
+
+
+def test_the_page_is_that_of_the_results(page, tmp_path):
+    copy = tmp_path / "performance.md"
+    copy.write_text(page.PAGE.read_text())
+    page.write(copy, tmp_path)
+    assert copy.read_text() == page.PAGE.read_text()
+    shown = set(re.findall(r"\(\.\./benchmarks/results/(.*?\.svg)\)", page.PAGE.read_text()))
+    assert shown == {path.name for path in tmp_path.glob("*.svg")}
+    assert all((page.RESULTS / name).is_file() for name in shown)
+
+
+def test_a_bar_is_the_fastest_other_library(page, monkeypatch, tmp_path):
+    drawn = {}
+    monkeypatch.setattr(page, "bars", lambda ratios, path, label: drawn.update(ratios["detops"]))
+    times = {"detops": 0.5, "torchvision": 4.0, "OpenCV": 2.0}
+    page.plot_peers({"cases": {"nms": times}}, tmp_path)
+    assert drawn == {"nms\nbeside OpenCV": [4.0]}
+
+
+def test_all_results_are_of_the_processor_of_the_newest_peers(page, monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match="has no peers-"):
+        page.newest_peers()
+    for when, name in enumerate(("peers-intel.json", "peers-amd.json", "amd.json", "intel.json")):
+        (tmp_path / name).write_text("{}")
+        os.utime(tmp_path / name, (when, when))
+    assert page.newest_peers().name == "peers-amd.json"
+    os.utime(tmp_path / "peers-intel.json", (9, 9))
+    assert page.full_results(page.newest_peers()) == tmp_path / "intel.json"
+    (tmp_path / "intel.json").unlink()
+    with pytest.raises(SystemExit, match="intel.json: no such file.*peers-intel.json"):
+        page.write(page.PAGE, tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_the_readme_shows_eight_bars(page):
+    assert "](benchmarks/results/peers.svg)" in (ROOT / "README.md").read_text()
+    report = json.loads(page.newest_peers().read_text())
+    assert len(report["cases"]) == 8
+    assert all(len(times) > 1 and "detops" in times for times in report["cases"].values())

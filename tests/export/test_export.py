@@ -1,0 +1,248 @@
+"""Detectors as graphs of PyTorch, saved and loaded; the command that writes and compares them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from paths import environment
+from PIL import Image
+from small_detectors import (  # noqa: F401
+    assert_same_detections,
+    detector_of,
+    images_of,
+    one_block_per_stage,
+)
+
+import detops
+from detops import cli, export
+from detops.cli.options import DEFAULT_WEIGHTS, TREE_CROWNS
+from detops.contract import MOST_ELEMENTS
+from detops.engine import Detector
+from detops.engine import export as command
+from detops.engine.detect import open_detector
+from detops.export.load import Exported
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_traces")]
+
+
+# In a process that knows nothing but the file.
+ELSEWHERE = """
+import sys, torch, detops, detops.export
+image, file, found = sys.argv[1:]
+with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+    torch.save(detops.export.load(file)([torch.load(image)]), found)
+"""
+
+
+def loaded_elsewhere(file, image, folder):
+    torch.save(image, folder / "image.pt")
+    files = [folder / "image.pt", file, folder / "found.pt"]
+    subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *map(str, files)],
+        check=True,
+        cwd=folder,
+        env=environment(),
+    )
+    return torch.load(folder / "found.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "resized"),
+    [
+        ("tree_crowns", True),
+        ("mask_rcnn_R_50_FPN_1x", False),
+        ("mask_rcnn_R_50_C4_1x", True),
+        ("torchvision_keypoint_rcnn_R_50_FPN", False),
+        ("retinanet_R_50_FPN_1x", True),
+    ],
+)
+@pytest.mark.usefixtures("one_block_per_stage")
+def test_detectors_of_images_of_any_size(name, resized, tmp_path):
+    # Of RetinaNet's coarsest level a graph takes more than one row: PyTorch binds it to strides.
+    small, large = (300, 500) if name.startswith("retinanet") else (64, 96)
+    size = ("INPUT.MIN_SIZE_TEST", small if resized else 0, "INPUT.MAX_SIZE_TEST", large)
+    model = detector_of(None, name, size)
+    images = images_of((160, 200), (200, 160), (129, 311), (131, 130), (160, 160))
+    export.pt2(model, tmp_path / "detector.pt2", about={"names": "a\nb"})
+    program = torch.export.load(tmp_path / "detector.pt2")
+    operations = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    named = {op.namespace for op in operations if hasattr(op, "namespace")}
+    assert named == {"aten", "detops"}  # all of which C++ finds without Python
+    exported = export.load(tmp_path / "detector.pt2")
+    assert exported.about == {"names": "a\nb"}
+    for found, image in zip(exported(images), images, strict=True):
+        (expected,) = model([image])
+        assert (len(expected["boxes"]) == 0) == bool(image.isnan().all())
+        assert_same_detections(found, expected)
+    if name.startswith("torchvision_keypoint"):
+        (found,) = loaded_elsewhere(tmp_path / "detector.pt2", images[1], tmp_path)
+        assert_same_detections(found, model([images[1]])[0])
+
+
+class Kept(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        boxes = images[0].flatten()[:40].view(10, 4) * self.scale
+        keep = detops.nms(boxes, boxes[:, 0], 0.5)
+        return [{"scores": boxes[keep, 0], "labels": keep, "boxes": boxes[keep], "more": keep}]
+
+
+def test_sizes_that_values_decide_are_bounded():
+    """Inductor multiplies the bounds of sizes, and writes them as int64."""
+    exported = export.program(Kept().eval(), size=(16, 16))
+    bounds = [r.upper for s, r in exported.range_constraints.items() if str(s).startswith("u")]
+    assert bounds and all(bound <= MOST_ELEMENTS for bound in bounds)
+
+
+def test_boxes_labels_and_scores_come_first():
+    exported = export.program(Kept().eval(), size=(16, 16))
+    found = exported.module()(torch.rand(3, 16, 16))
+    assert list(found) == ["boxes", "labels", "scores", "more"]
+
+
+def test_what_is_refused(tmp_path, monkeypatch):
+    for write in (export.pt2, export.aoti):
+        with pytest.raises(ValueError, match="file must end in .pt2, got x.pt"):
+            write(Kept().eval(), "x.pt")
+        with pytest.raises(ValueError, match="must be in eval mode"):
+            write(Kept(), tmp_path / "x.pt2")
+    with pytest.raises(ValueError, match=r"file must end in \.pt2 or \.onnx, got x\.pt"):
+        export.load("x.pt")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        export.load(tmp_path / "x.pt2")
+    (tmp_path / "x.pt2").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="damaged"):
+        export.load(tmp_path / "x.pt2")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="runs on the CPU, got c"):
+        patch.setattr("detops.engine.detect.choose_device", torch.device)
+        Detector.from_exported(tmp_path / "x.pt2", "cuda")
+    export.pt2(Kept().eval(), tmp_path / "x.pt2", size=(16, 16))
+    with pytest.raises(ValueError, match="no names of classes"):
+        open_detector(tmp_path / "x.pt2")
+
+
+class FindsTheFirstPixels(Kept):
+    """Takes images of ten rows or more."""
+
+    def forward(self, images):
+        boxes = images[0][0, :10, :4] * self.scale
+        labels = torch.ones(10, dtype=torch.int64)
+        return [{"boxes": boxes, "labels": labels, "scores": boxes[:, 0]}]
+
+
+def test_an_image_that_a_graph_refuses_does_not_end_the_run(tmp_path, capsys):
+    file = tmp_path / "detector.pt2"
+    # Its graph is bound to a size.
+    export.pt2(FindsTheFirstPixels().eval(), file, size=(20, 16), about={"names": "cat"})
+    for name, size in (("a.png", (3, 2)), ("b.png", (16, 20))):
+        Image.new("RGB", size).save(tmp_path / name)
+    status = cli.main(
+        ["detect", str(tmp_path), "--weights", str(file), "--output", str(tmp_path / "out")]
+    )
+    told = capsys.readouterr()
+    assert status == 1 and told.out.startswith(f"{tmp_path / 'b.png'}: ")
+    why = "refuses an image of shape [3, 2, 3]: its graph was not made for such a size\n"
+    assert f"detops: error: {tmp_path / 'a.png'}: the exported detector {why}" in told.err
+    assert "error: 1 of 2 images failed" in told.err and "Guard" not in told.err
+
+
+class OfARuntimeError(Exception):
+    """As ONNX Runtime's, which derive from nothing else."""
+
+
+def test_errors_of_a_runtime_name_the_image():
+    def fail(image):
+        raise error
+
+    exported = Exported(fail, {})
+    error = OfARuntimeError("Resize failed.\nMore of it")
+    with pytest.raises(RuntimeError, match=r"image of shape \[3, 8, 300\]: Resize failed\.$") as e:
+        exported([torch.rand(3, 8, 300)])
+    assert e.value.__cause__ is error
+    for error in (RuntimeError("no memory"), MemoryError()):
+        with pytest.raises(type(error)) as e:
+            exported([torch.rand(3, 8, 300)])
+        assert e.value is error
+
+
+def found(boxes, scores=(0.9, 0.8), labels=(1, 1), **more):
+    return {
+        "boxes": torch.tensor(boxes), "scores": torch.tensor(scores), "labels": torch.tensor(labels)
+    } | more  # fmt: skip
+
+
+def test_partners():
+    two = [[0.0, 0, 40, 40], [50, 50, 90, 90]]
+    masks = torch.zeros(2, 1, 99, 99, dtype=torch.bool)
+    masks[0, :, 5:30, 5:30] = True
+    points = torch.rand(2, 3, 3) * 40
+    one = found(two, masks=masks, keypoints=points)
+
+    def alone(**other):
+        return command.without_partner(one, found(two, masks=masks, keypoints=points) | other)
+
+    assert alone() == 0
+    order = torch.tensor([1, 0])
+    assert alone(**{key: value[order] for key, value in one.items()}) == 0
+    assert alone(boxes=torch.tensor(two) + torch.tensor([[0.1], [3]])) == 1
+    assert alone(scores=torch.tensor([0.9, 0.7])) == 1
+    assert alone(labels=torch.tensor([2, 1])) == 1
+    assert alone(masks=masks.roll(3, dims=2)) == 1
+    assert alone(keypoints=points + torch.tensor([[[0.0]], [[2.0]]])) == 1
+    assert alone(**{key: value[:0] for key, value in one.items()}) == 2
+    nothing = {key: value[:0] for key, value in one.items()}
+    assert command.without_partner(nothing, one) == 0
+
+
+@pytest.fixture
+def trees(tmp_path):
+    """A part of a photograph, as large as a tile."""
+    with Image.open(TREE_CROWNS / "val.jpg") as photograph:
+        photograph.crop((0, 0, 230, 200)).save(tmp_path / "trees.png")
+    return tmp_path / "trees.png"
+
+
+def run(capsys, *words):
+    status = cli.main(list(map(str, words)))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_the_command_and_what_it_refuses(trees, tmp_path, capsys, monkeypatch):
+    file = tmp_path / "new" / "trees.pt2"
+    words = ["export", "--format", "pt2", "--output", file, "--image", trees]
+    status, out, err = run(capsys, *words, "--without-resizing")
+    assert status == 0, err
+    assert "the same" in out and str(file) in out
+    status, out, _ = run(capsys, "detect", trees, "--weights", file, "--output", tmp_path / "o")
+    assert status == 0 and "found" in out
+
+    monkeypatch.setitem(command.FORMATS, "pt2", lambda model, path, about: None)
+    monkeypatch.setattr(command, "EXACT", command.EXACT._replace(iou=1.1))
+    status, out, err = run(capsys, *words)
+    assert status == 1 and out == ""
+    assert err.startswith(f"detops: error: {file}: finds something else") and err.count("\n") == 1
+    for change, text in (
+        (["--format", "tflite"], "--format: expected pt2, onnx, aoti, got tflite"),
+        (["--output", "x.onnx"], "format pt2 ends in .pt2, got x.onnx"),
+        (["--image", tmp_path / "none.png"], "none.png"),
+        (["--int8", trees], "--int8: needs --format onnx, got pt2"),
+        (["--weights", tmp_path / "none.pt"], "no such checkpoint file"),
+    ):
+        status, _, err = run(capsys, *words, *change)
+        assert status == 2 and text in err and err.count("\n") == 1, err
+    status, _, err = run(capsys, "detect", trees, "--weights", file, "--device", "nonsense")
+    assert status == 2 and "nonsense" in err
+    monkeypatch.setattr(Detector, "detect", lambda *_: {"scores": torch.zeros(0)})
+    status, _, err = run(capsys, *words)
+    assert status == 1 and "nothing is found in it to compare" in err
+
+
+def test_what_a_file_says_of_its_detector():
+    assert open_detector(DEFAULT_WEIGHTS, device="cpu").about == {
+        "names": "tree", "tile_size": "160", "tile_overlap": "0.4", "tile_nms": "0.5"
+    }  # fmt: skip

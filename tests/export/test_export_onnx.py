@@ -1,0 +1,236 @@
+"""Ops and detectors in operators of ONNX: what its runtimes give is what PyTorch gives."""
+
+import numpy as np
+import pytest
+import torch
+from needs import NEEDS_NO_SANITIZER
+from reference import random_boxes
+from small_detectors import (  # noqa: F401
+    assert_same_detections,
+    detector_of,
+    images_of,
+    one_block_per_stage,
+)
+from torch.export import Dim
+
+import detops
+from detops.cli.options import DEFAULT_WEIGHTS, TREE_CROWNS
+from detops.data import load_image
+from detops.engine import Detector
+
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+openvino = pytest.importorskip("openvino")
+
+from detops.export import onnx  # noqa: E402
+from detops.export.translations import translations  # noqa: E402
+
+# OpenVINO loads its libraries in a way that sanitizers refuse.
+pytestmark = [pytest.mark.slow, NEEDS_NO_SANITIZER]
+
+
+class OnnxRuntime:
+    def __init__(self, file):
+        self.session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+    def __call__(self, *inputs):
+        names = [i.name for i in self.session.get_inputs()]
+        found = self.session.run(None, dict(zip(names, inputs, strict=True)))
+        names = [o.name for o in self.session.get_outputs()]
+        return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+
+class OpenVino:
+    def __init__(self, file):
+        # On processors with AMX it computes in bfloat16 unless told.
+        in_float32 = {"INFERENCE_PRECISION_HINT": "f32"}
+        self.model = openvino.compile_model(file, "CPU", in_float32)
+
+    def __call__(self, *inputs):
+        found = self.model(list(inputs))
+        return {o.get_any_name(): torch.from_numpy(np.array(found[o])) for o in self.model.outputs}
+
+
+RUNTIMES = [OnnxRuntime, OpenVino]
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def boxes(count, spread=200.0):
+    return random_boxes(count, spread)
+
+
+def rois(count, images=2):
+    index = torch.arange(count).remainder(images).unsqueeze(1)
+    return torch.cat([index.float(), boxes(count)], 1)
+
+
+def turned(count):
+    generator = torch.Generator().manual_seed(2)
+    box = torch.rand(count, 5, generator=generator) * torch.tensor([260.0, 260, 80, 80, 360])
+    index = torch.arange(count).remainder(2).unsqueeze(1)
+    return torch.cat([index.float(), box - torch.tensor([20.0, 20, -1, -1, 180])], 1)
+
+
+def odd_boxes(count):
+    """Some empty, inverted, NaN and infinite."""
+    made = boxes(count)
+    made[:4] = torch.tensor(
+        [[5.0, 5, 5, 9], [9, 9, 3, 3], [torch.nan, 1, 5, 5], [1, 1, torch.inf, 5]]
+    )
+    return made
+
+
+A, BOTH = {0: Dim.DYNAMIC}, {2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+SCORES = torch.linspace(0, 1, 200)[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
+MAP = torch.rand(2, 8, 40, 60, generator=torch.Generator().manual_seed(1))
+PYRAMID = [torch.rand(2, 4, 80 >> i, 120 >> i) for i in range(3)]
+WEIGHTS = [10.0, 10, 5, 5]
+CASES = {
+    "nms": (lambda b, s: detops.nms(b, s, 0.5), (boxes(200), SCORES), (A, A)),
+    "nms, limited": (
+        lambda b, s: detops.nms(b, s, 0.5, score_threshold=0.3, max_output=9),
+        (boxes(200), SCORES),
+        (A, A),
+    ),
+    "batched_nms, limited": (
+        lambda b, s, i: detops.batched_nms(b, s, i, 0.5, score_threshold=0.3, max_output=9),
+        (boxes(200), SCORES, torch.arange(200).remainder(7)),
+        (A, A, A),
+    ),
+    "batched_nms": (
+        lambda b, s, i: detops.batched_nms(b, s, i, 0.5),
+        (boxes(200), SCORES, torch.arange(200).remainder(7) * 1000),
+        (A, A, A),
+    ),
+    "roi_align": (lambda x, r: detops.roi_align(x, r, (7, 5), 0.2, 2), (MAP, rois(50)), (BOTH, A)),
+    "roi_align, aligned and adaptive": (
+        lambda x, r: detops.roi_align(x, r, (7, 5), 0.2, aligned=True),
+        (MAP, rois(50)),
+        (BOTH, A),
+    ),
+    "multiscale_roi_align": (
+        lambda x, y, z, r: detops.multiscale_roi_align(
+            [x, y, z], r, 7, [0.25, 0.125, 0.0625], 2, canonical_scale=64, canonical_level=3
+        ),
+        (*PYRAMID, rois(60)),
+        (BOTH, BOTH, BOTH, A),
+    ),
+    "roi_align_rotated": (
+        lambda x, r: detops.roi_align_rotated(x, r, (7, 5), 0.2, 2),
+        (MAP, turned(60)),
+        (BOTH, A),
+    ),
+    "encode_boxes": (
+        lambda b, a: detops.encode_boxes(b, a, WEIGHTS), (boxes(40), boxes(40) + 1), (A, A)
+    ),
+    "decode_boxes": (
+        lambda d, a: detops.decode_boxes(d, a, WEIGHTS), (torch.randn(40, 12), boxes(40)), (A, A)
+    ),
+    "paste_masks_in_image": (
+        lambda m, b: detops.paste_masks_in_image(m, b, (150, 170)),
+        (torch.rand(40, 1, 14, 20), odd_boxes(40)),
+        (A, A),
+    ),
+    "deform_conv2d": (
+        lambda x, o, m, w: detops.deform_conv2d(x, o, w, None, 1, 1, 1, m),
+        (MAP, torch.randn(2, 36, 40, 60), torch.rand(2, 18, 40, 60), torch.rand(8, 4, 3, 3)),
+        (BOTH, BOTH, BOTH, None),
+    ),
+    "winograd_conv2d": (
+        torch.ops.detops.winograd_conv2d, (MAP, torch.rand(4, 8, 3, 3), torch.rand(4)),
+        (BOTH, None, None),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", CASES)
+def test_ops(name, runtime, tmp_path):
+    if name == "deform_conv2d" and runtime is OpenVino:
+        pytest.skip("OpenVINO does not read ONNX's DeformConv")
+    function, inputs, dynamic = CASES[name]
+    program = torch.export.export(Calls(function), inputs, dynamic_shapes=(dynamic,))
+    file = tmp_path / "op.onnx"
+    torch.onnx.export(
+        program, (), custom_translation_table=translations(), opset_version=20, verbose=False
+    ).save(str(file))
+    run, expected = runtime(file), function(*inputs)
+    (found,) = run(*(x.numpy() for x in inputs)).values()
+    assert found.shape == expected.shape
+    if expected.is_floating_point():
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    else:
+        assert (found != expected).sum() <= 1e-5 * expected.numel()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tree_crowns",
+        "mask_rcnn_R_50_FPN_1x",
+        "mask_rcnn_R_50_C4_1x",
+        "torchvision_keypoint_rcnn_R_50_FPN",
+        "retinanet_R_50_FPN_1x",
+    ],
+)
+@pytest.mark.usefixtures("one_block_per_stage")
+def test_detectors(name, tmp_path):
+    """One file for images of any size."""
+    resized = name == "tree_crowns"
+    model = detector_of(None, name, () if resized else ("INPUT.MIN_SIZE_TEST", 0))
+    onnx(model, tmp_path / "detector.onnx")
+    *images, nothing = images_of((160, 200), (200, 160), (129, 311))
+    for runtime in RUNTIMES:
+        run = runtime(tmp_path / "detector.onnx")
+        for image in images:
+            (expected,) = model([image])
+            assert len(expected["boxes"]) > 0
+            assert_same_detections(run(image.numpy()), expected)
+    run = OnnxRuntime(tmp_path / "detector.onnx")
+    assert_same_detections(run(nothing.numpy()), model([nothing])[0])
+
+
+def test_a_trained_detector_on_a_photograph(tmp_path):
+    model = Detector.from_checkpoint(DEFAULT_WEIGHTS, device="cpu").model
+    onnx(model, tmp_path / "trees.onnx")
+    photograph = load_image(TREE_CROWNS / "val.jpg")[:, :400, :370].float() / 255
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        (expected,) = model([photograph])
+    assert (expected["scores"] > 0.5).sum() > 5
+    for runtime in RUNTIMES:
+        found = runtime(tmp_path / "trees.onnx")(photograph.numpy())
+        assert_same_detections(found, expected)
+
+
+class SoftNMS(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, images):
+        found = images[0].flatten()[:40].view(10, 4) * self.scale
+        keep, scores = detops.soft_nms(found, found[:, 0])
+        return [{"boxes": found[keep], "scores": scores}]
+
+
+def test_what_is_refused():
+    with pytest.raises(NotImplementedError, match="soft_nms has no form in ONNX"):
+        onnx(SoftNMS().eval(), size=(16, 16))
+    with pytest.raises(ValueError, match="eval mode"):
+        onnx(SoftNMS())
+    with pytest.raises(ValueError, match="opset_version must be at least 20, got 17"):
+        onnx(SoftNMS().eval(), opset_version=17)
+    with pytest.raises(ValueError, match="iou_threshold must be in"):
+        translations()[torch.ops.detops.nms.default](
+            np.zeros((1, 4), np.float32), np.zeros(1, np.float32), 1.5, None, None
+        )
+    with pytest.raises(ValueError, match="sampling_ratio must be at least 1"):
+        translations()[torch.ops.detops.roi_align_rotated_forward.default](None, None, 1.0, 7, 7, 0)

@@ -1,0 +1,99 @@
+"""The bounds of docs/reliability.md, on other inputs than those behind its table."""
+
+import math
+
+import pytest
+import torch
+from accuracy import (
+    BOUNDS,
+    HALF,
+    ROUNDOFF,
+    SEEDS,
+    Pair,
+    Row,
+    error,
+    errors,
+    has_numbers,
+    op_of,
+    rounded,
+    table,
+    text,
+)
+from call import Call
+from calls import CALLS
+from paths import ROOT
+
+from detops.marks import marks
+
+NARROW = ("float16", "bfloat16")
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def within(found, bound):
+    return found is None or found <= bound
+
+
+@pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
+@pytest.mark.parametrize(
+    "call",
+    [c for c in CALLS if op_of(c) in BOUNDS and not c.name.endswith(NARROW)],
+    ids=lambda c: c.name,
+)
+def test_errors_are_within_their_bounds(call, dtype, isa):
+    bound = BOUNDS[op_of(call)]
+    if op_of(call) == "weighted_box_fusion" and dtype == torch.bfloat16:
+        pytest.skip("overlaps of boxes in 8 bits are the threshold itself, which rounding decides")
+    narrow = {n: t.to(dtype) if t.is_floating_point() else t for n, t in call.tensors().items()}
+    reals = [t.dtype for t in call.forward(narrow) if t.is_floating_point()]
+    of_results = HALF if {torch.float16, torch.bfloat16} & {*reals} else bound.forward
+    of_gradients = HALF if dtype != torch.float32 else bound.backward
+    for seed in (len(SEEDS), len(SEEDS) + 1):
+        found = errors(call, call.function, dtype, seed)
+        assert within(found.forward, of_results), (seed, found)
+        assert within(found.backward, of_gradients), (seed, found)
+
+
+def test_nan_in_any_result_counts():
+    call = Call("two", lambda x: [x, x], lambda _: {"x": torch.ones(2)})
+
+    def broken(x):
+        return [x, x * torch.nan if x.dtype == torch.float32 else x]
+
+    assert errors(call, call.function, torch.float32, 0).forward == 0
+    assert math.isnan(errors(call, broken, torch.float32, 0).forward)
+
+
+def test_every_op_that_gives_numbers_has_a_bound():
+    assert {op_of(call) for call in CALLS if has_numbers(call)} == set(BOUNDS)
+
+
+def test_an_error_in_units_of_roundoff():
+    one = torch.ones(3, dtype=torch.float64)
+    found = one.float()
+    found[1] += 3 * 2.0**-23
+    assert error(found, one) == 6
+    assert error(found.half(), one) == 0
+    assert error(one.float() * torch.inf, one * torch.inf) == 0
+    assert error(one.float() * torch.nan, one) != error(one.float() * torch.nan, one)
+
+
+def test_the_table(monkeypatch):
+    monkeypatch.setitem(BOUNDS, "axpy", Pair(8.0, 16.0))
+    row = Row(Pair(1.25, 2.0), Pair(12.5, float("nan")), Pair(0.5), Pair(1234.5))
+    assert table({"axpy": row}).splitlines()[2:] == [
+        "| `axpy` | 8.0 | 1.2 / 12 | 16 | 2.0 / nan | 0.5 / 1,234 |"
+    ]
+
+
+def test_the_page_promises_these_bounds():
+    _, after = PAGE.read_text().split(marks("numbers")[0] + "\n")
+    lines = after.split(marks("numbers")[1])[0].splitlines()[2:]
+    cells = [[c.strip(" `") for c in line.split("|")[1:-1]] for line in lines]
+    promised = {op: (forward, backward) for op, forward, _, backward, *_ in cells}
+    assert promised == {op: tuple(map(text, bound)) for op, bound in BOUNDS.items()}
+
+
+def test_numbers_are_those_of_the_narrow_dtype():
+    made = rounded({"a": torch.tensor([1.0001, torch.nan]), "b": torch.tensor([3])}, torch.float16)
+    assert made["a"].dtype == torch.float64 and made["a"].tolist() == [1, 9]
+    assert made["b"].dtype == torch.int64

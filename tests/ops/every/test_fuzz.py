@@ -1,0 +1,357 @@
+"""The fuzzer: a short run of it, what it found before, and what it would find."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import fuzz.check
+import fuzz.files
+import fuzz.run
+import fuzz.server
+import fuzz.worker
+import pytest
+import torch
+from fuzz import contents
+from fuzz.case import TAME, WILD, bytes_of, from_json, tensors_of, to_json
+from fuzz.check import DECIDED, Find, check, check_wide, close, outcome
+from fuzz.draw import draw
+from fuzz.files import LOADERS, check_file
+from fuzz.oracles import FOUND, compare
+from fuzz.table import FILES, PLAIN, UNDER_SANITIZERS, publish
+from fuzz.values import LAYOUTS, expanded, fill_between, overlapping
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paths import ROOT, SUPPORT, environment
+from raw_calls import schema_ops
+
+import detops
+
+FINDS = sorted((SUPPORT / "fuzz" / "finds").glob("*.json"))
+pytestmark = pytest.mark.skipif(detops._C.emulated, reason="compares what CPUs do")
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_compared(monkeypatch):
+    """Also in a process that runs under the sanitizers."""
+    monkeypatch.setattr(fuzz.check, "SANITIZED", False)
+
+
+@pytest.mark.slow
+def test_a_short_run(tmp_path):
+    """Eight cases of every op, in a process of their own."""
+    command = ["--cases", 8 * len(schema_ops()), "--seed", 1_000_000, "--finds", tmp_path]
+    result = subprocess.run(
+        [sys.executable, "-m", "fuzz.run", *map(str, command)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(op=st.sampled_from(schema_ops()), rng=st.randoms(use_true_random=False))
+def test_any_call(op, rng):
+    """Here a find is shrunk: smaller and tamer, as long as it stays one."""
+    check(draw(op, 0, rng=rng))
+
+
+@pytest.mark.parametrize("path", FINDS, ids=lambda path: path.stem)
+def test_what_was_found_stays_mended(path):
+    fuzz.run.repeat(path)
+
+
+@pytest.mark.parametrize("op", ["nms", "multiscale_roi_align_forward", "deform_conv_forward"])
+def test_a_case_is_told_by_its_number_and_by_its_file(op):
+    for seed in range(20):
+        told = json.dumps(to_json(draw(op, seed)))
+        assert told == json.dumps(to_json(draw(op, seed)))
+        assert told == json.dumps(to_json(from_json(json.loads(told))))
+
+
+@pytest.mark.parametrize("op", [op for op in schema_ops() if not op.startswith(DECIDED)])
+def test_tame_calls_are_compared_with_float64(op):
+    numbers = False
+    for seed in range(40):
+        case = draw(op, seed, TAME)
+        found = outcome(op, case.args)
+        if isinstance(found, str) or not any(t.is_floating_point() and t.numel() for t in found):
+            continue
+        numbers = True
+        if check_wide(case, found):
+            return
+    assert not numbers
+
+
+def test_most_cases_are_taken():
+    """What is refused early says little about a kernel."""
+    taken = {op: 0 for op in schema_ops()}
+    for op in schema_ops():
+        for seed in range(6):
+            case = draw(op, seed, mood=TAME)
+            try:
+                getattr(torch.ops.detops, op)(**case.args)
+            except RuntimeError:
+                continue
+            taken[op] += 1
+    assert min(taken.values()) > 0 and sum(taken.values()) > 0.95 * 6 * len(schema_ops()), taken
+
+
+@pytest.mark.parametrize("layout", [f for f in LAYOUTS if f is not expanded])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 1, 4), (2, 3, 1, 5), (0, 2**40)])
+def test_layouts_keep_the_values(layout, shape):
+    dense = torch.rand(shape) if 0 not in shape else torch.empty(shape)
+    x = layout(dense.clone(), random.Random(0))
+    assert torch.equal(x, dense)
+    fill_between([x], 0x7F)
+    assert torch.equal(x, dense)
+
+
+def test_what_lies_between_elements_is_overwritten():
+    x = torch.zeros(4, 6)[1:3, ::2].fill_(1)
+    fill_between([x], 0x7F)
+    whole = bytes_of(x).view(torch.float32).view(4, 6)
+    assert x.eq(1).all() and (whole > 1e38).sum() == 24 - 6
+
+
+def test_what_is_left_of_overlapping_rows_is_overwritten():
+    """Their memory is as large as that of a dense tensor, and most of it is none of them."""
+    x = overlapping(torch.ones(3, 4), random.Random(0))
+    fill_between([x], 0x7F)
+    whole = bytes_of(x).view(torch.float32)
+    assert x.eq(1).all() and (whole > 1e38).sum() == 12 - 6
+
+
+def test_a_check_leaves_the_number_of_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        check(draw("axpy_forward", 0, mood=TAME))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_each_reference_is_reached():
+    def reached(op):
+        for seed in range(200):
+            case = draw(op, seed, mood=TAME)
+            found = fuzz.check.outcome(op, case.args)
+            if not isinstance(found, str) and compare(case, found, close):
+                return True
+        return False
+
+    assert {op for op in FOUND if reached(op)} == set(FOUND)
+
+
+# Each breaks one promise of axpy_forward in one way.
+def _writes_its_input(x, y, alpha):
+    x.mul_(2)
+    return alpha * x + y
+
+
+FRESH = [0]  # what memory holds before it is written
+
+
+def _forgets_to_write(x, y, alpha):
+    found = alpha * x + y
+    found[0] = FRESH[-1]
+    return found
+
+
+def _reads_between(x, y, alpha):
+    return bytes_of(x).view(x.dtype).clone()
+
+
+def _counts_threads(x, y, alpha):
+    return alpha * x + y + torch.get_num_threads()
+
+
+def _depends_on_the_instruction_set(x, y, alpha):
+    return alpha * x + y + len(detops._C.cpu_isa())
+
+
+def _is_wrong(x, y, alpha):
+    return alpha * x - y
+
+
+def _is_wrong_in_32_bits(x, y, alpha):
+    return alpha * x + y + (x.dtype == torch.float32)
+
+
+def _has_no_name(x, y, alpha):
+    raise RuntimeError("something is wrong")
+
+
+def _has_another_size(x, y, alpha):
+    return (alpha * x + y)[..., None]
+
+
+def _gives_nan(x, y, alpha):
+    return (alpha * x + y) * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (_writes_its_input, "an input has changed"),
+        (_forgets_to_write, "held something else"),
+        (_reads_between, "held something else"),
+        (_counts_threads, "on two threads"),
+        (_depends_on_the_instruction_set, "on (baseline|avx2|avx512)"),
+        (_is_wrong, "beside the reference"),
+        (_is_wrong_in_32_bits, "beside float64"),
+        (_has_no_name, "RuntimeError: something is wrong"),
+        (_has_another_size, "eager .* fake"),
+        (_gives_nan, "NaN from numbers"),
+    ],
+)
+def test_a_broken_op_is_found(monkeypatch, broken, message):
+    if broken is _depends_on_the_instruction_set and len(fuzz.check.isas()) < 2:
+        pytest.skip("this processor has one instruction set")
+    case = draw("axpy_forward", 0, mood=TAME)
+    x = torch.zeros(30)[::3].copy_(torch.linspace(1, 2, 10))
+    case.args = {"x": x, "y": torch.linspace(3, 4, 10), "alpha": 2.0}
+    check(case)
+    if broken is not _is_wrong:
+        monkeypatch.setattr(fuzz.check, "compare", lambda *_: None)
+    if broken is not _is_wrong_in_32_bits:
+        monkeypatch.setattr(fuzz.check, "check_wide", lambda *_: None)
+    if broken is _reads_between:
+        monkeypatch.setattr(fuzz.check, "check_fake", lambda *_: None)
+    monkeypatch.setattr(fuzz.check, "fill_fresh_memory", FRESH.append)
+    monkeypatch.setattr(fuzz.check, "call", lambda op, args: broken(**args))
+    with pytest.raises(Find, match=message):
+        check(case)
+
+
+def test_another_order_that_changes_what_is_kept_is_found(monkeypatch):
+    case = draw("nms", 0, mood=TAME)
+    boxes = torch.arange(10.0)[:, None] + torch.tensor([0.0, 0, 4, 4])
+    case.args = {"boxes": boxes, "scores": torch.linspace(0, 1, 10), "iou_threshold": 0.5}
+    case.args |= {"score_threshold": None, "max_output": None}
+    check(case)
+    monkeypatch.setattr(fuzz.check, "call", lambda op, args: torch.arange(len(args["boxes"])))
+    monkeypatch.setattr(fuzz.check, "compare", lambda *_: None)
+    with pytest.raises(Find, match="another order"):
+        check(case)
+
+
+DIES = """
+import os, sys, time
+from fuzz.worker import PLACE
+with open(sys.argv[2], "r+b") as file:
+    file.write(PLACE.pack(7, {began}))
+{end}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("began", "end", "status"), [("time.time()", "os.abort()", -6), ("0", "time.sleep(60)", -9)]
+)
+def test_a_process_that_dies_or_hangs_names_its_case(
+    monkeypatch, tmp_path, capsys, began, end, status
+):
+    worker = [sys.executable, "-c", DIES.format(began=began, end=end)]
+    monkeypatch.setattr(fuzz.run, "WORKER", worker)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    place = tmp_path / "place"
+    place.write_bytes(bytes(fuzz.run.PLACE.size))
+    run = fuzz.run.Run(["nms", "axpy"], tmp_path)
+    assert run.one_process(3, 1e12, 10, place) == 8
+    (find,) = run.finds
+    assert find["op"] == "axpy" and f"ended with {status}" in find["what"]
+    assert 'make fuzz SEED=7 CASES=1 OPS="nms axpy"' in capsys.readouterr().out
+    kept = from_json(json.loads((tmp_path / "axpy-7.json").read_text()))
+    assert kept.op == "axpy" and len(tensors_of(kept.args)) == 2
+
+
+@pytest.mark.slow
+def test_processes_beside_each_other_share_the_numbers(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    run = fuzz.run.Run(["axpy", "box_area", "box_iou"], tmp_path)
+    run.work_in(2, seed=10, minutes=10, cases=9)
+    assert {name: cases for name, (cases, _) in run.counts.items()} == dict.fromkeys(run.names, 3)
+    assert not run.finds
+
+
+def test_memory_that_grows_names_all_cases_of_its_process(monkeypatch, tmp_path, capsys):
+    sizes = iter((0, 1 << 40))
+    monkeypatch.setattr(fuzz.worker, "resident", lambda: next(sizes))
+    worker = fuzz.worker.Worker(bytearray(fuzz.worker.PLACE.size), ["axpy"], sanitized=False)
+    worker.work(3, time.time() + 600, 8)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (find,) = [line for line in told if "what" in line]
+    fuzz.run.Run(["axpy"], tmp_path).found(find)
+    out = capsys.readouterr().out
+    assert "memory grew" in out and 'make fuzz SEED=3 CASES=8 OPS="axpy"' in out
+
+
+def test_the_page_has_every_op():
+    told = json.loads((ROOT / "docs" / "reliability.json").read_text())
+    assert sorted(told["plain"]) == schema_ops()
+
+
+def test_the_page_tells_the_numbers_of_cases(tmp_path):
+    page = tmp_path / "page.md"
+    marks = "".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in ("cases", FILES))
+    page.write_text(f"Cases.\n\n{marks}\nMore.\n")
+    publish(page, {"nms": [1500, 1200], "axpy": [500, 500]}, PLAIN)
+    publish(page, {"nms": [40, 40]}, UNDER_SANITIZERS)
+    publish(page, {"nms": [2, 2]}, UNDER_SANITIZERS, goes_on=True)
+    publish(page, {"image": [20, 5]}, FILES)
+    lines = page.read_text().splitlines()
+    assert "| `nms` | 1,500 | 80% | 42 |" in lines and "| all | 2,000 | 85% | 42 |" in lines
+    assert "| image | 20 | 25% |" in lines and "| all | 20 | 25% |" in lines
+    assert lines[0] == "Cases." and lines[-1] == "More."
+    told = json.loads((tmp_path / "page.json").read_text())
+    assert told["plain"]["axpy"] == [500, 500] and told["sanitized"] == {"nms": [42, 42]}
+
+
+def test_wild_cases_are_refused_in_words_now_and_then():
+    messages = []
+    for seed in range(60):
+        try:
+            fuzz.check.call("nms", draw("nms", seed, mood=WILD).args)
+        except RuntimeError as error:
+            messages.append(str(error))
+    assert len(messages) > 5 and all("detops" in message for message in messages)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_damaged_files_do_no_harm(name):
+    taken = [check_file(seed, name) for seed in range(2_000_000, 2_000_030)]
+    assert not all(taken)
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (lambda path: os.system("true"), "did .*os.system"),
+        (lambda path: subprocess.run(["true"]), "did .*subprocess.Popen"),
+        (lambda path: path.with_name("other").write_text("x"), "did .*open"),
+        (lambda path: exec("1"), "did .*exec"),
+        (lambda path: 1 / 0, "ZeroDivisionError"),
+        (lambda path: b"x" * (100 << 20), r"took \d+ MiB"),
+    ],
+)
+def test_harm_is_found(monkeypatch, does, message):
+    _ = b"x" * (200 << 20)  # an earlier peak, which later ones stay below
+    monkeypatch.setattr(fuzz.files, "MEMORY", 80 << 20)
+    loader = LOADERS["config"]._replace(load=fuzz.files.watched(does))
+    monkeypatch.setitem(LOADERS, "config", loader)
+    monkeypatch.setattr(fuzz.files, "_prepare", lambda name: None)
+    with pytest.raises(Find, match=message):
+        check_file(0, "config")
+
+
+def test_a_server_that_fails_is_found(monkeypatch):
+    detect, rng = contents.requests()[0], random.Random(0)
+    assert fuzz.files.read("request", detect, rng)
+    monkeypatch.setattr(fuzz.server._Finds, "forward", lambda *_: 1 / 0)
+    with pytest.raises(Find, match="RuntimeError: HTTP/1.1 500"):
+        fuzz.files.read("request", detect, rng)

@@ -1,0 +1,76 @@
+"""What is taken is a list; everything else is refused by name. See input_worker.py."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import raw_calls
+import torch
+from fuzz.case import REFUSES, SANITIZED
+from paths import SUPPORT, environment
+
+pytestmark = pytest.mark.slow
+
+GROUPS = 4
+OPS = raw_calls.schema_ops()
+
+
+def test_every_op_has_its_call():
+    assert sorted(raw_calls.arguments()) == OPS
+
+
+def test_every_call_is_one_by_all_arguments():
+    for name, args in raw_calls.arguments().items():
+        op = getattr(torch.ops.detops, name)
+        assert set(args) == {a.name for a in op.default._schema.arguments}, name
+        op(**args)
+
+
+def python(*arguments):
+    """Runs Python beside these tests, with the detops that is tested."""
+    options = os.environ.get("ASAN_OPTIONS", "")
+    asan = f"{options}:{REFUSES}".strip(":")
+    command = [sys.executable, *map(str, arguments)]
+    inherited = environment(ASAN_OPTIONS=asan, OMP_NUM_THREADS="1")
+    return subprocess.run(command, capture_output=True, text=True, env=inherited)
+
+
+# What lies between the input and the result is some 430 MB, inputs and results are small beside it.
+OUT_OF_MEMORY = """
+import resource
+import torch
+import detops
+torch.set_num_threads(1)
+side = 2000
+x, weight = torch.zeros(1, 1, side, side), torch.zeros(1, 1, 3, 3)
+offset, window = torch.zeros(1, 18, 1, 1).expand(1, 18, side, side), [[1, 1], [1, 1], [1, 1]]
+offset = offset.contiguous()
+size = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (size + (150 << 20), resource.RLIM_INFINITY))
+try:
+    torch.ops.detops.deform_conv2d_backward(
+        x, x, offset, None, weight, None, *window, [True, False, False, False, False])
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or SANITIZED,
+    reason="needs a limit of the memory that a process may take",
+)
+def test_scratch_memory_that_nobody_has():
+    result = python("-c", OUT_OF_MEMORY)
+    assert result.stdout.startswith("detops.deform_conv2d_backward: not enough memory"), result
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_argument(group):
+    result = python(SUPPORT / "input_worker.py", *OPS[group::GROUPS])
+    lines = result.stdout.splitlines()
+    wrong = [line for line in lines if line.startswith("wrong: ")]
+    if result.returncode != 0 or not lines or lines[-1] != "finished":
+        last = [line for line in lines if line.startswith("case: ")][-1:]
+        wrong.append(f"ended with {result.returncode} in {last}: {result.stderr[-3000:]}")
+    assert not wrong, "\n".join(wrong)

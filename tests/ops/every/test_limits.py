@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""benchmarks/limits.py asks every op for its bounds."""
+
+import importlib.util
+import inspect
+import sys
+import time
+
+import pytest
+import torch
+from needs import NEEDS_NO_SANITIZER
+from paths import ROOT
+from raw_calls import schema_ops
+
+import detops
+from detops.registration import CONTRACTS
+
+BENCHMARKS = ROOT / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+CASES = _module("limits_cases")
+LIMITS = _module("limits")  # imports the cases
+NOT_OPS = {"optimize", "patch_torchvision", "register_tensor_methods", "release_memory"}
+
+# Ops that do the work of another one, by the beginning of their names.
+SAME = {
+    "deform_conv_": "deform_conv2d",
+    "modulated_deform_conv_": "deform_conv2d",
+    "deform_psroi_pool": "deform_psroi_pooling",
+    "sigmoid_focalloss_": "sigmoid_focal_loss",
+    "sigmoid_focal_loss_sum": "sigmoid_focal_loss",
+    "winograd_conv2d_backward_weight": "winograd_conv2d",
+    "box_iou_aligned": "generalized_box_iou_loss",
+    "box_iou_loss": "generalized_box_iou_loss",
+    "box_iou_matrix": "box_iou",
+    "sigmoid_focal_loss_elements": "sigmoid_focal_loss",
+    "softmax_focal_loss_elements": "softmax_focal_loss",
+    "box_iou_quadri_pairs": "box_iou_quadri, aligned",
+}
+
+
+def test_every_op_has_a_bound():
+    functions = {name for name in detops.__all__ if inspect.isfunction(getattr(detops, name))}
+    bound = {name.split(",")[0] for name in {*CASES.PAIRS, *CASES.LINEAR}}
+    assert functions - NOT_OPS == bound & {*detops.__all__}
+    assert functions & NOT_OPS == NOT_OPS and not NOT_OPS & CONTRACTS.keys()
+    for op in schema_ops():
+        plain = op.removesuffix("_forward").removesuffix("_backward")
+        same = [of for begin, of in SAME.items() if op.startswith(begin)]
+        assert {plain, *same} & {*CASES.PAIRS, *CASES.LINEAR}, op
+
+
+@pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_call_of_any_size_can_be_made(op, n):
+    result = LIMITS.call_of(op)(n)()
+    first = result if isinstance(result, torch.Tensor) else result[0]
+    if isinstance(first, torch.Tensor) and first.requires_grad:
+        first.sum().backward()
+
+
+def _large_call(op, passes):
+    """The least that has 32 MiB of arguments and results, or takes a tenth of a second."""
+    n, took, size = 8, 0.0, 0
+    while size < 32 << 20 and took < 0.1:
+        n *= 2
+        call = LIMITS.call_of(op)(n)
+        began = time.process_time()
+        results = LIMITS.tensors(passes(call))
+        took = time.process_time() - began
+        size = sum(t.nbytes for t in LIMITS.arguments_of(call) + results)
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(detops._C.emulated, reason="of CPUs")
+@NEEDS_NO_SANITIZER
+@pytest.mark.parametrize("op", [*CASES.PAIRS, *CASES.LINEAR])
+@pytest.mark.parametrize("passes", [LIMITS.without, LIMITS.with_gradients])
+def test_no_op_takes_more_than_four_times_the_memory_of_what_it_is_given_and_gives(op, passes):
+    beside, own = LIMITS.memory_of(_large_call(op, passes), passes)
+    assert beside < 4 * own + (16 << 20), f"{beside / 2**20:.0f} MiB beside {own / 2**20:.0f}"

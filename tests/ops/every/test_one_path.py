@@ -1,0 +1,87 @@
+"""An op gives its gradient wherever PyTorch records it: exported, traced or scripted.
+
+The calls are those of public functions, of every op that has a derivative.
+"""
+
+import copy
+import io
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from one_path import TRAINED, Weighted, inputs, same, trained
+from paths import SUPPORT, environment
+
+import detops
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
+every_call = pytest.mark.parametrize("name", TRAINED)
+
+
+def test_every_op_with_a_derivative_is_called():
+    names = {name.split(",")[0].split(" of ")[0] for name in TRAINED}
+    public = set(detops.ops.__all__)
+    assert names >= detops.registration.DIFFERENTIABLE & public
+    # What has no public function is called by what has.
+    assert detops.registration.DIFFERENTIABLE - public == {
+        *("box_iou_matrix", "box_iou_aligned", "box_iou_loss", "deform_psroi_pool"),
+        *("sigmoid_focal_loss_elements", "sigmoid_focal_loss_sum", "softmax_focal_loss_elements"),
+    }
+
+
+def traced(module, args, gradients=True):
+    with torch.set_grad_enabled(gradients), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(module, args)  # which checks the trace
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Every call exported, strictly and not, and traced, with and without gradients."""
+    folder = tmp_path_factory.mktemp("programs")
+    failed = {}
+    for name in TRAINED:
+        args = inputs(name)
+        torch.save(trained(Weighted(name), args), folder / f"{name}.expected")
+        for kind in ("strict.pt2", "loose.pt2", "decomposed.pt2", "grad.ts", "plain.ts"):
+            path = folder / f"{name}@{kind}"
+            try:
+                if kind.endswith(".pt2"):
+                    strict = kind == "strict.pt2"
+                    program = torch.export.export(Weighted(name), args, strict=strict)
+                    if kind == "decomposed.pt2":
+                        program = program.run_decompositions()
+                    torch.export.save(program, path)
+                else:
+                    torch.jit.save(traced(Weighted(name), args, kind == "grad.ts"), str(path))
+            except Exception as error:
+                failed[path.name] = f"{type(error).__name__}: {str(error)[:300]}"
+    return folder, failed
+
+
+def test_all_can_be_exported_and_traced(files):
+    assert not files[1]
+
+
+@pytest.mark.slow
+def test_a_step_of_training_in_another_process(files):
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", str(SUPPORT / "one_path.py"), str(files[0])],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert run.stdout.splitlines() == [f"finished {detops.__version__}"], run.stdout + run.stderr
+
+
+@every_call
+def test_another_input_through_the_trace(name):
+    """A trace must not hold what the example had."""
+    module, again = Weighted(name), copy.deepcopy
+    args = inputs(name, seed=7)
+    buffer = io.BytesIO()
+    torch.jit.save(traced(again(module), inputs(name)), buffer)
+    buffer.seek(0)
+    same(trained(torch.jit.load(buffer), args), trained(again(module), args))

@@ -1,0 +1,59 @@
+"""PyTorch's checks of every op, and what the table of docs/ops.md says of its transforms."""
+
+import re
+
+import pytest
+import torch
+from op_transforms import BEGIN, END, PUBLIC, Call, differentiable, row, vmap
+from paths import ROOT
+from raw_calls import arguments, schema_ops
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+PAGE = ROOT / "docs" / "ops.md"
+TABLE = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+
+
+def overload(name):
+    return getattr(torch.ops.detops, name).default
+
+
+# PyTorch's checks know nothing of what writes into buffers that it sizes and gives back.
+PURE = [name for name in schema_ops() if not overload(name)._schema.is_mutable]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_opcheck(name):
+    torch.library.opcheck(overload(name), (), arguments()[name])
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if differentiable(name)])
+def test_opcheck_with_gradients(name):
+    given = tree_map_only(
+        Tensor,
+        lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
+        arguments()[name],
+    )
+    torch.library.opcheck(overload(name), (), given)
+
+
+# gdh is view(-1) there, which ATen refuses for no elements.
+@pytest.mark.parametrize("name", [n for n in PUBLIC if n != "gdh" and vmap(n) == "one call"])
+def test_vmap_over_nothing(name):
+    call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
+    found = torch.vmap(call)(*(x.new_empty(0, *x.shape) for x in call.tensors))
+    expected = [(0, *x.shape) for x in call(*call.tensors)]
+    assert [x.shape for x in found] == expected
+
+
+@pytest.mark.skipif(not TABLE, reason="needs the source tree")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_table_is_right(name):
+    """As `python tests/support/op_transforms.py docs/ops.md` writes it."""
+    assert row(name) in TABLE.split(BEGIN)[1].split(END)[0].splitlines()
+
+
+@pytest.mark.skipif(not TABLE, reason="needs the source tree")
+def test_the_table_has_no_other_row():
+    names = re.findall(r"^\| `(\w+)` \|", TABLE.split(BEGIN)[1].split(END)[0], re.M)
+    assert names == PUBLIC

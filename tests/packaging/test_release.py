@@ -1,0 +1,65 @@
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import PACKAGE, ROOT, environment
+
+import detops
+
+sys.path.insert(0, str(ROOT / "release"))
+
+import smoke  # noqa: E402
+import symbols  # noqa: E402
+
+
+def test_libraries_keep_to_the_stable_abi():
+    if shutil.which("readelf") is None or PACKAGE.parent != ROOT:
+        pytest.skip("needs binutils, and the libraries of an ordinary build")
+    for library in PACKAGE.glob("*.so"):
+        assert symbols.faults(library) == []
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
+def test_what_does_not_keep_to_it_is_told(tmp_path):
+    import torch
+
+    library = tmp_path / "libdetops.so"
+    library.symlink_to(Path(torch.__file__).parent / "lib" / "libshm.so")
+    shown = "\n".join(symbols.faults(library))
+    assert "C++ symbol of PyTorch: " in shown and "linked with libc10.so" in shown
+    assert "shows a symbol of its own: " in shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(detops._C.emulated, reason="the results are the CPU's own")
+def test_results_are_those_stored():
+    run = subprocess.run(
+        [sys.executable, smoke.__file__],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_sizes_and_values_that_differ_are_told():
+    import numpy as np
+    import torch
+
+    stored = smoke.sample(torch.arange(100.0).view(4, 25))
+    assert smoke.fault(stored, stored, 0) == ""
+    other = smoke.sample(torch.arange(100.0).view(5, 20))
+    assert smoke.fault(other, stored, 0.5).startswith("other sizes: [ 5. 20.]")
+    assert smoke.fault(stored + np.eye(1, len(stored), 9)[0], stored, 1e-6).startswith("1 of 51")
+
+
+def test_versions_are_in_one_place():
+    assert "dynamic = [" in (text := (ROOT / "pyproject.toml").read_text())
+    assert not re.search(r"^version = \"", text, re.MULTILINE)
+    notes = ROOT / "release" / "notes.sh"
+    version = detops.__version__.partition(".dev")[0]
+    assert subprocess.run([notes, version], capture_output=True, check=True).stdout
+    assert subprocess.run([notes, "0.0.9"], capture_output=True).returncode != 0

@@ -1,0 +1,131 @@
+"""What a build says, in one line, when something that it needs is missing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+FINDS_NOTHING = "raise ImportError('not installed')\n"
+
+
+def package(folder: Path, files: dict[str, str]) -> None:
+    """Modules that are found before the installed ones."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+
+def pytorch(version: str, gpu: bool = False, toolkit: str = "") -> dict[str, str]:
+    """What is looked at of some PyTorch for CUDA 13.2, whose CUDA_HOME has a toolkit or none."""
+    nvcc = f"#!/bin/sh\necho 'Cuda compilation tools, release {toolkit}, V{toolkit}.1'\n"
+    return {
+        **({"bin/nvcc": nvcc} if toolkit else {}),
+        "torch/__init__.py": f"__version__ = {version!r}\nfrom torch import cuda, version\n",
+        "torch/version.py": "cuda = '13.2'\n",
+        "torch/cuda.py": f"def is_available(): return {gpu}\n",
+        "torch/utils/__init__.py": "",
+        "torch/utils/cpp_extension.py": "from pathlib import Path\n"
+        "CUDA_HOME = str(Path(__file__).parents[2])\n"
+        "class BuildExtension:\n    with_options = classmethod(lambda cls, **options: cls)\n"
+        "def include_paths(*kind): return []\n"
+        "def library_paths(*kind): return []\n",
+    }
+
+
+def build(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """A step of the build with what is in a folder."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder), "CXX": "c++", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+MISSING = {
+    "glibc": (
+        {"sitecustomize.py": "import platform\nplatform.libc_ver = lambda: ('', '')\n"},
+        {},
+        "detops builds on Linux with glibc, and found none",
+    ),
+    "setuptools": (
+        {"setuptools.py": FINDS_NOTHING},
+        {},
+        "detops builds with setuptools 77 or newer: pip install -U setuptools (not installed)",
+    ),
+    "a younger setuptools": (
+        {
+            "setuptools/__init__.py": "__version__ = '76.1.0'\nExtension = setup = None\n",
+            "setuptools/command/__init__.py": "",
+            "setuptools/command/bdist_wheel.py": "bdist_wheel = None\n",
+        },
+        {},
+        "detops builds with setuptools 77 or newer: pip install -U setuptools (found 76.1.0)",
+    ),
+    "pybind11": (
+        {"pybind11.py": FINDS_NOTHING},
+        {},
+        "detops builds with pybind11, and found none: pip install pybind11",
+    ),
+    "torch": (
+        {"torch.py": FINDS_NOTHING},
+        {},
+        "detops builds with the headers of an installed PyTorch, and found none: install torch "
+        "2.10 or newer, or build without --no-build-isolation (not installed)",
+    ),
+    "a younger torch": (
+        pytorch("2.9.1+cpu"),
+        {},
+        "detops needs torch 2.10 or newer to build, found 2.9.1+cpu",
+    ),
+    "a CUDA toolkit": (
+        pytorch("2.15.0"),
+        {"FORCE_CUDA": "1"},
+        "FORCE_CUDA=1 needs a CUDA toolkit: none was found through CUDA_HOME or nvcc",
+    ),
+    "a CUDA toolkit for this PyTorch": (
+        pytorch("2.15.0", toolkit="12.8"),
+        {"FORCE_CUDA": "1"},
+        "detops needs a CUDA toolkit of PyTorch's major version (13.2), found 12.8: set CUDA_HOME, "
+        "or FORCE_CUDA=0 for the CPU's half alone",
+    ),
+    "a CUDA library": (
+        pytorch("2.15.0"),
+        {"DETOPS_CUDA_LIBRARY": "no/such.so"},
+        "DETOPS_CUDA_LIBRARY needs a library that is built: there is no 'no/such.so'",
+    ),
+    "a compiler": (
+        pytorch("2.15.0"),
+        {"CXX": "no-such-compiler -O2"},
+        "detops is compiled when it is installed, and found no C++ compiler ('no-such-compiler'): "
+        "install one, for example with apt install g++, or set CXX",
+    ),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_is_missing_is_said(tmp_path, missing):
+    modules, environment, message = MISSING[missing]
+    package(tmp_path, modules)
+    result = build(tmp_path, ["setup.py", "--version"], **environment)
+    assert (result.returncode, result.stderr) == (1, message + "\n")
+
+
+def test_the_backend_says_that_setuptools_is_missing(tmp_path):
+    package(tmp_path, {"setuptools.py": FINDS_NOTHING})
+    result = build(tmp_path, ["-c", "import sys; sys.path.insert(1, 'release'); import backend"])
+    message = "detops builds with setuptools 77 or newer: pip install -U setuptools"
+    assert (result.returncode, result.stderr) == (1, message + "\n")
+
+
+def test_a_gpu_without_a_toolkit_builds_the_cpu_half(tmp_path):
+    package(tmp_path, pytorch("2.15.0", gpu=True))
+    result = build(tmp_path, ["setup.py", "--version"])
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "detops: no CUDA toolkit (CUDA_HOME or nvcc): the CPU's half alone\n"

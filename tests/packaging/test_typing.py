@@ -1,0 +1,94 @@
+"""A user's program passes the strict modes of mypy and pyright."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from paths import PACKAGE, SUPPORT
+
+import detops
+from detops.modeling import GeneralizedRCNN
+
+PROGRAM = SUPPORT / "typing_user.py"
+# What a checker must find wrong, or it has seen no types at all.
+MISTAKES = """
+import torch
+import detops
+from detops.config import load_config
+from detops.modeling import build_detection_model
+
+detops.nms("boxes", torch.ones(1), 0.5)
+detops.RoIAlign(7, 0.25, 2)(torch.ones(1))
+detops.LLTM(3, 4)(torch.ones(2, 3), (torch.ones(2, 4), torch.ones(2, 4)))[0].soup()
+build_detection_model(load_config())([torch.ones(3, 9, 9)], targets=7)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def mypy(program, folder):
+    """Its errors by line; those inside the package are not a user's to see."""
+    pytest.importorskip("mypy")
+    # A user's mypy sees an installed package; this one may lie beside its tests.
+    environment = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
+    options = ["--strict", "--follow-imports=silent", "--config-file=", "--no-error-summary"]
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", folder / "cache", program],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+    )
+    assert result.returncode in (0, 1), result.stderr
+    return {
+        int(line): message for line, message in re.findall(r":(\d+): error: (.*)", result.stdout)
+    }
+
+
+def pyright(program, folder):
+    """Its errors by line."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright"]
+    if subprocess.run([*command, "--version"], capture_output=True).returncode:
+        pytest.skip("pyright does not run: it needs Node.js")
+    (folder / "program.py").write_text(program.read_text())
+    config = {"typeCheckingMode": "strict", "include": ["program.py"]}
+    config |= {"extraPaths": [str(PACKAGE.parent)]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    result = subprocess.run(
+        [*command, "--pythonpath", sys.executable, "--outputjson"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    report = json.loads(result.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    return {
+        found["range"]["start"]["line"] + 1: found["message"]
+        for found in report["generalDiagnostics"]
+        if found["severity"] == "error"
+    }
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_a_program_of_a_user_is_typed(checker, tmp_path):
+    assert checker(PROGRAM, tmp_path) == {}
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_mistakes_are_found(checker, tmp_path):
+    program = tmp_path / "mistakes.py"
+    program.write_text(MISTAKES)
+    wrong = ("detops.", "build_")
+    lines = {k for k, line in enumerate(MISTAKES.splitlines(), 1) if line.startswith(wrong)}
+    assert set(checker(program, tmp_path)) == lines
+
+
+@pytest.mark.parametrize("module", [detops.RoIAlign, detops.DeformConv2d, GeneralizedRCNN])
+def test_a_call_costs_nothing_more(module):
+    """The types are all: at run time a module has the call of ``nn.Module``."""
+    assert module.__call__ is torch.nn.Module.__call__

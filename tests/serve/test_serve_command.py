@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""`detops serve` from its start to the signal that ends it."""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from page_server import encoded, finds, send  # noqa: E402
+from paths import environment
+
+from detops import cli, demo_masks  # noqa: E402
+from detops.cli.options import DEFAULT_WEIGHTS, SHAPES_WEIGHTS  # noqa: E402
+from detops.data import Shapes, load_image  # noqa: E402
+from detops.engine import detect as detect_module  # noqa: E402
+from detops.serve import command  # noqa: E402
+
+NEEDS_ASSETS = pytest.mark.skipif(
+    not DEFAULT_WEIGHTS.exists(), reason="needs the demonstration's files"
+)
+
+
+@pytest.mark.slow
+@NEEDS_ASSETS
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_serves_until_a_signal_comes(number, status):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detops", "serve", "--port", "0", "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(OMP_NUM_THREADS="1"),
+    )
+    try:
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+        port = int(address.rstrip("/").rpartition(":")[2])
+        _, _, about = send(port, "GET", "/api/about")
+        assert [model["name"] for model in about["models"]] == ["tree_crowns", "shapes"]
+        path = "/api/detect?model=shapes"
+        assert send(port, "POST", path, encoded())[0] == 200
+        process.send_signal(number)
+        out, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == status
+    assert out == ""
+    assert error.splitlines() == [
+        "tree_crowns: looks for tree",
+        "shapes: looks for ellipse, rectangle, triangle, and 3 more",
+        f"detops: stopped by {number.name}",
+    ]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command, with servers that are asked nothing; gives what became of it."""
+    opened, apps = [], []
+
+    def open_detector(path, cfg, device):
+        opened.append((Path(path).name, cfg and cfg.MODEL.META_ARCHITECTURE, device))
+        return finds()
+
+    monkeypatch.setattr(detect_module, "open_detector", open_detector)
+    monkeypatch.setattr(
+        command.uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app.app)
+    )
+
+    def run(*arguments):
+        opened.clear()
+        status = cli.main(["serve", "--port", "0", *arguments])
+        captured = capsys.readouterr()
+        return status, list(opened), apps[-1] if apps else None, captured
+
+    return run
+
+
+def test_models_and_their_configs(run):
+    config = "configs/torchvision_mask_rcnn_R_50_FPN.yaml"
+    weights = ("--weights", "a.pt", "--weights", "runs/b/weights.pt", "--weights", "x/a.onnx")
+    status, opened, _, captured = run(*weights)
+    assert status == 0 and [name for name, *_ in opened] == ["a.pt", "weights.pt", "a.onnx"]
+    assert captured.err.splitlines() == [f"{n}: looks for cat, dog" for n in ("a", "b", "a 2")]
+    status, opened, *_ = run(*weights, "--config", config, "--device", "cpu")
+    assert status == 0 and [about for _, *about in opened] == [["GeneralizedRCNN", "cpu"]] * 3
+    status, _, _, captured = run(*weights, "--config", config, "--config", config)
+    assert status == 2 and "one for each of the 3 --weights, got 2" in captured.err
+    status, _, _, captured = run("--config", "missing.yaml")
+    assert status == 2 and "missing.yaml: no such config file" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a.pt", "x/a.pt", "a 2.pt"], ["a", "a 2", "a 2 2"]),
+        (["a 2.pt", "a.pt", "x/a.pt", "y/a.pt"], ["a 2", "a", "a 3", "a 4"]),
+        (["a.pt", "a/weights.pt", "weights.pt"], ["a", "a 2", "weights"]),
+    ],
+)
+def test_no_name_is_there_twice(paths, names):
+    assert command.names_of([Path(path) for path in paths]) == names
+
+
+def test_the_picture_to_try_is_that_of_the_demonstration():
+    pytest.importorskip("skimage")
+    scene = Shapes(length=demo_masks.PICTURE_INDEX + 1, **demo_masks.PICTURE, **demo_masks.UNSEEN)
+    assert torch.equal(load_image(command.shapes_sample()), scene.image(demo_masks.PICTURE_INDEX))
+
+
+def test_shipped_models_by_default(run):
+    _, opened, _, captured = run()
+    assert [name for name, *_ in opened] == [DEFAULT_WEIGHTS.name, SHAPES_WEIGHTS.name]
+    assert [line.partition(":")[0] for line in captured.err.splitlines()] == [
+        "tree_crowns",
+        "shapes",
+    ]
+
+
+def test_hosts_and_the_warning(run):
+    _, _, app, captured = run()
+    assert app.hosts == ("localhost", "127.0.0.1", "[::1]")
+    assert "warning" not in captured.err
+    _, _, app, captured = run("--host", "0.0.0.0", "--allow-host", "photos.example")
+    assert app.hosts == ("localhost", "127.0.0.1", "[::1]", "photos.example")
+    assert captured.out.startswith("http://localhost:")
+    assert "warning: others in the network can reach this page" in captured.err
+
+
+def test_an_address_that_cannot_be_listened_on(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, opened, _, captured = run("--port", str(port))
+    assert status == 2 and opened == []
+    assert captured.err.startswith(f"detops: error: 127.0.0.1:{port}: cannot listen (")
+    status, _, _, captured = run("--host", "192.0.2.1")
+    assert status == 2 and "192.0.2.1:0: cannot listen (" in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--port", "70000"],
+        ["--port", "x"],
+        ["--max-megabytes", "0"],
+        ["--max-megapixels", "1001"],
+        ["--score-floor", "1.5"],
+        ["photo.jpg"],
+    ],
+)
+def test_options_that_are_not_taken(run, arguments):
+    assert run(*arguments)[0] == 2
+
+
+def test_what_is_missing_is_told(monkeypatch, capsys):
+    for name in [n for n in sys.modules if n.startswith(("detops.serve", "starlette"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert cli.main(["serve"]) == 2
+    assert capsys.readouterr().err == (
+        "detops: error: detops serve needs starlette, which is not installed: "
+        "pip install 'detops[serve]'\n"
+    )

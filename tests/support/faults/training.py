@@ -1,0 +1,309 @@
+"""`detops train`, in one process and in two.
+
+What was disturbed goes on by ``--resume``, and must end with the weights of a run that nothing
+happened to and a line of metrics for each step; where the process could tell, a line of its own
+names the cause.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, MutableSequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+import tiny_training as tiny
+import torch
+from paths import environment
+
+from detops.engine import load_checkpoint
+
+from .disk import becomes_read_only
+from .process import (
+    FORK,
+    LATEST,
+    Command,
+    children,
+    cut,
+    flipped,
+    keep_no_memory,
+    made_once,
+    require,
+    wait_for,
+)
+
+STEPS, PERIOD = 16, 3
+YEARS = 3e8  # some ten, in seconds
+CHANGES = ("SOLVER.MAX_ITER", STEPS, "SOLVER.CHECKPOINT_PERIOD", PERIOD)
+
+
+def lines_of(folder: Path) -> int:
+    """How many steps have one."""
+    file = folder / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def steps_of(metrics: bytes) -> list[int]:
+    """Those with a line that is whole."""
+    found = []
+    for line in metrics.split(b"\n"):
+        with suppress(ValueError, TypeError, KeyError):
+            found.append(json.loads(line)["step"])
+    return found
+
+
+class Run(Command):
+    """A folder of `detops train`, and the process that works in it."""
+
+    def __init__(self, folder: Path, *changes: object) -> None:
+        super().__init__(folder.with_suffix(".log"))
+        self.folder, self.changes = folder, changes
+        self.lost = 0  # lines of metrics that a fault took away
+
+    def work(self) -> int:
+        torch.set_num_threads(1)
+        return tiny.train(self.folder, *CHANGES, *self.changes, "--resume")
+
+    def done(self) -> int:
+        return lines_of(self.folder)
+
+    def reach(self, rng: random.Random, before: Callable[[], None] = lambda: None) -> None:
+        """Begins, and goes on to a moment of chance in any part of the run but its end."""
+        super().reach(rng, STEPS - 1, before)
+
+
+def require_same(folder: Path, whole: Path, lost: int = 0) -> None:
+    """That a run has ended as another did; some lines of metrics may have been taken from it."""
+    ours, theirs = (load_checkpoint(each / "checkpoint.pt")["model"] for each in (folder, whole))
+    require(all(torch.equal(ours[k], v) for k, v in theirs.items()), "other weights")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    known = steps == sorted(set(steps)) and set(steps) <= set(range(1, STEPS + 1))
+    require(known and len(steps) >= STEPS - lost, f"lines of the steps {steps}, {lost} were lost")
+    left = [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".lock"))]
+    require(not left, f"left behind: {left}")
+
+
+@made_once
+def _whole() -> Path:
+    run = Run(Path(mkdtemp(prefix="faults-")) / "whole")
+    run.finish()
+    return run.folder
+
+
+def ended(
+    how: int, run: Run, rng: random.Random, before: Callable[[], None] = lambda: None
+) -> bool:
+    """By a signal: SIGTERM comes before a machine is taken away."""
+    run.reach(rng, before)
+    return run.signalled(how)
+
+
+def worker_killed(run: Run, rng: random.Random) -> bool:
+    """``kill -9`` of a data worker."""
+    run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 2)
+    run.reach(rng)
+    workers = children(run.pid) if run.alive() else []
+    if workers:
+        os.kill(rng.choice(workers), signal.SIGKILL)
+    return run.fails("a data worker died")
+
+
+def newest(folder: Path) -> Path | None:
+    """The last checkpoint."""
+    return max(folder.glob("checkpoint_*.pt"), default=None)
+
+
+def begin_anew(run: Run) -> None:
+    """A run whose only checkpoint is damaged says so, and begins anew without it."""
+    if len(list(run.folder.glob("checkpoint_*.pt"))) != 1:
+        return
+    run.start()
+    if run.end() != 0:
+        run.told("none of its checkpoints can be used: .* (damaged|SHA-256)")
+        for file in run.folder.glob("checkpoint*.pt"):
+            file.unlink()
+
+
+def damaged(change: Callable[[bytes, random.Random], bytes], run: Run, rng: random.Random) -> bool:
+    """The newest checkpoint and the metrics, after ``kill -9``."""
+    ended(signal.SIGKILL, run, rng)
+    metrics = run.folder / "metrics.jsonl"
+    there = [file for file in (newest(run.folder), metrics) if file and file.exists()]
+    there = [file for file in there if file.stat().st_size]
+    chosen = rng.sample(there, rng.randint(1, len(there))) if there else []
+    for file in chosen:
+        content = file.read_bytes()
+        changed = change(content, rng)
+        if file == metrics:
+            before = steps_of(content)
+            # Nothing can tell a step whose number became another.
+            while (left := steps_of(changed)) != sorted({*left} & {*before}):
+                changed = change(content, rng)
+            run.lost = len(before) - len(left)
+        file.unlink()  # checkpoint.pt may be another name of it
+        file.write_bytes(changed)
+    begin_anew(run)
+    return bool(chosen)
+
+
+def disk_full(run: Run, rng: random.Random) -> bool:
+    """No byte more for checkpoints, from some moment on."""
+    run.reach(rng)
+    file = run.folder / "checkpoint.pt.tmp"
+    run.folder.mkdir(exist_ok=True)
+    while run.alive():
+        # One may be being written, whose end takes the name away.
+        with suppress(FileExistsError):
+            os.symlink("/dev/full", file)
+        time.sleep(0.001)
+    file.unlink(missing_ok=True)
+    return run.fails("No space left on device")
+
+
+def disk_read_only(run: Run, rng: random.Random) -> bool:
+    """Nothing in the folder changes any more, from some moment on."""
+    becomes_read_only(run.folder, partial(run.reach, rng), run)
+    return run.fails("Read-only file system")
+
+
+def file_too_large(run: Run, rng: random.Random) -> bool:
+    """A limit on the size of files, from some moment on: part of a write succeeds."""
+    run.reach(rng)
+    return run.limit_files(rng.randrange(200, 200_000))
+
+
+def out_of_memory(run: Run, rng: random.Random) -> bool:
+    """No byte more of address space, from some moment on."""
+    run.reach(rng, keep_no_memory)
+    run.limit_memory(rng.randrange(1 << 18))
+    return run.fails("memory")
+
+
+def clocks_jump(run: Run, rng: random.Random) -> bool:
+    """All clocks go forward by years, that of the day back, too; then ``kill -9``.
+
+    Until it goes on, the times of its files become any. Training measures by `perf_counter`, and
+    data workers are waited for by `monotonic`.
+    """
+    run.changes = (*run.changes, "DATALOADER.NUM_WORKERS", 1)
+    asked = FORK.RawArray("i", len(CLOCKS))
+
+    def jump() -> None:
+        for number, (name, back) in enumerate(CLOCKS.items()):
+            setattr(time, name, jumping(getattr(time, name), back, asked, number))
+
+    bit = ended(signal.SIGKILL, run, rng, jump)
+    begun = lines_of(run.folder) > 0
+    require(not begun or all(asked), f"{list(CLOCKS)} were asked {list(asked)} times")
+    for file in run.folder.glob("*"):
+        os.utime(file, (rng.uniform(0, 4e9),) * 2, follow_symlinks=False)
+    return bit and begun
+
+
+CLOCKS = {"perf_counter": 0.0, "monotonic": 0.0, "time": -YEARS}  # how far they may jump back
+
+
+def jumping(
+    clock: Callable[[], float], back: float, asked: MutableSequence[int], number: int
+) -> Callable[[], float]:
+    """A clock that jumps every now and then; counts how often it is asked."""
+    rng, ahead = random.Random(number), 0.0
+
+    def now() -> float:
+        nonlocal ahead
+        asked[number] += 1
+        if rng.random() < 0.3:
+            ahead += rng.uniform(back, YEARS)
+        return clock() + ahead
+
+    return now
+
+
+def two_runs(run: Run, rng: random.Random) -> bool:
+    """A second run in the folder of the first."""
+    run.reach(rng)
+    other = Run(run.folder, *run.changes)
+    other.log = run.folder.with_suffix(".other.log")
+    alive = run.alive()
+    if alive:  # and it stays so
+        os.kill(run.pid, signal.SIGSTOP)
+    other.start()
+    status = other.end()
+    if alive:
+        os.kill(run.pid, signal.SIGCONT)
+    first = run.end()
+    require(first == 0, f"the first run ends with {first}")
+    if alive and status:
+        other.told("another run")
+    return alive and status != 0
+
+
+def _survived(fault: Callable[[Run, random.Random], bool], rng: random.Random, at: Path) -> bool:
+    whole = _whole()
+    run = Run(at / "run")
+    bit = fault(run, rng)
+    run.changes = ()
+    run.finish()
+    require_same(run.folder, whole, run.lost)
+    return bit
+
+
+def _two_processes(folder: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "1", "-m", "detops"]
+    with open(folder.with_suffix(".log"), "ab") as log:
+        return subprocess.Popen(
+            [*command, *tiny.arguments(folder, *map(str, CHANGES), "--resume")],
+            env=environment(OMP_NUM_THREADS="1"),
+            stdout=log,
+            stderr=log,
+        )
+
+
+@made_once
+def _whole_of_two() -> Path:
+    folder = Path(mkdtemp(prefix="faults-")) / "whole"
+    require(_two_processes(folder).wait(LATEST) == 0, folder.with_suffix(".log"))
+    return folder
+
+
+def one_of_two_killed(rng: random.Random, at: Path) -> bool:
+    """``kill -9`` of one of two processes, which torchrun starts again, both."""
+    whole = _whole_of_two()
+    folder = at / "run"
+    run = _two_processes(folder)
+    until = rng.randrange(STEPS - 1)
+    wait_for(lambda: lines_of(folder) >= until or run.poll() is not None)
+    time.sleep(rng.random() * 0.1)
+    workers = children(run.pid) if run.poll() is None else []
+    if workers:
+        os.kill(rng.choice(workers), signal.SIGKILL)
+    status = run.wait(LATEST)
+    require(status == 0, f"ends with {status}: {folder.with_suffix('.log').read_text()[-600:]}")
+    require_same(folder, whole)
+    return bool(workers)
+
+
+FAULTS = {
+    name: partial(_survived, fault)
+    for name, fault in {
+        "kill -9": partial(ended, signal.SIGKILL),
+        "SIGTERM": partial(ended, signal.SIGTERM),
+        "kill -9 of a data worker": worker_killed,
+        "bits of checkpoint and metrics flip": partial(damaged, flipped),
+        "checkpoint and metrics are torn": partial(damaged, cut),
+        "the disk is full": disk_full,
+        "the disk becomes read-only": disk_read_only,
+        "files may not grow": file_too_large,
+        "no memory is left": out_of_memory,
+        "clocks and times of files jump": clocks_jump,
+        "two runs in a folder": two_runs,
+    }.items()
+} | {"kill -9 of one of two processes": one_of_two_killed}

@@ -1,0 +1,254 @@
+"""Draws calls: valid ones for the most part, since what is refused early tests little."""
+
+import functools
+import math
+import random
+from typing import Any
+
+import raw_calls
+import torch
+
+from detops.contract_call import INTEGER
+from detops.registration import CONTRACTS
+
+from .case import MOODS, TAME, WILD, Case, map_tensors, tensors_of, written_by
+from .sizes import Sizes, Sketch, Tensors
+from .values import CLASSES, FLOATS, OTHERS, STRANGE, Values, laid_out
+
+MOST_ELEMENTS = 60_000  # of a tensor, but for lists of boxes
+INTS = (0, -1, -2, 5, 64, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
+# What numbers without a bound are, by name; `None`: not there.
+NUMBERS: dict[str, tuple[Any, ...]] = {
+    "sampling_ratio": (-1, 0, 1, 2, 2, 3, 5),
+    "iou_threshold": (0.0, 0.3, 0.5, 0.5, 0.7, 1.0, -0.5),
+    "score_threshold": (None, 0.0, 0.25, 0.5),
+    "skip_box_threshold": (0.0, 0.25),
+    "max_output": (None, 0, 1, 3, 10, 1000),
+    "spatial_scale": (0.0625, 0.25, 0.5, 0.5, 1.0, 1.5),
+    "spatial_scales": (0.0625, 0.25, 0.5, 1.0),
+    "canonical_scale": (4.0, 224.0),
+    "canonical_level": (0, 2, 4),
+    "alpha": (0.25, 0.25, 0.5, 0.0, 1.0, -1.0),
+    "gamma": (2.0, 0.0, 1.0, 1.5, 0.5),
+    "eps": (1e-7, 1e-3, 0.0),
+    "min_score": (0.0, 1e-3, 0.3),
+    "clip": (4.135166556742356, 1.0),
+    "threshold": (0.5, 0.0, -1.0),
+    "height": (1, 3, 7, 8, 20, 33),
+    "width": (1, 2, 7, 16, 31, 65),
+    "heights": (1, 2, 5, 9),
+    "widths": (1, 3, 6, 8),
+    "outputs": (0, 1, 2, 5, 32, 33),
+    "padding": (0, 0, 1, 2, 3),
+    "stride": (1, 1, 1, 2, 3),
+    "dilation": (1, 1, 1, 2),
+    "kernel_size": (1, 1, 3, 3, 3, 2, 5),
+    "pool_size": (1, 2, 5, 10),
+    "no_trans": (0, 1),
+}
+WORDS = {
+    "fmt": ("xyxy", "xywh", "cxcywh"),
+    "in_fmt": ("xyxy", "xywh", "cxcywh"),
+    "out_fmt": ("xyxy", "xywh", "cxcywh"),
+}
+# Lists with a size of their own; others have the size that the schema or the contract says.
+LISTS = {"spatial_scales": "levels", "heights": "levels", "widths": "levels", "inputs": "levels"}
+
+
+@functools.cache
+def sketch_of(op: str) -> Sketch:
+    """Of the contract of an op."""
+    return Sketch(CONTRACTS[op])
+
+
+@functools.cache
+def formals_of(op: str) -> list[tuple[str, str, int | None]]:
+    """The arguments of an op, their types, and the size of a list that has one."""
+    formals = getattr(torch.ops.detops, op).default._schema.arguments
+    return [(a.name, str(a.real_type), a.N) for a in formals]
+
+
+def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of both; the first, where PyTorch knows none, as of eight bits."""
+    try:
+        return torch.promote_types(a, b)
+    except RuntimeError:
+        return a
+
+
+class Draw:
+    """One case of an op; the same for the same seed."""
+
+    def __init__(self, op: str, seed: int, mood: str | None, rng: random.Random) -> None:
+        self.op, self.seed, self.rng, self.sketch = op, seed, rng, sketch_of(op)
+        self.mood = mood or rng.choice(MOODS)
+        self.args: dict[str, Any] = {}
+        self.asks_much = False
+        # No RoIs, images, boxes or rows; gradients have the sizes that numbers say all the same.
+        self.nothing = self.mood == WILD and "backward" not in op and rng.random() < 0.1
+        self.most_elements = max(MOST_ELEMENTS, 4 * self.sketch.most)
+        self.dtypes = rng.choices(FLOATS, (6, 3, 1, 1))[0]
+
+    def number(self, name: str, kind: str) -> Any:
+        """One number, flag or word."""
+        rng, rule = self.rng, self.sketch.rules.get(name, "")
+        if kind == "bool":
+            return rng.random() < 0.5
+        if kind == "str":
+            words = WORDS.get(name) or rule.replace(" or ", ", ").split(", ")
+            return rng.choice(words) if self.mood != WILD or rng.random() < 0.95 else "none"
+        strange = self.mood == WILD and rng.random() < (0.4 if self.nothing else 0.12)
+        if "float" in kind:
+            if strange:
+                return rng.choice(STRANGE)
+            values = NUMBERS.get(name)
+            return rng.choice(values) if values else round(2 * rng.random() + 0.01, 3)
+        if strange and (self.nothing or not self.asks_much):
+            self.asks_much = True  # two of these ask for a product of work, where there is some
+            return rng.choice(INTS)
+        values = NUMBERS.get(name, (1, 1, 2, 2, 3, 4))
+        if rule.startswith("in ["):
+            low, high = map(int, rule[4:-1].split(", "))
+            values = tuple(x for x in values if low <= x <= high)
+        return rng.choice(values)
+
+    def value(self, name: str, kind: str, size: int | None) -> Any:
+        """One argument that is no tensor."""
+        rng = self.rng
+        if not kind.startswith("List["):
+            if kind.startswith("Optional[") and rng.random() < 0.4:
+                return None
+            found = self.number(name, kind.removeprefix("Optional[").removesuffix("]"))
+            return 3 if found is None and not kind.startswith("Optional[") else found
+        if name == "weights":
+            size = 4 if "coder" in self.op or "boxes" in self.op else rng.randint(1, 3)
+        elif name in LISTS:
+            size = self.levels
+        size = 5 if name == "wanted" else 2 if size is None else size
+        if self.mood == WILD and rng.random() < 0.03:
+            size = rng.choice((0, 1, size + 1, 17, 65))
+        return [self.number(name, kind[5:-1]) for _ in range(size)]
+
+    def dtype(self, text: str) -> torch.dtype:
+        """A dtype of a class, or the one that another tensor has."""
+        rng = self.rng
+        if text == "float":
+            return self.dtypes if rng.random() < 0.85 else rng.choice(FLOATS)
+        if text in CLASSES:
+            return rng.choice(CLASSES[text])
+        how, *names = text.split()
+        if how not in ("as", "wide"):
+            return getattr(torch, how)
+        known = [t.dtype for name in names for t in tensors_of(self.args.get(name))[:1]]
+        found = functools.reduce(promoted, known) if known else self.dtypes
+        return promoted(found, torch.float32) if how == "wide" else found
+
+    def tensor(self, name: str, line: Tensors, values: Values, sizes: Sizes) -> torch.Tensor:
+        """One tensor."""
+        rng = self.rng
+        shape, dtype = sizes.shape(line), self.dtype(line.dtype)
+        if self.mood == WILD:
+            if rng.random() < 0.04 and shape:
+                d = rng.randrange(len(shape))
+                shape[d] = rng.choice((0, 1, shape[d] + 1, max(0, shape[d] - 1), 2 * shape[d]))
+            elif rng.random() < 0.03:
+                shape = rng.choice((shape[1:], [1, *shape], [], [0], [0] * len(shape)))
+            if rng.random() < 0.04:
+                dtype = rng.choice((*FLOATS, *INTEGER, *OTHERS))
+        spread = math.prod(max(1, n) for n in shape)  # of which PyTorch makes strides
+        if math.prod(shape) > self.most_elements or spread >= 2**50:
+            shape = [min(n, 3) for n in shape]
+        return laid_out(values.tensor(name, shape, dtype), rng, self.mood)
+
+    def case(self) -> Case:
+        """The whole call."""
+        rng, sketch = self.rng, self.sketch
+        self.levels = rng.choice((1, 2, 3, 4)) if rng.random() < 0.97 else rng.choice((0, 16, 17))
+        present: dict[str, Any] = dict.fromkeys(sketch.rows, 0) if self.nothing else {}
+        for name, kind, size in formals_of(self.op):
+            if "Tensor" not in kind:
+                self.args[name] = present[name] = self.value(name, kind, size)
+            elif kind.startswith("Optional") and rng.random() < 0.4:
+                self.args[name] = present[name] = None
+            else:
+                present[name] = [None] * self.levels if kind.startswith("List") else name
+        # Below 0 each box falls to any: pairs of those that have no area are all looked at, slowly.
+        many = sketch.most if self.args.get("iou_threshold", 0) >= 0 else 600
+        for most in (many, 600, 60, 9, 3, 1):
+            sizes = Sizes(rng, sketch, present, most)
+            for name in sketch.solved:  # numbers that other numbers decide
+                del sizes[name]
+                self.args[name] = sizes[name]
+            if all(
+                math.prod(sizes.shape(t)) <= self.most_elements for t in sketch.tensors.values()
+            ):
+                break
+        values = Values(self.op, rng, self.mood, sizes)
+        for name, kind, _ in formals_of(self.op):
+            if name in self.args:
+                continue
+            line = sketch.tensors[name]
+            if kind.startswith("List"):
+                found = [self.tensor(name, line, values, sizes) for _ in present[name]]
+                self.args[name] = found if self.mood == WILD else [t.to(self.dtypes) for t in found]
+            else:
+                self.args[name] = self.tensor(name, line, values, sizes)
+        self.share()
+        order = [name for name, _, _ in formals_of(self.op)]
+        args = {name: self.args[name] for name in order}
+        return Case(self.op, self.seed, self.mood, args)
+
+    def share(self) -> None:
+        """Makes two arguments one, now and then."""
+        if self.mood == TAME or self.rng.random() > 0.1:
+            return
+        tensors = [k for k, v in self.args.items() if isinstance(v, torch.Tensor)]
+        for one in tensors:
+            for other in tensors:
+                a, b = self.args[one], self.args[other]
+                if one < other and a.shape == b.shape and a.dtype == b.dtype:
+                    self.args[other] = a
+                    return
+
+
+def changed(op: str, seed: int, mood: str | None, rng: random.Random) -> Case:
+    """A call of raw_calls.py with changes, for an op whose contract is its schema alone."""
+    mood = mood or rng.choice(MOODS)
+    args = dict(bases()[op])
+    sizes = dict(N=2, C=3, H=raw_calls.H, W=raw_calls.W)
+    values = Values(op, rng, mood, sizes)
+    values.reach = 8.0
+    draw = Draw(op, seed, mood, rng)
+
+    def other(name: str, x: torch.Tensor) -> torch.Tensor:
+        shape = list(x.shape)
+        if mood == WILD and shape and rng.random() < 0.1:
+            shape[rng.randrange(len(shape))] = rng.choice((0, 1, 2, 3, 5))
+        dtype = x.dtype if mood == TAME or rng.random() < 0.9 else rng.choice(FLOATS)
+        return laid_out(values.tensor(name, shape, dtype), rng, mood)
+
+    for name, kind, _ in formals_of(op):
+        if "Tensor" in kind and name not in written_by(op):
+            args[name] = map_tensors(args[name], functools.partial(other, name))
+        elif "Tensor" in kind:
+            args[name] = laid_out(args[name].clone(), rng, mood)
+        elif mood == WILD and rng.random() < 0.1:
+            args[name] = draw.number(name, kind)
+    if mood == WILD and written_by(op) and rng.random() < 0.1:
+        others = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
+        args[rng.choice(written_by(op))] = args[rng.choice(others)]
+    return Case(op, seed, mood, args)
+
+
+@functools.cache
+def bases() -> dict[str, dict[str, Any]]:
+    """The calls of raw_calls.py, made once: copy what an op may write into."""
+    return raw_calls.arguments()
+
+
+def draw(op: str, seed: int, mood: str | None = None, rng: random.Random | None = None) -> Case:
+    """The case of an op with this seed; ``rng`` takes the place of the generator that it makes."""
+    rng = rng or random.Random(f"{op} {seed}")
+    tensors = [name for name, kind, _ in formals_of(op) if "Tensor" in kind]
+    whole = set(tensors) <= sketch_of(op).tensors.keys()
+    return Draw(op, seed, mood, rng).case() if whole else changed(op, seed, mood, rng)

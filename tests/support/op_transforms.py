@@ -1,0 +1,287 @@
+"""Writes the table of docs/ops.md: each public op under each of PyTorch's transforms.
+
+python tests/support/op_transforms.py docs/ops.md
+"""
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from raw_calls import arguments
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+import detops
+from detops.marks import fill, marks
+
+BEGIN, END = marks("transforms")
+# It gives text: there is nothing to transform.
+PUBLIC = sorted(
+    name
+    for name in detops.ops.__all__
+    if inspect.isfunction(getattr(detops, name))
+    and name not in ("register_tensor_methods", "masks_to_rle")
+)
+REFUSED = (RuntimeError, NotImplementedError, ValueError, TypeError)
+
+
+class Call:
+    """An op as a function of some of the tensors of a valid call; the others stay as they are."""
+
+    def __init__(self, name: str, chosen: Callable[[Tensor], bool], dtype: torch.dtype) -> None:
+        given = tree_map_only(
+            Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, arguments()[name]
+        )
+        self.op = getattr(torch.ops.detops, name)
+        self.leaves, self.spec = tree_flatten(given)
+        self.places = [i for i, x in enumerate(self.leaves) if isinstance(x, Tensor) and chosen(x)]
+        self.tensors = [self.leaves[i] for i in self.places]
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves = list(self.leaves)
+        for i, x in zip(self.places, tensors, strict=True):
+            leaves[i] = x
+        return tuple(tree_leaves(self.op(**tree_unflatten(leaves, self.spec))))
+
+    def only(self, places: list[int]) -> "Call":
+        """The same op, of fewer of the tensors."""
+        self.places = [self.places[i] for i in places]
+        self.tensors = [self.leaves[i] for i in self.places]
+        return self
+
+
+def floating(name: str, dtype: torch.dtype = torch.float64) -> Call:
+    return Call(name, Tensor.is_floating_point, dtype)
+
+
+def differentiable(name: str) -> Call | None:
+    """The op in those tensors that a gradient reaches, or None."""
+    call = floating(name)
+    leaves = [x.clone().requires_grad_() for x in call.tensors]
+    results = [r for r in call(*leaves) if r.requires_grad]
+    if not results:
+        return None
+    try:
+        sum(r.sum() for r in results).backward()
+    except RuntimeError:
+        return None
+    reached = [i for i, x in enumerate(leaves) if x.grad is not None]
+    return call.only(reached) if reached else None
+
+
+def summed(call: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
+    """One number of all results, each element with a weight of its own."""
+
+    def total(*tensors: Tensor) -> Tensor:
+        results = [r for r in call(*tensors) if r.is_floating_point()]
+        return sum((r * torch.arange(1, 1 + r.numel()).view(r.shape)).sum() for r in results)
+
+    return total
+
+
+def same(found: object, expected: object, **bounds: float) -> None:
+    torch.testing.assert_close(found, expected, equal_nan=True, **(bounds or dict(rtol=0, atol=0)))
+
+
+class Module(nn.Module):
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.call(*tensors)
+
+
+def all_tensors(name: str) -> Call:
+    return Call(name, lambda _: True, torch.float32)
+
+
+def compiles(name: str) -> str:
+    call = all_tensors(name)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *x: call(*x), fullgraph=True, backend="aot_eager")
+    same(compiled(*call.tensors), call(*call.tensors))
+    return "yes"
+
+
+def exports(name: str) -> str:
+    """In both modes, and with the gradients where there is a derivative."""
+    call, derived = all_tensors(name), differentiable(name)
+    for strict in (False, True):
+        program = torch.export.export(Module(call), tuple(call.tensors), strict=strict).module()
+        same(program(*call.tensors), call(*call.tensors))
+        if derived is not None:
+            args = tuple(x.clone().requires_grad_() for x in derived.tensors)
+            same_gradients(torch.export.export(Module(derived), args, strict=strict).module(), name)
+    return "yes"
+
+
+def traces(name: str) -> str:
+    """Traces with and without gradients; `torch.jit.trace` checks the trace."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call, derived = all_tensors(name), differentiable(name)
+        traced = torch.jit.trace(Module(call), tuple(call.tensors))
+        same(traced(*call.tensors), call(*call.tensors))
+        if derived is not None:
+            for gradients in (False, True):
+                args = tuple(x.clone().requires_grad_(gradients) for x in derived.tensors)
+                same_gradients(torch.jit.trace(Module(derived), args), name)
+    return "yes"
+
+
+def same_gradients(module: Callable[..., tuple[Tensor, ...]], name: str) -> None:
+    """Asserts that the module has the op's gradients."""
+    found, expected = [], []
+    call = differentiable(name)
+    for function, gradients in ((module, found), (call, expected)):
+        leaves = [x.clone().requires_grad_() for x in call.tensors]
+        gradients += torch.autograd.grad(summed(function)(*leaves), leaves)
+    same(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def scripts(name: str) -> str:
+    """The public function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.jit.script(getattr(detops, name))
+        except RuntimeError:
+            return "-"
+    return "yes"
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the calls of our ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        self.count += func.namespace == "detops"
+        return func(*args, **(kwargs or {}))
+
+
+def kernels_of(call: Callable[..., Any], *tensors: Tensor) -> int:
+    with Kernels() as kernels:
+        call(*tensors)
+    return kernels.count
+
+
+def vmap(name: str) -> str:
+    """Over all tensors that hold numbers or masks; labels and shapes are the same throughout."""
+    call = Call(name, lambda x: x.is_floating_point() or x.dtype == torch.bool, torch.float32)
+    batches = [torch.stack([x, x.flip(0)]) for x in call.tensors]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a loop is slow
+        try:
+            found = torch.vmap(call)(*batches)
+        except REFUSED:
+            return "-"
+        loops = kernels_of(torch.vmap(call), *batches) > kernels_of(call, *call.tensors)
+    each = [call(*tensors) for tensors in zip(*batches, strict=True)]
+    expected = tuple(torch.stack(r) for r in zip(*each, strict=True))
+    same(found, expected, rtol=1e-5, atol=1e-6)
+    return "a loop" if loops else "one call"
+
+
+def grad(name: str) -> str:
+    """`torch.func.grad`, against a backward pass."""
+    call = differentiable(name)
+    if call is None:
+        return "-"
+    places = tuple(range(len(call.tensors)))
+    found = torch.func.grad(summed(call), places)(*call.tensors)
+    leaves = [x.clone().requires_grad_() for x in call.tensors]
+    same(found, torch.autograd.grad(summed(call)(*leaves), leaves), rtol=1e-12, atol=1e-12)
+    return "yes"
+
+
+def jvp(name: str) -> str:
+    """Forward mode, against the backward pass: both give the same product with any direction."""
+    call = differentiable(name)
+    if call is None:
+        return "-"
+    directions = tuple(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x) for x in call.tensors)
+    try:
+        _, found = torch.func.jvp(summed(call), tuple(call.tensors), directions)
+    except REFUSED:
+        return "-"
+    places = tuple(range(len(call.tensors)))
+    slopes = torch.func.grad(summed(call), places)(*call.tensors)
+    expected = sum((g * d).sum() for g, d in zip(slopes, directions, strict=True))
+    same(found, expected, rtol=1e-9, atol=1e-9)
+    return "yes"
+
+
+def second(name: str) -> str:
+    """A second backward pass, against differences of the first."""
+    call = differentiable(name)
+    if call is None:
+        return "-"
+    leaves = [x.clone().requires_grad_() for x in call.tensors]
+    # A gradient that does not depend on the tensors still has one by what it was multiplied with.
+    results = [r for r in call(*leaves) if r.requires_grad]
+    weights = [torch.rand_like(r, requires_grad=True) for r in results]
+    first = torch.autograd.grad(results, leaves, weights, create_graph=True)
+    try:
+        torch.autograd.grad(sum(g.sum() for g in first), weights, allow_unused=True)
+    except REFUSED:
+        return "-"
+    assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
+    return "yes"
+
+
+def autocast(name: str) -> str:
+    """What comes of bfloat16 tensors under autocast to bfloat16."""
+    call = floating(name, torch.bfloat16)
+    plain = [r.dtype for r in floating(name, torch.float32)(*floating(name, torch.float32).tensors)]
+    if not any(dtype.is_floating_point for dtype in plain):
+        return "-"
+    with torch.autocast("cpu", torch.bfloat16):
+        found = {r.dtype for r in call(*call.tensors) if r.is_floating_point()}
+    assert len(found) == 1
+    return str(found.pop()).removeprefix("torch.")
+
+
+COLUMNS: dict[str, Callable[[str], str]] = {
+    "compile": compiles,
+    "export": exports,
+    "trace": traces,
+    "script": scripts,
+    "vmap": vmap,
+    "func.grad": grad,
+    "jvp": jvp,
+    "second derivative": second,
+    "autocast": autocast,
+}
+
+
+def row(name: str) -> str:
+    """The op's row; what does not give what it should is an AssertionError."""
+    cells = (f"`{name}`", *(column(name) for column in COLUMNS.values()))
+    return f"| {' | '.join(cells)} |"
+
+
+def table() -> str:
+    lines = [f"| op | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
+    return "\n".join([*lines, *map(row, PUBLIC)]) + "\n"
+
+
+def main() -> None:
+    """Writes the table into a page, between its two marks."""
+    page = Path(sys.argv[1])
+    text = fill(page.read_text(encoding="utf-8"), "transforms", table())
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Whether an installed detops gives what it gives on the newest PyTorch: `make wheel-check`.
+
+Every call of calls.py, the detections of the shipped tree-crown detector, and the losses and
+weights of one training step. `python tests/support/smoke.py --store` writes the results to compare
+with, to be done after a change of results that is meant. As a program it looks at what is
+installed, and so stands beside no detops.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from calls import CALLS
+from tiny_training import NETWORK
+from torch import Tensor
+
+import detops
+from detops.cli.options import PACKAGE, TREE_CROWNS
+from detops.config import load_config
+from detops.data import CocoDetection
+from detops.engine import Detector
+from detops.modeling import build_detection_model
+
+STORED = Path(__file__).with_name("smoke_results.npz")
+SAMPLES = 48  # elements of a tensor that are kept, evenly spaced
+# Kernels sum alike on every PyTorch, but random numbers, matrix products and exp differ in the last
+# places between its versions and between processors.
+TOLERANCES = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+DETECTED, TRAINED = 2e-3, 1e-3  # of networks, whose convolutions are PyTorch's
+
+
+def sample(tensor: Tensor) -> np.ndarray:
+    """The sizes of a tensor, and evenly spaced elements of it."""
+    flat = tensor.detach().reshape(-1)
+    places = torch.linspace(0, max(flat.numel() - 1, 0), min(SAMPLES, flat.numel())).long()
+    kind = np.float64 if tensor.dtype == torch.float64 else np.float32
+    kind = kind if tensor.is_floating_point() else np.int64
+    sizes = np.array([tensor.dim(), *tensor.shape], dtype=np.float64)
+    values = flat[places].double().numpy() if tensor.is_floating_point() else flat[places].numpy()
+    return np.concatenate([sizes, values.astype(kind)])
+
+
+def results() -> dict[str, tuple[np.ndarray, float]]:
+    """What is computed, by name, and the tolerance that it is compared with."""
+    found = {}
+    for call in CALLS:
+        for i, tensor in enumerate(call.results(call.tensors())):
+            found[f"{call.name}: {i}"] = sample(tensor), TOLERANCES.get(tensor.dtype, 0.0)
+    for name, tensor in detections().items():
+        found[f"detections: {name}"] = sample(tensor), DETECTED
+    for name, tensor in training_step().items():
+        found[f"training step: {name}"] = sample(tensor), TRAINED
+    return found
+
+
+def detections() -> dict[str, Tensor]:
+    """What the shipped detector is sure of in a photograph."""
+    dataset = CocoDetection(TREE_CROWNS / "val.json")
+    detector = Detector.from_checkpoint(TREE_CROWNS / "weights.pt", "cpu")
+    found = detector.detect(dataset.image_path(0), 0.6)
+    return {"boxes": found["boxes"] / 100, "scores": found["scores"]}
+
+
+def training_step() -> dict[str, Tensor]:
+    """The losses before and after a step of a small Mask R-CNN, and a weight that it moved."""
+    generator = torch.Generator().manual_seed(0)
+    model = build_detection_model(load_config(PACKAGE / "configs" / "shapes.yaml", NETWORK)).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    image = torch.rand(3, 64, 64, generator=generator)
+    masks = torch.zeros(2, 64, 64, dtype=torch.bool)
+    masks[0, 8:40, 8:40] = masks[1, 30:60, 20:56] = True
+    boxes = torch.tensor([[8.0, 8, 40, 40], [20, 30, 56, 60]])
+    target = {"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": masks}
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    kept = {}
+    for step in ("first", "second"):
+        torch.manual_seed(0)
+        losses = model([image], [target])
+        kept |= {f"{step} {name}": loss for name, loss in losses.items()}
+        optimizer.zero_grad()
+        sum(losses.values()).backward()
+        optimizer.step()
+    return kept | {"weight": next(model.parameters())}
+
+
+def fault(found: np.ndarray, stored: np.ndarray, tolerance: float) -> str:
+    """What is wrong with a result, empty if nothing is."""
+    sizes = slice(0, 1 + int(stored[0]))
+    if found.shape != stored.shape or (found[sizes] != stored[sizes]).any():
+        return f"other sizes: {found[sizes][1:]}, were {stored[sizes][1:]}"
+    close = np.isclose(found, stored, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if close.all():
+        return ""
+    far = np.flatnonzero(~close)
+    return f"{len(far)} of {len(found)} differ, by up to {np.abs(found - stored)[far].max():.3g}"
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status."""
+    print(f"detops {detops.__version__} of {PACKAGE}")
+    print(f"torch {torch.__version__}, Python {sys.version.split()[0]}, {detops._C.cpu_isa()}")
+    print(f"PyTorch's CUDA: {torch.version.cuda}; detops's: {detops._C.cuda_version}")
+    if torch.version.cuda and (PACKAGE / "libdetops_cuda.so").exists() != bool(
+        detops._C.cuda_version
+    ):
+        print("libdetops_cuda.so is there and does not load")
+        return 1
+    found = results()
+    if arguments == ["--store"]:
+        np.savez_compressed(STORED, **{name: values for name, (values, _) in found.items()})
+        print(f"{STORED.name}: {len(found)} results, {STORED.stat().st_size} bytes")
+        return 0
+    stored = np.load(STORED)
+    wrong = {name: "in one of the two alone" for name in found.keys() ^ set(stored.files)}
+    for name in found.keys() & set(stored.files):
+        wrong[name] = fault(found[name][0], stored[name], found[name][1])
+    for name, text in sorted(wrong.items()):
+        if text:
+            print(f"{name}: {text}")
+    failed = sum(map(bool, wrong.values()))
+    print(f"{len(found) - failed} of {len(found)} results are those of the newest PyTorch")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
