@@ -1,6 +1,5 @@
 import logging
 import os
-import re
 import signal
 
 import hypothesis
@@ -50,14 +49,6 @@ def pytest_collection_modifyitems(config, items):
         large = params.get("way") in LARGE_WAYS
         return "device" in item.fixturenames and not on_gpu and not large
 
-    own = detops._C.cpu_isa()
-    for item in items:
-        # A kernel that is wrong on one instruction set alone is rare enough for the whole suite.
-        if hasattr(item, "callspec") and item.callspec.params.get("isa", own) != own:
-            item.add_marker(pytest.mark.slow)
-        # PyTorch's own checkers, its compiler and its exporter take seconds.
-        if re.search("opcheck|compile|export", item.originalname):
-            item.add_marker(pytest.mark.slow)
     config.hook.pytest_deselected(items=[item for item in items if not is_of_use(item)])
     items[:] = filter(is_of_use, items)
 
@@ -90,8 +81,10 @@ def values_are_checked(device):
 
 
 def _isa(name):
-    lacks = pytest.mark.skip(reason=f"this processor has no {name}")
-    return pytest.param(name, marks=() if name in isas() else lacks)
+    if name not in isas():
+        return pytest.param(name, marks=pytest.mark.skip(reason=f"this processor has no {name}"))
+    # A kernel that is wrong on one instruction set alone is rare enough for the whole suite.
+    return pytest.param(name, marks=() if name == detops._C.cpu_isa() else pytest.mark.slow)
 
 
 @pytest.fixture(params=map(_isa, ISAS))

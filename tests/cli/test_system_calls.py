@@ -132,6 +132,7 @@ def test_rating(tmp_path, temporary):
     assert [p.name for p in output.iterdir()] == ["results.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_export(tmp_path, temporary, format):
     file = tmp_path / "out" / f"a.{format}"

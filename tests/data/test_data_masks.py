@@ -201,6 +201,7 @@ def test_keypoints_that_no_category_names(write):
     assert "keypoints" not in CocoDetection(path, keypoints=None)[0][1]
 
 
+@pytest.mark.slow
 def test_export_is_read_back_the_same(write, tmp_path):
     path = write([{"segmentation": POLYGON, "keypoints": POINTS}] * 2)
     source = CocoDetection(path, masks=True, keypoints=True)

@@ -117,6 +117,7 @@ def test_ground_truth_is_what_items_say():
     assert areas == [int(m.sum()) for i in range(3) for m in dataset.target(i)["masks"]]
 
 
+@pytest.mark.slow
 def test_export_is_read_back_the_same(tmp_path):
     dataset = Shapes("test", 3, (40, 56), seed=7)
     path = export(tmp_path / "shapes", "test", 3, (40, 56), seed=7)

@@ -384,6 +384,7 @@ def test_a_detector_that_fails_is_told_of_and_the_server_goes_on(error, message)
         assert send(port, "POST", "/api/detect?model=b", encoded())[0] == 200
 
 
+@pytest.mark.slow
 def test_an_exported_detector_that_refuses_a_picture_says_so():
     exported = Exported(Fails(AssertionError("Guard failed: s0 > 2")), {})
     with serving({"a": finds(exported)}, limits=SMALL) as port:

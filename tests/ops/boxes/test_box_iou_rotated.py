@@ -246,6 +246,7 @@ def test_layouts_and_empty(device):
     assert detops.box_iou_rotated(a, empty).shape == (20, 0)
 
 
+@pytest.mark.slow
 def test_opcheck_compile_autocast():
     a, b = random_boxes(generator(10), 4), random_boxes(generator(11), 6)
     torch.library.opcheck(torch.ops.detops.box_iou_rotated.default, (a, b))

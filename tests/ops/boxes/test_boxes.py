@@ -144,6 +144,7 @@ def test_any_number_of_boxes_compiles_once(name, after_nms):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_export_with_any_number_of_boxes(name):
     class Module(torch.nn.Module):
@@ -160,6 +161,7 @@ def test_export_with_any_number_of_boxes(name):
         torch.testing.assert_close(exported(*arguments), Module()(*arguments))
 
 
+@pytest.mark.slow
 def test_compile():
     def call(boxes):
         clipped = detops.clip_boxes_to_image(boxes, (50, 60))

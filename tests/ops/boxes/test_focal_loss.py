@@ -306,6 +306,7 @@ def test_bad_input(device):
         _C.sigmoid_focal_loss_backward(t[:, 0], x, t, 0.25, 2)
 
 
+@pytest.mark.slow
 def test_opcheck_and_compile():
     x, t = inputs(9, 5, grad=False)
     ops = torch.ops.detops

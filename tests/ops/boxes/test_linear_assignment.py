@@ -181,6 +181,7 @@ def test_devices_and_instruction_sets_agree_on_ties(isa, device):
     assert torch.equal(detops.linear_assignment(cost.to(device)).cpu(), expected)
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     cost, counts = torch.randn(2, 7, 5), torch.tensor([3, 5])
     op = torch.ops.detops.linear_assignment.default

@@ -215,6 +215,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     first, second = (x.detach() for x in pairs(6, torch.float32))
     ops = torch.ops.detops

@@ -209,6 +209,7 @@ def test_a_gradient_of_another_size_is_refused():
         )
 
 
+@pytest.mark.slow
 def test_an_exported_graph_has_a_plain_convolution():
     program = torch.export.export(detops.ops.WinogradConv2d(3, 4), (torch.randn(1, 3, 8, 8),))
     called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]

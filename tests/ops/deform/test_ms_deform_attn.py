@@ -355,6 +355,7 @@ def test_bad_input(device):
         detops._C.ms_deform_attn_backward(torch.ones(2, 7, 5, device=device), *good.values())
 
 
+@pytest.mark.slow
 def test_opcheck_and_compile():
     args = inputs(grad=False)
     ops = torch.ops.detops

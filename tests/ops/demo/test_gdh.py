@@ -97,6 +97,7 @@ def test_bad_input(device):
         detops.gdh(sparse)
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     x = torch.randn(3, 4)
     torch.library.opcheck(torch.ops.detops.gdh_forward.default, (x.t(),))

@@ -136,6 +136,7 @@ def test_second_derivative_is_refused():
         grad.sum().backward()
 
 
+@pytest.mark.slow
 def test_opcheck_compile_autocast():
     args = arguments((4, 5, 15, 1), grad=False)
     ops = torch.ops.detops

@@ -56,6 +56,7 @@ def test_a_replica_of_data_parallel_has_attributes_alone(make):
     torch.testing.assert_close(replica(*args), module(*args), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [mlp, lltm_cell, lltm])
 def test_it_is_one_graph_and_exports_strictly(make):
     module, _, args = make()

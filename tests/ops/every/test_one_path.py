@@ -61,6 +61,7 @@ def files(tmp_path_factory):
     return folder, failed
 
 
+@pytest.mark.slow
 def test_all_can_be_exported_and_traced(files):
     assert not files[1]
 

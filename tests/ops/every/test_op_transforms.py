@@ -22,11 +22,13 @@ def overload(name):
 PURE = [name for name in schema_ops() if not overload(name)._schema.is_mutable]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PURE)
 def test_opcheck(name):
     torch.library.opcheck(overload(name), (), arguments()[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLIC if differentiable(name)])
 def test_opcheck_with_gradients(name):
     given = tree_map_only(

@@ -130,6 +130,7 @@ def test_a_model_that_is_trained():
         torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in CANNOT])
 def test_the_others_compile(name):
     torch.jit.script(getattr(detops, name))

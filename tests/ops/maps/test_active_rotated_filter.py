@@ -155,6 +155,7 @@ def test_an_index_out_of_range(device, values_are_checked, place):
     assert to_x[..., 1, 1].sum() == 0 and to_x.sum() == 6
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     x, indices = filters(2, 3, 4, 3, 3).detach(), permutations(4, 3, 3, 8)
     expected = detops.active_rotated_filter(x, indices)

@@ -113,6 +113,7 @@ def test_derivatives(device):
         slope.sum().backward()
 
 
+@pytest.mark.slow
 def test_opcheck_vmap_and_module():
     shape, sizes = CASES[3]
     features, masks = (t.detach() for t in inputs(shape, sizes))

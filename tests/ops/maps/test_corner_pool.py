@@ -109,6 +109,7 @@ def test_nothing_to_do(device, poison, size):
         assert found[0].shape == found[1].shape == size
 
 
+@pytest.mark.slow
 def test_module_opcheck_and_vmap():
     x = map_of(2, 3, 5, 6).detach()
     for mode in MODES:

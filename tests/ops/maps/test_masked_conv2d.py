@@ -118,6 +118,7 @@ def test_nothing_to_do(device, poison, shape, outputs):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_module_opcheck_and_vmap():
     features, mask, weight, bias = inputs(*CASES[0])
     module = detops.MaskedConv2d(5, 13, 3, padding=1)

@@ -133,6 +133,7 @@ def test_derivatives(device):
         slope.sum().backward()
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     x, points = (t.detach() for t in inputs())
     torch.library.opcheck(torch.ops.detops.point_sample.default, (x, points))

@@ -181,6 +181,7 @@ def test_nothing_to_do(device, poison, size):
     assert refined.shape == to_x.shape == size
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     x, boxes = (t.detach() for t in inputs(2, 3, 5, 6))
     expected = detops.rotated_feature_align(x, boxes, 0.25, 5)

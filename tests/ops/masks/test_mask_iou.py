@@ -167,6 +167,7 @@ def test_any_number_of_threads(two_threads):
         assert torch.equal(one, two)
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     masks, scores = random_masks(6, 9, 10), torch.rand(6)
     torch.library.opcheck(torch.ops.detops.mask_iou.default, (masks, masks[:4], "iof"))

@@ -101,6 +101,7 @@ def test_same_for_any_threads(two_threads):
     assert torch.equal(first, torchvision.ops.masks_to_boxes(masks))
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     masks = blobs(6, 20, 30)
     torch.library.opcheck(torch.ops.detops.masks_to_boxes.default, (masks,))

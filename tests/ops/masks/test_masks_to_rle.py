@@ -131,6 +131,7 @@ def test_bad_input():
         detops.masks_to_rle(torch.zeros(1, 2, 3, dtype=torch.bool).to_sparse())
 
 
+@pytest.mark.slow
 def test_a_compiled_function_leaves_its_graph():
     def call(masks):
         return detops.masks_to_rle(masks ^ True)

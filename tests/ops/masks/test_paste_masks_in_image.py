@@ -190,6 +190,7 @@ def test_same_for_any_threads(two_threads):
     assert torch.equal(first, second) and first.any()
 
 
+@pytest.mark.slow
 def test_opcheck_compile_vmap():
     masks = random_masks(len(BOXES))
     for threshold in (0.5, -1.0):

@@ -201,6 +201,7 @@ def test_bad_input(call, message):
         call()
 
 
+@pytest.mark.slow
 def test_opcheck_compile_autocast():
     torch.library.opcheck(torch.ops.detops.matrix_nms.default, (B, S))
     torch.library.opcheck(torch.ops.detops.matrix_nms.default, (B, S, L, 2.0, 1e-3, "linear"))

@@ -387,11 +387,13 @@ def test_fake_tensors_raise_the_same():
             detops.nms(boxes, scores, 0.5)
 
 
+@pytest.mark.slow
 def test_opcheck():
     torch.library.opcheck(torch.ops.detops.nms.default, (B, S, 0.5))
     torch.library.opcheck(torch.ops.detops.batched_nms.default, (B, S, L, 0.5))
 
 
+@pytest.mark.slow
 def test_compile():
     def call(boxes, scores, labels):
         keep = detops.batched_nms(boxes, scores, labels, 0.5)

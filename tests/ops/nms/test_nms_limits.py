@@ -186,6 +186,7 @@ def test_bad_input_of_nms_match(call, message):
         call()
 
 
+@pytest.mark.slow
 def test_opcheck():
     ops = torch.ops.detops
     for limits in ((None, None), (0.2, None), (None, 2), (0.2, 2)):

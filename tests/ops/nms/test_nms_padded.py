@@ -60,11 +60,13 @@ def test_bad_input(call, message):
         call()
 
 
+@pytest.mark.slow
 def test_opcheck():
     torch.library.opcheck(torch.ops.detops.nms_padded.default, (B, S, L, 0.5, 2))
     torch.library.opcheck(torch.ops.detops.nms_padded.default, (B, S, None, 0.5, 5))
 
 
+@pytest.mark.slow
 def test_compile():
     def call(boxes, scores):
         keep, count = detops.nms_padded(boxes, scores, 0.5, 4)

@@ -182,6 +182,7 @@ def test_models_out_of_range(device, values_are_checked):
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_opcheck_and_compile():
     boxes, scores, labels = detections(2)
     models = torch.arange(80) // 40

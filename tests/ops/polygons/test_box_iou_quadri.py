@@ -152,6 +152,7 @@ def test_dtypes_layouts_and_nothing(device):
     assert keep.shape == (0,) and keep.dtype == torch.int64
 
 
+@pytest.mark.slow
 def test_opcheck_threads_and_bad_input(two_threads):
     boxes = quads(300, "concave", torch.float32)
     scores = torch.rand(300)

@@ -179,6 +179,7 @@ def test_any_number_of_threads_gives_the_same_bits(two_threads):
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.slow
 def test_opcheck_and_vmap():
     points, polygons = inputs(5, torch.float32)
     ops = torch.ops.detops

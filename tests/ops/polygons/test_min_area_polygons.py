@@ -90,6 +90,7 @@ def test_dtypes_layouts_and_nothing(device):
     assert detops.min_area_polygons(given[:0]).shape == (0, 8)
 
 
+@pytest.mark.slow
 def test_opcheck_threads_and_bad_input(two_threads):
     given = sets(2000)
     torch.library.opcheck(torch.ops.detops.min_area_polygons.default, (given[:4],))

@@ -92,6 +92,7 @@ def test_dtypes_layouts_and_nothing(device):
     assert not detops.points_in_polygons(points.requires_grad_(), quads).requires_grad
 
 
+@pytest.mark.slow
 def test_opcheck_threads_and_bad_input(two_threads):
     points, quads = inputs(3000, 37)
     torch.library.opcheck(torch.ops.detops.points_in_polygons.default, (points[:5], quads[:3]))

@@ -146,6 +146,7 @@ def test_samples_that_are_anything_are_safe(device):
         assert not torch.ops.detops.border_align_backward(grad, boxes, argmax, POOL, 9, 11).any()
 
 
+@pytest.mark.slow
 def test_module_opcheck_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     module = detops.BorderAlign(POOL)

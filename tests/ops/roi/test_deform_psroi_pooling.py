@@ -311,6 +311,7 @@ def test_bad_gradients(grad, count, message):
         _C.deform_psroi_pool_backward(grad, X, R, O, count, 1.0, 2, 2, 4, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one group", "groups", "no offsets"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck(device, kind, layout):

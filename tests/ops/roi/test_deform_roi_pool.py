@@ -147,6 +147,7 @@ def test_batch_index_out_of_range(device, values_are_checked):
         assert pool(x, boxes, offset)[1].abs().sum() == 0
 
 
+@pytest.mark.slow
 def test_list_module_opcheck_and_vmap():
     x, boxes, offset = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]

@@ -145,6 +145,7 @@ def test_batch_index_out_of_range(device, values_are_checked):
         assert not pool(x, boxes)[1].any()
 
 
+@pytest.mark.slow
 def test_list_module_opcheck_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]

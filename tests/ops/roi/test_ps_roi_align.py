@@ -321,6 +321,7 @@ def test_too_many_samples():
         detops.ps_roi_align(X, R, 2, 1.0, 10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "extra"), OPS[:1] + OPS[3:])
 def test_opcheck(layout, op, extra):

@@ -182,6 +182,7 @@ def test_nothing_to_do(device, poison, images, channels, count):
     assert pooled.shape == (count, channels, 2, 2) and not to_x.any()
 
 
+@pytest.mark.slow
 def test_module_opcheck_and_vmap():
     x, rois = feature_map(2, 8, 5, 6).detach(), rois_for(2, 4, 10.0)
     module = detops.RiRoIAlignRotated((2, 3), 0.5, 2, 4)

@@ -370,6 +370,7 @@ def test_raw_op_defaults_are_the_familys():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck(layout):
     x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3)
@@ -380,6 +381,7 @@ def test_opcheck(layout):
     )
 
 
+@pytest.mark.slow
 def test_compile():
     def call(x, rois):
         return detops.roi_align(x, rois, (3, 2), 0.5, 2).square().sum()

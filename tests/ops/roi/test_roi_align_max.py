@@ -180,6 +180,7 @@ def test_places_that_are_anything_are_safe(device):
         assert not torch.ops.detops.roi_align_max_backward(*args).any()
 
 
+@pytest.mark.slow
 def test_list_module_opcheck_and_vmap():
     x, boxes = (t.detach() for t in inputs())
     boxes = boxes[boxes[:, 0].argsort()]

@@ -252,6 +252,7 @@ def test_same_bits_for_any_threads_and_every_run(isa, two_threads, layout):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck(device, layout):
     x = feature_map(2, 3, 6, 6, layout=layout, device=device).detach()
@@ -264,6 +265,7 @@ def test_opcheck(device, layout):
     torch.library.opcheck(ops.roi_align_rotated_backward.default, args)
 
 
+@pytest.mark.slow
 def test_compile():
     def call(x, rois):
         return detops.roi_align_rotated(x, rois, (3, 2), 0.5, 2).square().sum()

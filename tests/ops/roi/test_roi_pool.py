@@ -340,6 +340,7 @@ def test_bad_input(call, message):
         call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_opcheck(layout):
     x, rois = feature_map(2, 3, 6, 6, layout=layout).detach(), rois_for(2, 3, 6.0)
